@@ -17,12 +17,12 @@ import (
 	"github.com/frond-edge/frond/controllers/desired"
 )
 
-// addressCache is gateway.Addresses, from the objects that are in memory for the nodes anyway.
+// addressCache implements gateway.Addresses, from the objects that are in memory for the nodes anyway.
 type addressCache struct {
 	objects cache.Cache
-	// nodes and pods are the cache's own: nobody may change what is in them, and nothing is copied, as a Service may have an endpoint on
-	// each node. pods has the index podsByAddress. An index of the cache's own would hold each address twice, for all namespaces and for
-	// the pod's: 660 bytes a pod instead of 300.
+	// nodes and pods are the cache's own stores: their objects must not be changed. They are not copied, as a Service
+	// may have an endpoint on each node. pods has the index podsByAddress. An index of the cache's own would hold each
+	// address twice, for all namespaces and for the pod's: 660 bytes a pod instead of 300.
 	nodes, pods toolscache.Indexer
 }
 
@@ -35,7 +35,7 @@ const (
 	slicesByService     = "serviceName"
 )
 
-// newCaches makes the cache of Kubernetes' objects with all its indices.
+// newCaches creates the cache of Kubernetes' objects with all its indices.
 func newCaches(ctx context.Context, kube *rest.Config) (cache.Cache, addressCache, error) {
 	objects, err := cache.New(withReadRetry(kube), desired.CacheOptions())
 	if err != nil {
@@ -74,7 +74,7 @@ func newAddressCache(ctx context.Context, objects cache.Cache) (addressCache, er
 	return addressCache{objects: objects, nodes: nodes, pods: pods}, err
 }
 
-// addIndexers returns the objects of a kind as the cache keeps them, with further indices.
+// addIndexers adds indices to the cache's store of a kind, and returns the store.
 func addIndexers(ctx context.Context, objects cache.Cache, kind client.Object, by toolscache.Indexers) (toolscache.Indexer, error) {
 	found, err := objects.GetInformer(ctx, kind, cache.BlockUntilSynced(false))
 	if err != nil {
@@ -90,7 +90,7 @@ func addIndexers(ctx context.Context, objects cache.Cache, kind client.Object, b
 	return informer.GetIndexer(), nil
 }
 
-// onEdge tells whether a node is one of the edge; known is false without its Node.
+// onEdge reports whether a node is an edge node; known is false without its Node.
 func (a addressCache) onEdge(name string) (edge, known bool) {
 	node, known, err := a.nodes.GetByKey(name)
 	if err != nil || !known {
@@ -99,7 +99,7 @@ func (a addressCache) onEdge(name string) (edge, known bool) {
 	return gateway.NodeOf(node.(*corev1.Node)).Edge, true
 }
 
-// podCIDRs are the ranges that Kubernetes has allocated to a Node. No gateway can set them (nodeWrite).
+// podCIDRs returns the ranges that Kubernetes has allocated to a Node. No gateway can set them (refuseNodeWrite).
 func podCIDRs(node *corev1.Node) []string {
 	var ranges []string
 	for _, text := range node.Spec.PodCIDRs {
@@ -120,7 +120,7 @@ func hostAddresses(node *corev1.Node) []string {
 	return addressTexts(texts)
 }
 
-// podAddresses are those of a pod that has them for itself, now.
+// podAddresses returns the present addresses of a pod with a network of its own.
 func podAddresses(pod *corev1.Pod) []string {
 	if pod.Spec.HostNetwork || pod.Spec.NodeName == "" || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 		return nil
@@ -132,7 +132,7 @@ func podAddresses(pod *corev1.Pod) []string {
 	return addressTexts(texts)
 }
 
-// addressTexts writes each address as netip does, and leaves out what is none, such as the ClusterIP "None".
+// addressTexts formats each address as netip does, and leaves out invalid ones, such as the ClusterIP "None".
 func addressTexts(texts []string) []string {
 	var addresses []string
 	for _, text := range texts {
@@ -172,7 +172,7 @@ func (a addressCache) Claims(ctx context.Context, address netip.Addr) ([]gateway
 	return claims, nil
 }
 
-// nodeClaims adds a claim of each Node that an index has.
+// nodeClaims adds a claim of each Node in an index.
 func (a addressCache) nodeClaims(ctx context.Context, claims *[]gateway.Claim, kind gateway.ClaimKind, index, key string) error {
 	var nodes corev1.NodeList
 	if err := a.listByIndex(ctx, &nodes, index, key); err != nil {
@@ -185,7 +185,7 @@ func (a addressCache) nodeClaims(ctx context.Context, claims *[]gateway.Claim, k
 	return nil
 }
 
-// listByIndex reads an index. What it returns is the cache's own: nobody may change it.
+// listByIndex reads an index. The objects that it returns belong to the cache and must not be changed.
 func (a addressCache) listByIndex(ctx context.Context, into client.ObjectList, index, key string, more ...client.ListOption) error {
 	return a.objects.List(ctx, into, append(more, client.MatchingFields{index: key}, client.UnsafeDisableDeepCopy)...)
 }
@@ -197,7 +197,7 @@ func (a addressCache) Endpoints(ctx context.Context, to netip.AddrPort) (string,
 	if err := a.listByIndex(ctx, &services, servicesByClusterIP, to.Addr().String()); err != nil || len(services.Items) == 0 {
 		return "", nil, err
 	}
-	service := &services.Items[0] // Kubernetes gives a ClusterIP once
+	service := &services.Items[0] // Kubernetes assigns a ClusterIP once
 	called := client.ObjectKeyFromObject(service).String()
 	port, ok := servicePort(service, to.Port())
 	if !ok {
@@ -227,8 +227,8 @@ func (a addressCache) Endpoints(ctx context.Context, to netip.AddrPort) (string,
 	return called, endpoints, nil
 }
 
-// resolveEndpoint reads one endpoint, and tells whether it counts. A static pod does not count: a gateway makes its mirror pod with labels as it likes, and could put
-// itself into any Service.
+// resolveEndpoint reads one endpoint, and reports whether it counts. A static pod does not count: a gateway creates its
+// mirror pod with labels of its choice, and could put itself into any Service.
 func (a addressCache) resolveEndpoint(namespace string, of *discoveryv1.Endpoint, port uint16) (e gateway.Endpoint, counts bool) {
 	if len(of.Addresses) == 0 {
 		return e, false
@@ -240,7 +240,7 @@ func (a addressCache) resolveEndpoint(namespace string, of *discoveryv1.Endpoint
 	e = gateway.Endpoint{Address: netip.AddrPortFrom(address.Unmap(), port), Ready: ptr.Deref(of.Conditions.Ready, true)}
 	name := ptr.Deref(of.NodeName, "")
 	if edge, known := a.onEdge(name); !edge {
-		return e, known || name == "" // what is on a deleted node is nowhere
+		return e, known || name == "" // an endpoint on a deleted node does not count
 	}
 	e.Node = name
 	if of.TargetRef == nil || of.TargetRef.Kind != "Pod" {
@@ -265,7 +265,7 @@ func servicePort(service *corev1.Service, number uint16) (name string, ok bool) 
 	return "", false
 }
 
-// slicePort returns the number that a slice has for a port of its Service.
+// slicePort returns the number that an EndpointSlice has for a port of its Service.
 func slicePort(slice *discoveryv1.EndpointSlice, name string) (number uint16, ok bool) {
 	for _, p := range slice.Ports {
 		n := ptr.Deref(p.Port, 0)

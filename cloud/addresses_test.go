@@ -22,13 +22,13 @@ import (
 	"github.com/frond-edge/frond/internal/kubetest"
 )
 
-// addressFixture fills a cluster with what addresses are looked up in: an edge node and one of the cloud, pods on them, and a Service.
+// addressFixture is a cluster with the objects of the address look-ups: an edge node and a cloud node, pods on them, and a Service.
 type addressFixture struct {
 	kube      kubernetes.Interface
 	namespace string
 }
 
-// createNode makes a Node; edge nodes have names that begin with "edge".
+// createNode creates a Node; edge nodes have names that begin with "edge".
 func (w addressFixture) createNode(t *testing.T, name, host string, ranges ...string) {
 	t.Helper()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{PodCIDR: ranges[0], PodCIDRs: ranges}}
@@ -67,7 +67,8 @@ func (w addressFixture) createPod(t *testing.T, name, node, address string, chan
 	}
 }
 
-// createService makes a Service with a slice of one endpoint a pod; the name of each is "node/pod", with nothing before the slash for none.
+// createService creates a Service with a slice of one endpoint per pod; the name of each is "node/pod", with nothing
+// before the slash for no node.
 func (w addressFixture) createService(t *testing.T, name, clusterIP string, of map[string]string) {
 	t.Helper()
 	port := func(name string, number int32) corev1.ServicePort {
@@ -127,7 +128,7 @@ func (w addressFixture) startCache(t *testing.T, cluster *kubetest.Cluster) addr
 func TestAddressCache(t *testing.T) {
 	cluster := sharedCluster.Cluster(t)
 	w := addressFixture{kube: cluster.Client(t), namespace: cluster.Namespace(t)}
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}} // no controller makes it here, and pods need it
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}} // no controller creates it here, but pods need it
 	if _, err := w.kube.CoreV1().ServiceAccounts(w.namespace).Create(t.Context(), account, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -180,7 +181,7 @@ func TestAddressCache(t *testing.T) {
 		service   string
 		endpoints []gateway.Endpoint
 	}{
-		"10.96.200.71:443": {"on-edge", []gateway.Endpoint{on("edge-a", "10.201.1.7:8443")}}, // none that a gateway could make itself
+		"10.96.200.71:443": {"on-edge", []gateway.Endpoint{on("edge-a", "10.201.1.7:8443")}}, // none that a gateway could create itself
 		"10.96.200.71:80":  {"on-edge", nil},                                                 // the slice has no such port
 		"10.96.200.71:81":  {"on-edge", nil},
 		"10.96.200.72:443": {"on-both", []gateway.Endpoint{on("edge-a", "10.201.1.7:8443"), on("", "10.202.1.7:8443")}},

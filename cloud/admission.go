@@ -23,23 +23,23 @@ import (
 )
 
 const (
-	// maxCSRBytes bounds a CertificateSigningRequest as it comes: base64 makes a third more of the request in it.
+	// maxCSRBytes bounds the encoded CertificateSigningRequest: base64 enlarges the request in it by a third.
 	maxCSRBytes = csrs.MaxRequest*4/3 + 4<<10
-	// A node may make so many requests at once and then one every csrInterval, of each replica. A kubelet that is denied asks
-	// again every 32 s at the soonest.
+	// A node may make csrBurst requests at once and then one every csrInterval, at each replica. A kubelet that is
+	// denied retries every 32 s at the soonest.
 	csrBurst    = 10
 	csrInterval = 30 * time.Second
 )
 
-// csrLimiter bounds what nodes may ask Kubernetes to sign: certificates that their kubelets show, and no others. A certificate for a
-// client would be a second identity, which works without Frond and outlives a revocation, and in many clusters Kubernetes
-// approves it by itself.
+// csrLimiter restricts the certificates that nodes may request from Kubernetes to those that their kubelets serve. A
+// client certificate would be a second identity, which works without Frond and outlives a revocation, and in many
+// clusters Kubernetes approves it automatically.
 type csrLimiter struct {
 	mu       sync.Mutex
 	limiters map[string]*rate.Limiter // by node; guarded by mu
 }
 
-// admitRequest refuses a request of a node, or returns nil.
+// admitRequest returns an error for a request of a node that is refused, or nil.
 func (s *csrLimiter) admitRequest(node string, req wire.KubeRequest) error {
 	if req.Method != http.MethodPost || !strings.HasPrefix(req.Path, "/apis/"+certificatesv1.GroupName+"/") ||
 		!strings.HasSuffix(req.Path, "/certificatesigningrequests") {
@@ -74,7 +74,7 @@ func (s *csrLimiter) admitRequest(node string, req wire.KubeRequest) error {
 	return nil
 }
 
-// refusalReply is the answer to a request that is not made: a status of the apiserver's kind as it is, any other error as a failure to ask.
+// refusalReply returns the answer to a request that is not made: an API status as it is, any other error as a failed request.
 func refusalReply(err error) wire.KubeReply {
 	if apierrors.ReasonForError(err) != metav1.StatusReasonUnknown {
 		return denialReply(err)
@@ -82,9 +82,9 @@ func refusalReply(err error) wire.KubeReply {
 	return wire.KubeReply{Error: "ask the apiserver: " + err.Error()}
 }
 
-// refuseNodeWrite refuses requests of a node that write a Node, or returns nil. A node registers itself by a request, without a podCIDR;
-// whatever else changes in its Node it reports, and reports carry no podCIDR either. The apiserver would let a gateway set one on a Node
-// that has none, and so take the addresses of others. A status holds none.
+// refuseNodeWrite returns an error for requests of a node that write a Node, or nil. A node registers itself by a
+// request without a podCIDR; it reports all other changes of its Node, and reports carry no podCIDR either. The
+// apiserver would let a gateway set one on a Node that has none, and so take the addresses of others. A status holds none.
 func refuseNodeWrite(req wire.KubeRequest) error {
 	rest, ok := strings.CutPrefix(req.Path, "/api/v1/nodes")
 	name, subresource, _ := strings.Cut(strings.TrimPrefix(rest, "/"), "/")
@@ -95,7 +95,7 @@ func refuseNodeWrite(req wire.KubeRequest) error {
 	if req.Method != http.MethodPost {
 		return apierrors.NewForbidden(what, name, errors.New("a gateway reports its Node and does not write it"))
 	}
-	if req.ContentType != runtime.ContentTypeJSON { // or the apiserver might read something else in it
+	if req.ContentType != runtime.ContentTypeJSON { // otherwise the apiserver might decode something else from it
 		return apierrors.NewBadRequest(fmt.Sprintf("a Node is registered in %s, not in %.80q", runtime.ContentTypeJSON, req.ContentType))
 	}
 	obj, _, err := scheme.Codecs.UniversalDeserializer().Decode(req.Body, nil, nil)
@@ -112,7 +112,7 @@ func refuseNodeWrite(req wire.KubeRequest) error {
 	return nil
 }
 
-// denialReply is the apiserver's kind of answer to a request that never gets there.
+// denialReply returns the apiserver's form of answer for a request that is not forwarded to it.
 func denialReply(reason error) wire.KubeReply {
 	var failure apierrors.APIStatus
 	if s, ok := reason.(apierrors.APIStatus); ok {

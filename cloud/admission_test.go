@@ -17,7 +17,7 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// csrRequest is a request for a certificate as a client encodes it.
+// csrRequest returns a request for a certificate as a client encodes it.
 func csrRequest(t *testing.T, mediaType, signer string, data []byte) wire.KubeRequest {
 	t.Helper()
 	info, _ := runtime.SerializerInfoForMediaType(scheme.Codecs.SupportedMediaTypes(), mediaType)
@@ -81,7 +81,7 @@ func TestCSRLimiter_OnlyServingCertificates(t *testing.T) {
 	}
 }
 
-// TestRefuseNodeWrite_PodCIDRIsNotAccepted: a Node is registered without one, and by requests nothing else of it is written.
+// TestRefuseNodeWrite_PodCIDRIsNotAccepted: a Node is registered without a podCIDR, and requests write nothing else of it.
 func TestRefuseNodeWrite_PodCIDRIsNotAccepted(t *testing.T) {
 	const node, plain = `{"apiVersion":"v1","kind":"Node","metadata":{"name":"a"},"spec":{%s}}`, runtime.ContentTypeJSON
 	for name, tt := range map[string]struct {

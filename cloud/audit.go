@@ -11,24 +11,24 @@ import (
 )
 
 const (
-	// auditThreshold is how many beats with a census must differ, one after the other, before a node is told: what is on its
-	// way may differ once.
+	// auditThreshold is how many consecutive heartbeats with an inventory must differ before a node is told to resync:
+	// messages in transit may cause one difference.
 	auditThreshold = 2
-	// auditBackoffMin and auditBackoffMax are how long a node that was told is left alone: a difference that stays, such as an object
-	// that this node cannot read, must not cost a full attach every 20 s.
+	// auditBackoffMin and auditBackoffMax bound the pause after a node was told to resync: a lasting difference, such
+	// as an object that this node cannot read, must not cost a full attach every 20 s.
 	auditBackoffMin = 30 * time.Second
 	auditBackoffMax = 6 * time.Hour
 )
 
-// inventorySource is what the owner of a node knows of it; desired.Engine is one.
+// inventorySource returns the inventory that the owner of a node expects; desired.Engine is one.
 type inventorySource interface {
 	Inventory(node string, except []wire.Key) (census wire.Inventory, upTo uint64, known bool)
 	Resync(nodes ...string)
 }
 
-// inventoryAuditor compares what each owned node has with what the stream holds for it, and makes a node that differs attach for
-// everything. It heals what no protocol foresees: a disk image from last week, a hub restored from a backup, a store
-// changed by hand. What it remembers is a hint; another replica begins anew.
+// inventoryAuditor compares the inventory of each owned node with what the stream holds for it, and makes a node that
+// differs attach for a full resync. It repairs what no protocol covers: a disk image from last week, a hub restored
+// from a backup, a store changed by hand. Its memory is a hint; another replica starts without it.
 type inventoryAuditor struct {
 	owns        func(node string) bool
 	expected    inventorySource
@@ -42,11 +42,11 @@ type inventoryAuditor struct {
 	nodes map[string]*mismatchRecord // guarded by mu; only nodes that differ or did
 }
 
-// mismatchRecord is a node that differs.
+// mismatchRecord is the state of a node that differs.
 type mismatchRecord struct {
 	mismatches int
-	quietUntil time.Time     // until then it is not told again
-	backoff    time.Duration // how long it is left alone the next time
+	quietUntil time.Time     // it is not told again before this time
+	backoff    time.Duration // the length of the next pause
 }
 
 func newInventoryAuditor(owns func(string) bool, truth inventorySource, resync func(string) error, tell func(node, reason, message string), metrics prometheus.Registerer, log *zap.Logger) *inventoryAuditor {
@@ -62,7 +62,7 @@ func newInventoryAuditor(owns func(string) bool, truth inventorySource, resync f
 	return a
 }
 
-// compareInventory judges a heartbeat; epoch is the stream's present life. It does not block.
+// compareInventory compares the inventory of a heartbeat; epoch identifies the stream's present incarnation. It does not block.
 func (a *inventoryAuditor) compareInventory(node string, beat wire.Heartbeat, epoch string, now time.Time) {
 	if beat.Inventory == nil || beat.StreamEpoch != epoch || !a.owns(node) {
 		return
@@ -94,10 +94,10 @@ func (a *inventoryAuditor) compareInventory(node string, beat wire.Heartbeat, ep
 		}
 		return
 	}
-	a.expected.Resync(node) // it may be the owner who is mistaken
+	a.expected.Resync(node) // the owner's own record may be wrong
 }
 
-// recordMatch notes that a node is as it should be. What it is forgiven, it is slowly.
+// recordMatch records that a node's inventory matches. The backoff is dropped only after quietUntil.
 func (a *inventoryAuditor) recordMatch(node string, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -111,7 +111,7 @@ func (a *inventoryAuditor) recordMatch(node string, now time.Time) {
 	}
 }
 
-// recordMismatch notes a difference and reports whether the node is to be told.
+// recordMismatch records a difference and reports whether the node must be told to resync.
 func (a *inventoryAuditor) recordMismatch(node string, now time.Time) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

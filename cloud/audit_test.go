@@ -37,7 +37,7 @@ func startPart(t *testing.T, part func(context.Context) error) (stop func()) {
 	return stop
 }
 
-// streamInventory is the truth as the stream has it.
+// streamInventory computes the inventory of what the stream holds.
 type streamInventory struct {
 	t         *testing.T
 	publisher *streams.Publisher
@@ -62,7 +62,7 @@ func (h streamInventory) Inventory(node string, except []wire.Key) (census wire.
 
 func (h streamInventory) Resync(...string) {}
 
-// auditFixture is a node's half of the wire over a real store, and the audit of it.
+// auditFixture is the node's side of the protocol over a real store, with the auditor of its inventory.
 type auditFixture struct {
 	*testing.T
 	hub       *server.Server
@@ -150,7 +150,7 @@ func (g *auditFixture) publishVersion(key wire.Key, version string) uint64 {
 	return sequence
 }
 
-// storedVersion is what the store has of an object.
+// storedVersion returns the version of an object in the store.
 func (g *auditFixture) storedVersion(key wire.Key) string {
 	entry, err := g.store.Get(key)
 	if err != nil {
@@ -164,7 +164,7 @@ func (g *auditFixture) waitVersion(key wire.Key, version string) {
 	streamstest.Eventually(g.T, fmt.Sprintf("%s at version %q", key.Name, version), func() bool { return g.storedVersion(key) == version })
 }
 
-// sendHeartbeat lets the audit hear the node as it is now.
+// sendHeartbeat sends a heartbeat with the node's present state to the auditor.
 func (g *auditFixture) sendHeartbeat() {
 	g.Helper()
 	stream, err := g.js.Stream(g.Context(), streams.DesiredStream)
@@ -180,7 +180,7 @@ func (g *auditFixture) sendHeartbeat() {
 	g.auditor.compareInventory(edgeNode, beat, stream.CachedInfo().Created.UTC().Format("20060102T150405.000000000Z"), g.now)
 }
 
-// waitRepaired beats until the object is as the cloud has it.
+// waitRepaired sends heartbeats until the node's object equals the cloud's.
 func (g *auditFixture) waitRepaired(key wire.Key, version string) {
 	g.Helper()
 	streamstest.Eventually(g.T, fmt.Sprintf("%s at version %q after the audit", key.Name, version), func() bool {
@@ -192,14 +192,15 @@ func (g *auditFixture) waitRepaired(key wire.Key, version string) {
 	})
 }
 
-// An image of the disk, older than a deletion whose tombstone the node had acked: nothing in the stream speaks of it any more.
+// The node runs a disk image older than a deletion whose tombstone it had acked: the stream no longer contains any
+// message about the object.
 func TestInventoryAuditor_RemovesObjectsOfOldDiskImage(t *testing.T) {
 	g := newAuditFixture(t)
 	gone, kept := configMapKey("gone"), configMapKey("kept")
 	g.publishVersion(gone, "1")
 	g.publishVersion(kept, "1")
 	g.waitVersion(kept, "1")
-	g.stop() // the image is of this moment
+	g.stop() // the image is made at this moment
 	if err := g.publisher.Purge(t.Context(), edgeNode, gone, g.publishVersion(gone, "")); err != nil {
 		t.Fatal(err)
 	}
@@ -213,8 +214,8 @@ func TestInventoryAuditor_RemovesObjectsOfOldDiskImage(t *testing.T) {
 	g.waitVersion(kept, "2")
 }
 
-// A hub restored from a backup counts again from there: what is published at a sequence that the node has passed never
-// comes to it.
+// A hub restored from a backup continues its sequences from there: a message published at a sequence that the node has
+// passed is never delivered to it.
 func TestInventoryAuditor_RepairsAfterHubRestore(t *testing.T) {
 	g := newAuditFixture(t)
 	lost := configMapKey("lost")
@@ -251,14 +252,14 @@ func TestInventoryAuditor_RepairsManualChanges(t *testing.T) {
 	}
 	other := configMapKey("other")
 	for i := range 5 {
-		g.publishVersion(other, fmt.Sprint(i)) // else the cursor is beyond the stream, which an attach notices
+		g.publishVersion(other, fmt.Sprint(i)) // otherwise the cursor is beyond the stream, which an attach detects
 	}
 	g.waitVersion(other, "4")
 	g.waitRepaired(changed, "1")
 	g.waitVersion(lost, "1")
 }
 
-// What the node itself writes or deletes is no difference, and one that stays does not cost an attach each time.
+// Changes by the node itself are no difference, and a lasting difference does not cost an attach each time.
 func TestInventoryAuditor_IgnoresLocalAndInFlightChanges(t *testing.T) {
 	g := newAuditFixture(t)
 	told := 0

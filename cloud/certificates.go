@@ -1,6 +1,6 @@
 package cloud
 
-// certificateFiles are the files of the certificates that this replica shows or trusts, by the names that its metric has for them.
+// certificateFiles returns the files of the certificates that this replica serves or trusts, by their names in its metric.
 func (c *Cloud) certificateFiles() map[string]string {
 	g := c.cfg.Gateway
 	return map[string]string{

@@ -33,7 +33,7 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// startTimeout bounds what must be asked before anything can start; the process ends after it and is started again.
+// startTimeout bounds the requests that must succeed before anything can start; after it the process ends and is restarted.
 const startTimeout = time.Minute
 
 // Cloud is one cloudcore replica.
@@ -44,19 +44,19 @@ type Cloud struct {
 	log     *zap.Logger
 }
 
-// New makes a replica that talks to the apiserver of kube. metrics is served on /metrics.
+// New creates a replica that uses the apiserver of kube. metrics is served on /metrics.
 func New(cfg config.CloudCore, kube *rest.Config, metrics *prometheus.Registry, log *zap.Logger) (*Cloud, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	kube = rest.CopyConfig(kube)
 	kube.UserAgent = "frond-cloudcore"
-	kube.QPS = -1 // the apiserver's own priority and fairness decides; reports are coalesced in the stream
+	kube.QPS = -1 // the apiserver's own priority and fairness limits requests; reports are coalesced in the stream
 	return &Cloud{cfg: cfg, rest: kube, metrics: metrics, log: log}, nil
 }
 
-// Start runs the replica until ctx ends, then leaves the members, hands back what it has in its hands and returns nil. After
-// ErrRestored the process should begin anew.
+// Start runs the replica until ctx ends, then leaves the members, returns its unfinished work and returns nil. After
+// ErrRestored the process should be restarted.
 func (c *Cloud) Start(ctx context.Context) error {
 	reconnects := prometheus.NewCounter(prometheus.CounterOpts{
 		Namespace: "frond", Name: "hub_reconnects_total", Help: "Connections to the hub after the first ones.",
@@ -77,7 +77,8 @@ func (c *Cloud) Start(ctx context.Context) error {
 		return err
 	}
 	defer writer.Close()
-	// Bulk through a tunnel fills the connection that carries it; beats and delivery do not wait behind it.
+	// Bulk data through a tunnel fills the connection that carries it; heartbeats and delivery use another and do not
+	// wait behind it.
 	tunnels, err := dialHub(c.cfg.Hub, "cloudcore "+c.cfg.ID+" tunnels", reconnects, c.log.Named("tunnels"))
 	if err != nil {
 		return err
@@ -101,7 +102,7 @@ func (c *Cloud) Start(ctx context.Context) error {
 	return lifecycle.Run(ctx, c.log, parts...)
 }
 
-// ensureHub makes the hub's topology, trying until the hub has a leader.
+// ensureHub creates the hub's topology, retrying until the hub has a leader.
 func ensureHub(ctx context.Context, nc *nats.Conn, replicas int, log *zap.Logger) (jetstream.KeyValue, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
@@ -123,7 +124,7 @@ func ensureHub(ctx context.Context, nc *nats.Conn, replicas int, log *zap.Logger
 	}
 }
 
-// assembleParts makes the parts in the order in which they start.
+// assembleParts creates the parts in the order in which they start.
 func (c *Cloud) assembleParts(ctx context.Context, nc, writer, tunnels *nats.Conn, ids *identityService, kv jetstream.KeyValue) ([]lifecycle.Part, error) {
 	objects, addresses, err := newCaches(ctx, c.rest)
 	if err != nil {
@@ -175,7 +176,7 @@ func (c *Cloud) assembleParts(ctx context.Context, nc, writer, tunnels *nats.Con
 		return nil, err
 	}
 	server := c.newHealthServer(nc, keeper, engine, ids.linksSynced)
-	// Who is known comes in before all else is read.
+	// Nodes with records are admitted before anything else is read.
 	return slices.Concat([]lifecycle.Part{{Name: "health", Start: server.Start, Ready: server.Ready()}}, letIn, []lifecycle.Part{
 		{Name: "keeper", Start: keeper.Start, Ready: keeper.Ready()},
 		{Name: "members", Start: members.Start},
@@ -186,7 +187,8 @@ func (c *Cloud) assembleParts(ctx context.Context, nc, writer, tunnels *nats.Con
 	}, up), nil
 }
 
-// newHealthServer serves what says that this replica is ready: then the one before may go. learnt is nil where it lets nobody in.
+// newHealthServer creates the server that reports when this replica is ready: then the previous one may stop. learnt is
+// nil if it admits no gateways.
 func (c *Cloud) newHealthServer(nc *nats.Conn, keeper *streams.TopologyReconciler, engine *desired.Engine, learnt <-chan struct{}) *health.Server {
 	checks := []health.Check{
 		{Name: "hub", Ready: checkConnected(nc)},
@@ -199,7 +201,7 @@ func (c *Cloud) newHealthServer(nc *nats.Conn, keeper *streams.TopologyReconcile
 	return health.New(c.cfg.Listen, c.metrics, checks...)
 }
 
-// components is what all that answers nodes stands on.
+// components are the collaborators of all parts that serve nodes.
 type components struct {
 	nc, tunnels *nats.Conn
 	ids         *identityService
@@ -213,10 +215,10 @@ type components struct {
 	metrics     *streams.Metrics
 	events      *eventRecorder
 	withheld    *withheldEvents
-	autonomy    *autonomy.TolerationController // of upward
+	autonomy    *autonomy.TolerationController // set by buildNodeServices
 }
 
-// buildNodeServices makes the parts that answer nodes.
+// buildNodeServices creates the parts that serve nodes.
 func (c *Cloud) buildNodeServices(k components) ([]lifecycle.Part, error) {
 	groups, err := autonomy.NewGroupLister(c.rest)
 	if err != nil {
@@ -258,7 +260,8 @@ func (c *Cloud) buildNodeServices(k components) ([]lifecycle.Part, error) {
 	}, slices.Concat(watchers, []lifecycle.Part{{Name: "calls", Start: calls.Start}}, ways, ports, handled, inspection)...), nil
 }
 
-// buildWatchers makes the parts that hear the nodes' beats, or miss them. also hears each beat that is no clone's.
+// buildWatchers creates the parts that process the nodes' heartbeats, or detect missing ones. also is called with each
+// heartbeat that is not from a duplicate.
 func (c *Cloud) buildWatchers(k components, also func(node string, beat wire.Heartbeat)) (*duplicateDetector, []lifecycle.Part, error) {
 	version := newKubeVersion(k.clients.Discovery(), c.log.Named("kubeversion"))
 	monitor := nodes.New(k.clients, k.objects, k.members, k.ids.isRevoked, k.autonomy.Lookup, version.Version, c.metrics, c.log.Named("nodes"))
@@ -314,7 +317,7 @@ func (c *Cloud) buildWatchers(k components, also func(node string, beat wire.Hea
 	}, nil
 }
 
-// newCallServer makes the server of what nodes ask.
+// newCallServer creates the server of the nodes' calls.
 func (c *Cloud) newCallServer(k components, twins *duplicateDetector) (*streams.CallServer, error) {
 	known := func(ctx context.Context, node string) bool {
 		return k.objects.Get(ctx, client.ObjectKey{Name: node}, &corev1.Node{}) == nil
@@ -354,12 +357,12 @@ func (c *Cloud) newCallServer(k components, twins *duplicateDetector) (*streams.
 	}), k.metrics, c.log.Named("calls"))
 }
 
-// buildReportReaders makes the readers of what nodes report; called says how the cloud reaches nodes.
+// buildReportReaders creates the consumers of the nodes' reports; called configures how the cloud reaches nodes.
 func (c *Cloud) buildReportReaders(nc *nats.Conn, objects cache.Cache, called reports.NodeAddressing, metrics *streams.Metrics) ([]lifecycle.Part, error) {
 	readers := make(map[streams.Plane]*streams.ReportConsumer, 2)
 	later := newRereportQueue(func(node string, key wire.Key) error { return streams.RequestReport(nc, node, key) },
 		func(node string) error { return streams.SendCommand(nc, node, streams.VerbReports, nil) }, c.log.Named("again"))
-	gaveUp := map[streams.Plane]func(wire.Message){streams.Report: later.Schedule} // an event is not a state to ask for
+	gaveUp := map[streams.Plane]func(wire.Message){streams.Report: later.Schedule} // an event is not a state that can be requested again
 	parts := []lifecycle.Part{{Name: "again", Start: later.Start}}
 	for _, plane := range []streams.Plane{streams.Report, streams.Event} {
 		stillLast := func(ctx context.Context, m wire.Message) (bool, error) { return readers[plane].StillLast(ctx, m) }
@@ -393,7 +396,7 @@ func checkConnected(nc *nats.Conn) func() error {
 	}
 }
 
-// checkClosed is a check that holds once a channel is closed.
+// checkClosed returns a check that succeeds once a channel is closed.
 func checkClosed(ready <-chan struct{}, why string) func() error {
 	return func() error {
 		select {

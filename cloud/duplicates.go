@@ -12,33 +12,34 @@ import (
 )
 
 const (
-	// probeSpacing is the least time between two questions to one node which agents are there.
+	// probeSpacing is the minimum time between two probes of one node.
 	probeSpacing = 2 * time.Second
-	// fenceRenewal is how often a fenced agent's neighbours are asked for again, well within streams.FenceDuration.
+	// fenceRenewal is how often the agents of a node with a fenced one are probed again, well within
+	// streams.FenceDuration.
 	fenceRenewal = 15 * time.Second
-	// duplicateEventInterval is how often the same trouble is told.
+	// duplicateEventInterval is the minimum time between two events about the same problem.
 	duplicateEventInterval = 10 * time.Minute
-	// maxProbes bounds the questions whose answers are remembered of one node.
+	// maxProbes bounds the probes of one node whose answers are remembered.
 	maxProbes = 4
-	// maxAnswers bounds the instances whose answers to one question are remembered, and maxNameLength the length of an instance and of a
-	// question: they are random words of ours, and a stolen gateway may say what it likes.
+	// maxAnswers bounds the instances whose answers to one probe are remembered, and maxNameLength the length of an
+	// instance name and of a probe id: they are random texts of ours, and a stolen gateway may send anything.
 	maxAnswers, maxNameLength = 8, 64
-	// maxFenced bounds the fenced instances that are remembered of one node; all are forgotten when there are more.
+	// maxFenced bounds the fenced instances that are remembered of one node; if there are more, all are dropped.
 	maxFenced = 8
 )
 
-// duplicateDetector finds two agents with one identity: a gateway whose disk was copied. Each process of an agent has a random instance.
-// A node is asked which instances are there at each attach and when its heartbeats come from another instance than the
-// last; each answers with a heartbeat that repeats the question. Two answers to one question prove two living agents; a
-// gateway that was restarted gives one, however quick it was. Each replica hears the answers, the owner acts.
+// duplicateDetector detects two agents with one identity: a gateway whose disk was copied. Each process of an agent has
+// a random instance. A node is probed at each attach and when its heartbeats come from another instance than the last;
+// each agent answers with a heartbeat that repeats the probe's id. Two answers to one probe prove two living agents; a
+// gateway that was restarted gives one, however quick the restart was. Each replica receives the answers, the owner acts.
 type duplicateDetector struct {
 	owns       func(node string) bool
 	sendProbe  func(node, question string) error
 	fenceAgent func(node, instance string) error
-	// requestReports asks for all reports: what an agent has said before it was fenced must not stand.
+	// requestReports requests all reports: what an agent reported before it was fenced must not stand.
 	requestReports func(node string) error
 	recordEvent    func(node, reason, message string)
-	// newProbeID gives a random text.
+	// newProbeID returns a random text.
 	newProbeID  func() string
 	log         *zap.Logger
 	fencedTotal prometheus.Counter
@@ -47,14 +48,14 @@ type duplicateDetector struct {
 	nodes map[string]*nodeAgents // guarded by mu
 }
 
-// nodeAgents is what is known of one node's; guarded by twins.mu.
+// nodeAgents is the state of one node's agents; guarded by duplicateDetector.mu.
 type nodeAgents struct {
-	lastInstance string // the instance heard last, fenced ones left out
+	lastInstance string // the instance of the last heartbeat, fenced ones left out
 	probedAt     time.Time
 	reportedAt   time.Time
-	fenced       map[string]bool                      // the instances that have said that they are
-	answers      map[string]map[string]wire.Heartbeat // by question and instance
-	probeOrder   []string                             // of the questions
+	fenced       map[string]bool                      // the instances that have reported that they are fenced
+	answers      map[string]map[string]wire.Heartbeat // by probe and instance
+	probeOrder   []string                             // of the probes
 }
 
 func newDuplicateDetector(owns func(string) bool, ask, fence func(node, text string) error, again func(node string) error, tell func(node, reason, message string),
@@ -70,7 +71,7 @@ func newDuplicateDetector(owns func(string) bool, ask, fence func(node, text str
 	return w
 }
 
-// probeAttached asks who is there. It does not block.
+// probeAttached probes a node that has attached. It does not block.
 func (w *duplicateDetector) probeAttached(node, instance string, now time.Time) {
 	if instance == "" {
 		return // an agent of an older version
@@ -81,7 +82,8 @@ func (w *duplicateDetector) probeAttached(node, instance string, now time.Time) 
 	w.probeNode(node, due)
 }
 
-// observeHeartbeat takes a heartbeat and reports whether it speaks for the node: that of a fenced agent does not. It does not block.
+// observeHeartbeat processes a heartbeat and reports whether it is valid for the node: that of a fenced agent is not.
+// It does not block.
 func (w *duplicateDetector) observeHeartbeat(node string, beat wire.Heartbeat, now time.Time) bool {
 	if beat.Instance == "" || len(beat.Instance) > maxNameLength || len(beat.Probe) > maxNameLength {
 		return !beat.Fenced
@@ -116,7 +118,7 @@ func (w *duplicateDetector) observeHeartbeat(node string, beat wire.Heartbeat, n
 	return !beat.Fenced
 }
 
-// probeNode asks a node who is there.
+// probeNode sends a probe to a node.
 func (w *duplicateDetector) probeNode(node string, ask bool) {
 	if !ask {
 		return
@@ -126,7 +128,7 @@ func (w *duplicateDetector) probeNode(node string, ask bool) {
 	}
 }
 
-// fenceDuplicates fences all but the one that was there first.
+// fenceDuplicates fences all agents but the survivor.
 func (w *duplicateDetector) fenceDuplicates(node string, rivals map[string]wire.Heartbeat, alarm bool) {
 	first := pickSurvivor(rivals)
 	if alarm {
@@ -145,7 +147,7 @@ func (w *duplicateDetector) fenceDuplicates(node string, rivals map[string]wire.
 			w.log.Warn("agent not fenced", zap.String("node", node), zap.Error(err))
 		}
 	}
-	if news { // and once more when it says that it is fenced, which it may not live to do
+	if news { // and once more when the agent reports that it is fenced, which it may not live to do
 		w.rereportNode(node)
 	}
 }
@@ -157,7 +159,7 @@ func (w *duplicateDetector) rereportNode(node string) {
 	}
 }
 
-// pickSurvivor is the instance that stays: not a fenced one, then the one attached for longest.
+// pickSurvivor returns the instance that stays: one that is not fenced, and of these the one attached for longest.
 func pickSurvivor(rivals map[string]wire.Heartbeat) string {
 	best := ""
 	for instance, beat := range rivals {
@@ -173,7 +175,7 @@ func pickSurvivor(rivals map[string]wire.Heartbeat) string {
 	return best
 }
 
-// agentsOf returns what is known of a node. The caller holds mu.
+// agentsOf returns the state of a node's agents. The caller holds mu.
 func (w *duplicateDetector) agentsOf(node string) *nodeAgents {
 	a := w.nodes[node]
 	if a == nil {
@@ -183,7 +185,7 @@ func (w *duplicateDetector) agentsOf(node string) *nodeAgents {
 	return a
 }
 
-// probeDue reports whether it is time to ask, and notes that it is done.
+// probeDue reports whether a probe is due, and records that it is sent.
 func (a *nodeAgents) probeDue(now time.Time, spacing time.Duration) bool {
 	if now.Sub(a.probedAt) < spacing {
 		return false
@@ -192,7 +194,7 @@ func (a *nodeAgents) probeDue(now time.Time, spacing time.Duration) bool {
 	return true
 }
 
-// markFenced notes that an instance is fenced and reports whether that is news.
+// markFenced records that an instance is fenced and reports whether that is new.
 func (a *nodeAgents) markFenced(instance string) bool {
 	if a.fenced[instance] {
 		return false
@@ -204,7 +206,7 @@ func (a *nodeAgents) markFenced(instance string) bool {
 	return true
 }
 
-// recordAnswer notes an answer and returns all to the same question. It returns none for an answer that is one too many.
+// recordAnswer records an answer and returns all answers to the same probe. It returns none for an answer beyond the limits.
 func (a *nodeAgents) recordAnswer(beat wire.Heartbeat) map[string]wire.Heartbeat {
 	if beat.Probe == "" {
 		return nil

@@ -20,10 +20,10 @@ import (
 	"github.com/frond-edge/frond/streams/streamstest"
 )
 
-// fenceTime is how long a fence holds here: longer than an agent takes to say that it is fenced.
+// fenceTime is how long a fence lasts here: longer than an agent takes to report that it is fenced.
 const fenceTime = 4 * time.Second
 
-// agentProcess is one process of a gateway: its delivery behind a gate, its heartbeat and its ear.
+// agentProcess is one process of a gateway: its delivery behind a gate, its heartbeats and its command subscription.
 type agentProcess struct {
 	link     *streams.FencedLink
 	store    *store.Store
@@ -80,7 +80,7 @@ func openStore(t *testing.T) *store.Store {
 	return st
 }
 
-// startDetector is a cloud that looks out for twins.
+// startDetector starts a cloud with a duplicateDetector.
 func startDetector(t *testing.T) (hub *server.Server, publisher *streams.Publisher, fenced, asked func() int) {
 	t.Helper()
 	hub = streamstest.Hub(t)
@@ -167,7 +167,7 @@ func TestDuplicateDetector_FencesTheLaterAgent(t *testing.T) {
 	})
 }
 
-// A gateway that is restarted, however quickly, is no twin of itself.
+// A gateway that is restarted, however quickly, is no duplicate of itself.
 func TestDuplicateDetector_QuickRestartIsNoDuplicate(t *testing.T) {
 	hub, _, fenced, _ := startDetector(t)
 	st := openStore(t)
@@ -183,7 +183,7 @@ func TestDuplicateDetector_QuickRestartIsNoDuplicate(t *testing.T) {
 	}
 }
 
-// A stolen gateway may say what it likes.
+// A stolen gateway may send anything.
 func TestDuplicateDetector_BoundsMemory(t *testing.T) {
 	w := newDuplicateDetector(func(string) bool { return true }, func(_, _ string) error { return nil }, func(_, _ string) error { return nil },
 		func(string) error { return nil }, func(string, string, string) {}, rand.Text, prometheus.NewRegistry(), zaptest.NewLogger(t))
@@ -222,7 +222,7 @@ func TestPickSurvivor(t *testing.T) {
 		"by name where all are equal":  {map[string]wire.Heartbeat{"b": {}, "a": {}}, "a"},
 		"a fenced one before it knows": {map[string]wire.Heartbeat{"a": {Since: 0}, "b": {Since: 100, Fenced: true}}, "a"},
 	} {
-		for range 20 { // maps have many orders
+		for range 20 { // the iteration order of maps varies
 			if got := pickSurvivor(tt.rivals); got != tt.want {
 				t.Errorf("%s: %s stays, want %s", name, got, tt.want)
 			}

@@ -19,25 +19,25 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// ErrRestored ends a replica when the Kubernetes API went back in time: what it remembers of the cluster is worth nothing, so
-// it must begin anew.
+// ErrRestored ends a replica when the Kubernetes API went back in time: its memory of the cluster is invalid, so it
+// must be restarted.
 var ErrRestored = errors.New("the Kubernetes API went back in time: begin anew with another cluster epoch")
 
 const (
-	// epochLease in kube-system counts up, and epochKey of the registry remembers how far: an etcd that is restored
-	// counts again what was counted before.
+	// epochLease in kube-system is a counter, and epochKey of the registry stores its last value: an etcd that is
+	// restored counts again values that were counted before.
 	epochLease = "frond-history"
 	epochKey   = "cluster"
-	// epochInterval is how often the Lease counts, so it is the youngest copy of etcd whose restore is noticed: one write to
-	// Kubernetes and one to the hub per cluster, whatever its size.
+	// epochInterval is how often the Lease is incremented. It is therefore the age of the youngest copy of etcd whose
+	// restore is detected: one write to Kubernetes and one to the hub per cluster, whatever its size.
 	epochInterval = 10 * time.Second
-	// epochTimeout bounds one look.
+	// epochTimeout bounds one check.
 	epochTimeout = 5 * time.Second
-	// epochRetry is the pause between looks that failed, and between looks that are asked for.
+	// epochRetry is the pause after a failed check, and between requested checks.
 	epochRetry = 300 * time.Millisecond
 )
 
-// epochRules are the rights that History needs.
+// epochRules returns the RBAC rules that EpochTracker needs.
 func epochRules() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"namespaces"}, ResourceNames: []string{metav1.NamespaceSystem}, Verbs: []string{"get"}},
@@ -46,20 +46,21 @@ func epochRules() []rbacv1.PolicyRule {
 	}
 }
 
-// epochRecord is what the hub remembers of the Kubernetes history; the value of epochKey.
+// epochRecord is the hub's record of the Kubernetes history; the value of epochKey.
 type epochRecord struct {
-	// Cluster is the UID of the namespace kube-system, made with the cluster.
+	// Cluster is the UID of the namespace kube-system, created with the cluster.
 	Cluster string `json:"cluster"`
 	// Restores counts how often the history went back.
 	Restores int `json:"restores,omitempty"`
-	// Since is when the last restore was noticed, or another cluster put in place of the first; zero if that never was.
+	// Since is when the last restore was detected, or the replacement of the first cluster by another; zero if that
+	// never happened.
 	Since time.Time `json:"since,omitzero"`
-	// Count and Version are the Lease's count and resourceVersion when they were last seen.
+	// Count and Version are the Lease's count and resourceVersion when they were last read.
 	Count   int64  `json:"count"`
 	Version string `json:"version"`
 }
 
-// clusterEpoch is the cluster epoch: the cluster's UID, and after a restore its number.
+// clusterEpoch returns the cluster epoch: the cluster's UID, and after a restore also the number of restores.
 func (c epochRecord) clusterEpoch() string {
 	if c.Restores == 0 {
 		return c.Cluster
@@ -67,9 +68,9 @@ func (c epochRecord) clusterEpoch() string {
 	return c.Cluster + "/" + strconv.Itoa(c.Restores)
 }
 
-// advanceTo is the chapter after the Lease was seen with a count and version; found is false if it had to be made. The count tells
-// of any restore to a copy older than this chapter, also where etcd was made to go on with higher revisions; the version
-// tells where the copy is older than the Lease.
+// advanceTo returns the record after the Lease was read with a count and version; found is false if the Lease had to be
+// created. The count detects any restore to a copy older than this record, also if etcd was made to continue with
+// higher revisions. The version detects a copy that is older than the Lease.
 func (c epochRecord) advanceTo(cluster string, found bool, count int64, version string, now time.Time) (epochRecord, error) {
 	n := c
 	n.Cluster, n.Count, n.Version = cluster, count, version
@@ -89,8 +90,8 @@ func (c epochRecord) advanceTo(cluster string, found bool, count int64, version 
 	return n, nil
 }
 
-// EpochTracker notices when the Kubernetes API goes back in time, as after a restore of etcd. All replicas share what they saw
-// through the hub.
+// EpochTracker detects when the Kubernetes API goes back in time, as after a restore of etcd. All replicas share their
+// observations through the hub.
 type EpochTracker struct {
 	kube          kubernetes.Interface
 	kv            jetstream.KeyValue
@@ -101,13 +102,13 @@ type EpochTracker struct {
 	record        epochRecord
 
 	mu         sync.Mutex
-	verifiedAt time.Time // guarded by mu; the history was unbroken when a look began then
+	verifiedAt time.Time // guarded by mu; when the last check began that found the history unbroken
 }
 
-// OpenEpochTracker looks for the first time, until it succeeds or ctx ends. counts says whether this replica is the one that
-// counts; any number may at a time.
+// OpenEpochTracker performs the first check, and retries it until it succeeds or ctx ends. counts reports whether this
+// replica is the one that increments the Lease; several may do so at a time.
 func OpenEpochTracker(ctx context.Context, kube kubernetes.Interface, kv jetstream.KeyValue, counts func() bool, log *zap.Logger) (*EpochTracker, error) {
-	h := &EpochTracker{kube: kube, kv: kv, isCounter: counts, log: log, interval: epochInterval, checkRequests: make(chan struct{}, 1)} // one question waits for all who ask
+	h := &EpochTracker{kube: kube, kv: kv, isCounter: counts, log: log, interval: epochInterval, checkRequests: make(chan struct{}, 1)} // one request serves all callers
 	for {
 		began := time.Now()
 		c, err := h.updateRecord(ctx)
@@ -124,14 +125,14 @@ func OpenEpochTracker(ctx context.Context, kube kubernetes.Interface, kv jetstre
 	}
 }
 
-// Epoch is the cluster epoch, which does not change while the process lives.
+// Epoch returns the cluster epoch, which does not change while the process lives.
 func (h *EpochTracker) Epoch() string { return h.record.clusterEpoch() }
 
-// Restored is when the history last went back; zero if it never did.
+// Restored returns when the history last went back; zero if it never did.
 func (h *EpochTracker) Restored() time.Time { return h.record.Since }
 
-// VerifiedSince reports whether the history was seen to be unbroken after a moment, and asks for a look if it was not yet. It
-// does not block.
+// VerifiedSince reports whether the history was found unbroken by a check after a moment, and requests a check if not.
+// It does not block.
 func (h *EpochTracker) VerifiedSince(after time.Time) bool {
 	h.mu.Lock()
 	ok := h.verifiedAt.After(after)
@@ -145,7 +146,7 @@ func (h *EpochTracker) VerifiedSince(after time.Time) bool {
 	return ok
 }
 
-// Start looks on until ctx ends, and then returns nil. It returns ErrRestored when the history went back.
+// Start checks the history until ctx ends, and then returns nil. It returns ErrRestored when the history went back.
 func (h *EpochTracker) Start(ctx context.Context) error {
 	watcher, err := h.kv.Watch(ctx, epochKey)
 	if err != nil {
@@ -177,14 +178,14 @@ func (h *EpochTracker) Start(ctx context.Context) error {
 		if err := h.checkEpoch(ctx); err != nil {
 			return err
 		}
-		select { // who asks all the time gets one answer for all questions meanwhile
+		select { // requests that arrive meanwhile are served by one check
 		case <-ctx.Done():
 		case <-time.After(epochRetry):
 		}
 	}
 }
 
-// checkEpoch looks once. Its error is ErrRestored; a look that failed is repeated in time.
+// checkEpoch performs one check. Its error is ErrRestored; a failed check is repeated at the next interval.
 func (h *EpochTracker) checkEpoch(ctx context.Context) error {
 	began := time.Now()
 	c, err := h.updateRecord(ctx)
@@ -206,7 +207,7 @@ func (h *EpochTracker) restoredError(c epochRecord) error {
 	return fmt.Errorf("cluster epoch %s, before %s: %w", c.clusterEpoch(), h.Epoch(), ErrRestored)
 }
 
-// decodeEntry decodes an entry of the registry; what is not ours counts as none.
+// decodeEntry decodes an entry of the registry; an invalid one counts as none.
 func (h *EpochTracker) decodeEntry(entry jetstream.KeyValueEntry) (c epochRecord, known bool) {
 	if entry == nil || entry.Operation() != jetstream.KeyValuePut {
 		return epochRecord{}, false
@@ -218,8 +219,8 @@ func (h *EpochTracker) decodeEntry(entry jetstream.KeyValueEntry) (c epochRecord
 	return c, c.Cluster != ""
 }
 
-// updateRecord lets the Lease count, compares, and remembers. The registry is read before the Lease is, and written after: so in one
-// history the Lease is never behind it.
+// updateRecord increments the Lease, compares, and stores the result. The registry is read before the Lease, and
+// written after it: within one history the Lease is therefore never behind the registry.
 func (h *EpochTracker) updateRecord(ctx context.Context) (epochRecord, error) {
 	ctx, cancel := context.WithTimeout(ctx, epochTimeout)
 	defer cancel()
@@ -234,7 +235,7 @@ func (h *EpochTracker) updateRecord(ctx context.Context) (epochRecord, error) {
 		return epochRecord{}, fmt.Errorf("read the registry: %w", err)
 	}
 	if before.Cluster == "" {
-		before = h.record // somebody has removed it
+		before = h.record // the entry was removed
 	}
 	ns, err := h.kube.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
 	if err != nil {
@@ -258,12 +259,12 @@ func (h *EpochTracker) updateRecord(ctx context.Context) (epochRecord, error) {
 		_, err = h.kv.Update(ctx, epochKey, value, revision)
 	}
 	if err != nil {
-		return epochRecord{}, fmt.Errorf("write the registry: %w", err) // another replica was first, or nobody knows: look again
+		return epochRecord{}, fmt.Errorf("write the registry: %w", err) // another replica was first, or the result is unknown: check again
 	}
 	return after, nil
 }
 
-// incrementLease adds one to the Lease, and makes it where it is missing.
+// incrementLease adds one to the Lease, and creates it if it is missing.
 func (h *EpochTracker) incrementLease(ctx context.Context) (found bool, lease *coordinationv1.Lease, err error) {
 	leases := h.kube.CoordinationV1().Leases(metav1.NamespaceSystem)
 	lease, err = leases.Get(ctx, epochLease, metav1.GetOptions{})

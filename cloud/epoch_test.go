@@ -91,7 +91,8 @@ func (s *clusterFixture) openTracker() *EpochTracker {
 	return h
 }
 
-// startPublisher runs what publishes, from nothing as after the start of a process; failed gives the first error of its parts.
+// startPublisher runs the publishing parts, with an empty memory as after the start of a process; failed receives the
+// first error of the parts.
 func (s *clusterFixture) startPublisher() (history *EpochTracker, failed <-chan error, stop func()) {
 	s.Helper()
 	history = s.openTracker()
@@ -133,7 +134,7 @@ func (s *clusterFixture) startPublisher() (history *EpochTracker, failed <-chan 
 	return history, ended, stop
 }
 
-// ownsAll owns every node.
+// ownsAll is an Ownership that owns every node.
 type ownsAll struct{}
 
 func (ownsAll) Term(string) uint64       { return 1 }
@@ -178,7 +179,7 @@ func (s *clusterFixture) waitForPods(want map[string]string) {
 	})
 }
 
-// createNodes makes the namespace, its account and edge nodes.
+// createNodes creates the namespace, its account and edge nodes.
 func (s *clusterFixture) createNodes(nodes ...string) {
 	s.Helper()
 	core := s.kube.CoreV1()
@@ -197,8 +198,8 @@ func (s *clusterFixture) createNodes(nodes ...string) {
 	}
 }
 
-// An etcd restored to an older copy: what the API says now is published anew, of another epoch; what it forgot is kept at the
-// node until somebody confirms.
+// An etcd is restored to an older copy: what the API then holds is published again with another epoch; the pods that it
+// lost are kept at the node until an operator confirms.
 func TestEpochTracker_RestoredEtcdIsRepublished(t *testing.T) {
 	s := &clusterFixture{TB: t, cluster: sharedCluster.Cluster(t), hub: streamstest.Hub(t)}
 	s.kube = s.cluster.Client(t)
@@ -233,7 +234,7 @@ func TestEpochTracker_RestoredEtcdIsRepublished(t *testing.T) {
 		t.Fatal("the restore is not noticed")
 	}
 	stop()
-	// Nothing was taken from the node by the replica that did not know yet.
+	// The replica that did not know of the restore yet has removed nothing from the node.
 	s.waitForPods(map[string]string{"old1": epoch, "old2": epoch, "old3": epoch, "new": epoch})
 
 	restored, _, _ := s.startPublisher()

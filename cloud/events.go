@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	// eventQueueSize holds alarms until they are written; more are only logged by whoever raises them.
+	// eventQueueSize is the number of events that wait to be written; further ones are only logged by their source.
 	eventQueueSize = 64
-	// eventTimeout bounds the write of one.
+	// eventTimeout bounds the write of one event.
 	eventTimeout = 10 * time.Second
 )
 
-// eventRecorder writes what an operator should hear of a node as Warning events on its Node, or of another object without a namespace.
+// eventRecorder writes warnings for operators as Warning events, on a Node or on another object without a namespace.
 type eventRecorder struct {
 	kube  kubernetes.Interface
 	self  string
@@ -27,7 +27,7 @@ type eventRecorder struct {
 	log   *zap.Logger
 }
 
-// eventRules are the rights that alarms needs.
+// eventRules returns the RBAC rules that eventRecorder needs.
 func eventRules() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create"}}}
 }
@@ -41,13 +41,13 @@ func newEventRecorder(self string, kube kubernetes.Interface, log *zap.Logger) *
 	return &eventRecorder{kube: kube, self: self, queue: make(chan pendingEvent, eventQueueSize), log: log}
 }
 
-// warnNode raises an alarm about a node. It does not block.
+// warnNode enqueues a warning about a node. It does not block.
 func (a *eventRecorder) warnNode(node, reason, message string) {
-	// As with the kubelet's own events: `kubectl describe node` finds those whose UID is the node's name.
+	// This is the form of the kubelet's own events: `kubectl describe node` finds those whose UID is the node's name.
 	a.recordEvent(corev1.ObjectReference{Kind: "Node", Name: node, UID: types.UID(node), APIVersion: "v1"}, reason, message)
 }
 
-// recordEvent raises an alarm. It does not block.
+// recordEvent enqueues a warning. It does not block.
 func (a *eventRecorder) recordEvent(about corev1.ObjectReference, reason, message string) {
 	select {
 	case a.queue <- pendingEvent{about, reason, message}:
@@ -55,7 +55,7 @@ func (a *eventRecorder) recordEvent(about corev1.ObjectReference, reason, messag
 	}
 }
 
-// Start writes until ctx ends and then returns nil. What cannot be written is dropped: it was logged, and is raised again.
+// Start writes until ctx ends and then returns nil. An event that cannot be written is dropped: it was logged, and is raised again.
 func (a *eventRecorder) Start(ctx context.Context) error {
 	for {
 		select {

@@ -12,24 +12,24 @@ import (
 )
 
 const (
-	// hubReconnectWait is how soon the next server is tried; the library's 2 s would be felt by every node.
+	// hubReconnectWait is the delay before the next server is tried; every node would notice the library's 2 s.
 	hubReconnectWait = 100 * time.Millisecond
-	// hubPingInterval and hubMaxPings find a half-open connection within 15 s.
+	// hubPingInterval and hubMaxPings detect a half-open connection within 15 s.
 	hubPingInterval = 5 * time.Second
 	hubMaxPings     = 2
 	// hubTimeout bounds one connection attempt.
 	hubTimeout = 5 * time.Second
 )
 
-// dialWriter opens the connection that the desired state is published on. What is written while it is lost fails, and is not
-// kept for the next connection as elsewhere: when a replica that was stopped for long goes on, the hub has dropped it, and
-// nothing that it had decided before may arrive.
+// dialWriter opens the connection on which the desired state is published. A publish while it is lost fails, and is not
+// kept for the next connection as elsewhere. When a replica that was stopped for long continues, the hub has dropped
+// its connection, and nothing that it had decided before may arrive.
 func dialWriter(cfg config.Hub, name string, reconnects prometheus.Counter, log *zap.Logger) (*nats.Conn, error) {
 	return dialHub(cfg, name, reconnects, log, nats.ReconnectBufSize(-1))
 }
 
-// dialHub opens cloudcore's connection to the hub. It waits for no server: it connects when one is there, and again
-// whenever the connection is lost.
+// dialHub opens cloudcore's connection to the hub. It does not wait for a server: it connects when one is available,
+// and again whenever the connection is lost.
 func dialHub(cfg config.Hub, name string, reconnects prometheus.Counter, log *zap.Logger, more ...nats.Option) (*nats.Conn, error) {
 	nkey, err := nats.NkeyOptionFromSeed(cfg.NkeyFile)
 	if err != nil {

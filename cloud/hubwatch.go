@@ -18,37 +18,39 @@ import (
 )
 
 const (
-	// serverLossGrace is how long a server may be away and be the same: a connection was cut, and the server lives.
+	// serverLossGrace is how long a server may be unreachable and count as the same: a connection was cut, and the server lives.
 	serverLossGrace = 300 * time.Millisecond
-	// notifyChunk of nodes are told at a time, and then notifyPause is waited for, so that a large fleet does not attach at once.
+	// notifyChunk is the number of nodes that are notified before each notifyPause, so that a large fleet does not
+	// attach at once.
 	notifyChunk = 500
 	notifyPause = 200 * time.Millisecond
 )
 
-// hubWatcher keeps a connection to each server of the hub, only to see it break: the consumers of a server live in its memory, so
-// the nodes whose consumer was there must attach again. They would find out by missing heartbeats, after 6 to 9 s.
+// hubWatcher keeps a connection to each server of the hub, only to detect when it breaks. The consumers of a server
+// live in its memory, so the nodes whose consumer was there must attach again. By missing heartbeats alone they would
+// find out after 6 to 9 s.
 type hubWatcher struct {
-	// servers are the configured URLs of the hub; one that is not among them is not watched.
+	// servers are the configured URLs of the hub; other servers are not watched.
 	servers []string
 	dial    func(url string) (*nats.Conn, error)
-	// ownedNodes lists those that this cloudcore owns.
+	// ownedNodes lists the nodes that this cloudcore owns.
 	ownedNodes func(ctx context.Context) ([]string, error)
-	// notifyNode says to a node which server died. It must not block.
+	// notifyNode tells a node which server died. It must not block.
 	notifyNode func(node, server string) error
 	grace      time.Duration
-	// lost are servers that are gone, and cloudcores that are missed: what nodes had asked of either may be lost.
+	// lost receives the servers that are gone, and the cloudcores that have failed: requests of nodes to either may be lost.
 	lost chan string
 	log  *zap.Logger
 }
 
-// newHubWatcher makes the watch of the hub's servers.
+// newHubWatcher creates the watcher of the hub's servers.
 func (c *Cloud) newHubWatcher(nc *nats.Conn, objects cache.Cache, members *Members) *hubWatcher {
 	return &hubWatcher{
 		servers: c.cfg.Hub.URLs,
 		dial: func(url string) (*nats.Conn, error) {
 			cfg := c.cfg.Hub
 			cfg.URLs = []string{url}
-			// These connections carry nothing; that one is lost is said once, by announce.
+			// These connections carry nothing; announceLosses logs the loss of one once.
 			return dialHub(cfg, "cloudcore "+c.cfg.ID+" watch", prometheus.NewCounter(prometheus.CounterOpts{}), zap.NewNop(), nats.IgnoreDiscoveredServers())
 		},
 		ownedNodes: func(ctx context.Context) ([]string, error) {
@@ -71,7 +73,7 @@ func (c *Cloud) newHubWatcher(nc *nats.Conn, objects cache.Cache, members *Membe
 	}
 }
 
-// Start watches until ctx ends and then returns nil.
+// Start watches the servers until ctx ends and then returns nil.
 func (d *hubWatcher) Start(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
 	for _, url := range d.servers {
@@ -89,7 +91,7 @@ func (d *hubWatcher) Start(ctx context.Context) error {
 	return g.Wait()
 }
 
-// watchServer says when the server behind a connection is gone, or another process than before.
+// watchServer sends to died when the server behind a connection is gone, or was replaced by another process.
 func watchServer(ctx context.Context, nc *nats.Conn, patience time.Duration, died chan<- string) error {
 	changes := nc.StatusChanged(nats.CONNECTED, nats.RECONNECTING)
 	defer nc.RemoveStatusListener(changes)
@@ -99,7 +101,7 @@ func watchServer(ctx context.Context, nc *nats.Conn, patience time.Duration, die
 	dead := func() bool {
 		select {
 		case died <- name:
-			id = "" // once
+			id = "" // report it once
 			return true
 		case <-ctx.Done():
 			return false
@@ -131,7 +133,7 @@ func watchServer(ctx context.Context, nc *nats.Conn, patience time.Duration, die
 	}
 }
 
-// announceLosses tells the nodes of this cloudcore of each death.
+// announceLosses notifies the nodes of this cloudcore of each loss.
 func (d *hubWatcher) announceLosses(ctx context.Context, died <-chan string) error {
 	for {
 		select {

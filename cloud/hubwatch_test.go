@@ -16,7 +16,7 @@ import (
 	"github.com/frond-edge/frond/internal/kubetest"
 )
 
-// startHubServer starts a server of the hub; port -1 is a free one.
+// startHubServer starts a server of the hub; port -1 selects a free one.
 func startHubServer(t *testing.T, name string, port int) *server.Server {
 	t.Helper()
 	s, err := server.NewServer(&server.Options{ServerName: name, Host: "127.0.0.1", Port: port, NoSigs: true, NoLog: true})
@@ -48,8 +48,8 @@ func runPart(t *testing.T, start func(ctx context.Context) error) {
 	})
 }
 
-// The nodes hear of a server that dies, once, also when another process takes its place, and not of one whose connections are
-// only cut.
+// The nodes are notified of a server that dies, once, also when another process takes its place, and not of one whose
+// connections are only cut.
 func TestHubWatcher_NotifiesNodesOnceOfLostServer(t *testing.T) {
 	one, two := startHubServer(t, "one", server.RANDOM_PORT), startHubServer(t, "two", server.RANDOM_PORT)
 	var ones, twos atomic.Int32

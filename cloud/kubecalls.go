@@ -23,28 +23,28 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// maxKubeReply bounds what one call brings to a node; the apiserver's own limit of an object is below it.
+// maxKubeReply bounds the reply to one call; the apiserver's own limit of an object is below it.
 const maxKubeReply = 3 << 20
 
-// kubeCalls performs a node's Kubernetes requests as that node, so that the Node authorizer and NodeRestriction judge
-// them, or with the token that came along, so that its bearer is judged. cloudcore's own rights are lent for one thing: to create a Node
-// that was judged so.
+// kubeCalls performs a node's Kubernetes requests as that node, so that the Node authorizer and NodeRestriction check
+// them, or with the token of the request, so that its bearer's rights apply. cloudcore's own rights are used for one
+// purpose: to create a Node that was checked this way.
 type kubeCalls struct {
 	base   *url.URL
 	client *http.Client
-	// tokenClient brings no credentials of its own: a client certificate would count before the token.
+	// tokenClient has no credentials of its own: a client certificate would take precedence over the token.
 	tokenClient *http.Client
-	// ownClient has cloudcore's rights, for what was judged as the node before.
+	// ownClient has cloudcore's rights, for requests that were checked as the node before.
 	ownClient *http.Client
 	csrs      *csrLimiter
 	guard     *namespaceGuard
-	// refused counts what was not granted, by the code of the answer; told is when that is logged.
+	// refused counts the refused requests, by the code of the answer; logLimit limits their log lines.
 	refused  *prometheus.CounterVec
 	logLimit rate.Sometimes
 	log      *zap.Logger
 }
 
-// refusalLogInterval is how often what Kubernetes does not grant is logged at most, of all nodes: a metric has each.
+// refusalLogInterval is the minimum time between two log lines about refused requests, of all nodes: a metric counts each.
 const refusalLogInterval = time.Second
 
 func newKubeCalls(cfg *rest.Config, classic bool, guard *namespaceGuard, metrics prometheus.Registerer, log *zap.Logger) (*kubeCalls, error) {
@@ -64,7 +64,7 @@ func newKubeCalls(cfg *rest.Config, classic bool, guard *namespaceGuard, metrics
 	if err != nil {
 		return nil, fmt.Errorf("calls for nodes: %w", err)
 	}
-	// An answer is passed on as it is: a redirect could lead the request, with what it proves, elsewhere.
+	// An answer is forwarded unchanged: following a redirect could send the request, with its credentials, elsewhere.
 	asIs := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	client.CheckRedirect, bare.CheckRedirect, own.CheckRedirect = asIs, asIs, asIs
 	k := &kubeCalls{
@@ -100,13 +100,13 @@ func (k *kubeCalls) handleRequest(ctx context.Context, node string, request []by
 		return nil, err
 	}
 	if err := validateCall(req); err != nil {
-		return denialReply(err), nil // not garbage: any program at the node may ask for it
+		return denialReply(err), nil // not an invalid message: any program at the node may send it
 	}
 	req, err := k.guard.restrictRequest(node, req)
 	if err != nil {
 		return refusalReply(err), nil
 	}
-	if req.Token == "" { // else it is not the node that asks
+	if req.Token == "" { // otherwise the sender is not the node
 		if err := refuseNodeWrite(req); err != nil {
 			k.log.Warn("write of a Node refused", zap.String("node", node), zap.Error(err))
 			return denialReply(err), nil
@@ -122,7 +122,7 @@ func (k *kubeCalls) handleRequest(ctx context.Context, node string, request []by
 	return k.performRequest(ctx, k.clientFor(req), node, req)
 }
 
-// clientFor acts as the node, or as the bearer of the request's token.
+// clientFor returns the client that acts as the node, or as the bearer of the request's token.
 func (k *kubeCalls) clientFor(req wire.KubeRequest) *http.Client {
 	if req.Token != "" {
 		return k.tokenClient
@@ -130,12 +130,12 @@ func (k *kubeCalls) clientFor(req wire.KubeRequest) *http.Client {
 	return k.client
 }
 
-// sendRequest makes a request that is permitted; who calls it closes the body of the answer.
+// sendRequest makes an admitted request; the caller closes the body of the answer.
 func (k *kubeCalls) sendRequest(ctx context.Context, node string, req wire.KubeRequest) (*http.Response, error) {
 	return k.sendRequestWith(ctx, k.clientFor(req), node, req)
 }
 
-// sendRequestWith is open with a client of the caller's choice.
+// sendRequestWith is sendRequest with a client of the caller's choice.
 func (k *kubeCalls) sendRequestWith(ctx context.Context, client *http.Client, node string, req wire.KubeRequest) (*http.Response, error) {
 	target := *k.base
 	target.Path, target.RawQuery = req.Path, req.Query
@@ -154,7 +154,7 @@ func (k *kubeCalls) sendRequestWith(ctx context.Context, client *http.Client, no
 	return client.Do(out)
 }
 
-// validateCall refuses what a single request and reply cannot carry, and paths that are not what they seem.
+// validateCall refuses requests that a single request and reply cannot carry, and paths that are not in canonical form.
 func validateCall(req wire.KubeRequest) error {
 	switch req.Method {
 	case http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete:
@@ -171,7 +171,7 @@ func validateCall(req wire.KubeRequest) error {
 		return fmt.Errorf("query: %w", err)
 	}
 	for _, watch := range query["watch"] {
-		if watch != "0" && watch != "false" { // to an apiserver an empty one says true
+		if watch != "0" && watch != "false" { // an apiserver takes an empty value as true
 			return errors.New("a watch does not fit in one call")
 		}
 	}
@@ -185,10 +185,10 @@ func validateCall(req wire.KubeRequest) error {
 	return nil
 }
 
-// callPaths are the trees of a Kubernetes API and of what describes it.
+// callPaths returns the path prefixes of a Kubernetes API and of its descriptions.
 func callPaths() []string { return []string{"/api", "/apis", "/openapi/v3", "/version"} }
 
-// streamSubresource returns the subresource of a path if it is one that carries a stream; what follows /proxy is the target's own.
+// streamSubresource returns the subresource of a path if it is one that carries a stream; the path after /proxy belongs to the target.
 func streamSubresource(requested string) string {
 	segments := strings.Split(strings.TrimPrefix(requested, "/"), "/")
 	start := 3 // api, version, resource

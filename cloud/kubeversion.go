@@ -14,7 +14,7 @@ import (
 // versionInterval is how often the version of the Kubernetes API is read: an upgrade takes minutes.
 const versionInterval = 10 * time.Minute
 
-// A kubeVersion knows the version of the Kubernetes API.
+// A kubeVersion holds the version of the Kubernetes API.
 type kubeVersion struct {
 	kube     discovery.ServerVersionInterface
 	interval time.Duration
@@ -34,7 +34,7 @@ func (v *kubeVersion) Version() string {
 	return ""
 }
 
-// Start reads the version now and then until ctx ends.
+// Start reads the version periodically until ctx ends.
 func (v *kubeVersion) Start(ctx context.Context) error {
 	tick := time.NewTicker(v.interval)
 	defer tick.Stop()

@@ -20,23 +20,25 @@ import (
 )
 
 const (
-	// watchBatchWindow is for how long a watch goes on after its first change: what comes together goes in one answer, and a node asks
-	// ten times a second at most.
+	// watchBatchWindow is how long a watch continues after its first change: changes that come together are in one
+	// answer, and a node asks ten times a second at most.
 	watchBatchWindow = 100 * time.Millisecond
-	// watchMaxWait is the longest that a watch waits for its first change; the answer has a few seconds more to reach the node.
+	// watchMaxWait is the longest time that a watch waits for its first change; the answer has a few seconds more to
+	// reach the node.
 	watchMaxWait = streams.WatchCallTimeout - 5*time.Second
-	// watchMaxBytes is what one answer holds for a node that takes everything: the next call goes on after the last change in it.
+	// watchMaxBytes is the size of one answer for a node without a limit of its own: the next call continues after the
+	// last change in it.
 	watchMaxBytes = 256 << 10
-	// singleEventBytes is what a node gets in one even if its link takes less at a time: 32 KiB on the link, 5 s at 50 kbit/s.
+	// singleEventBytes is the size of one event that a node gets even if its limit is lower: 32 KiB on the link, 5 s at 50 kbit/s.
 	singleEventBytes = 24 << 10
-	// bookmarkWait is how long after the wait the apiserver's bookmark may come: up to 1.2 s were seen.
+	// bookmarkWait is how long after the wait the apiserver's bookmark may come: up to 1.2 s were measured.
 	bookmarkWait = 1500 * time.Millisecond
-	// watchStartTimeout is how long an apiserver may take to begin a watch, before the wait counts.
+	// watchStartTimeout is how long an apiserver may take to start a watch, before the wait begins.
 	watchStartTimeout = 3 * time.Second
 )
 
-// Watch is the streams.CallHandler of streams.VerbWatch: what changes in a collection next, as the bearer of the request's token may
-// see it. Each call is judged by Kubernetes anew, so a right that is taken away ends a watch with its next call.
+// Watch is the streams.CallHandler of streams.VerbWatch: it returns the next changes in a collection, as the bearer of
+// the request's token may see them. Kubernetes authorizes each call anew, so a right that is revoked ends a watch at its next call.
 func (k *kubeCalls) Watch(ctx context.Context, node string, request []byte) (any, error) {
 	var req wire.KubeRequest
 	if err := streams.DecodeRequest(request, &req); err != nil {
@@ -56,7 +58,8 @@ func (k *kubeCalls) Watch(ctx context.Context, node string, request []byte) (any
 	wait := min(time.Duration(max(req.Wait, 0))*time.Millisecond, watchMaxWait)
 	query.Set("watch", "true")
 	query.Set("allowWatchBookmarks", "true")
-	// Two seconds before its end, or a little later, the apiserver sends a bookmark, so that a quiet watch makes progress, too.
+	// Two seconds before its end, or a little later, the apiserver sends a bookmark, so that a watch without changes
+	// also makes progress.
 	query.Set("timeoutSeconds", strconv.Itoa(int(wait/time.Second)+2))
 	req.Query, req.Accept = query.Encode(), runtime.ContentTypeJSON
 	ctx, cancel := context.WithCancel(ctx)
@@ -67,7 +70,7 @@ func (k *kubeCalls) Watch(ctx context.Context, node string, request []byte) (any
 	if err != nil {
 		return wire.KubeReply{Error: "ask the apiserver: " + err.Error()}, nil
 	}
-	defer func() { _ = resp.Body.Close() }() // it is given up
+	defer func() { _ = resp.Body.Close() }() // the watch is abandoned
 	reply := wire.KubeReply{Code: resp.StatusCode, ContentType: resp.Header.Get("Content-Type")}
 	if resp.StatusCode != http.StatusOK {
 		reply.Body, err = io.ReadAll(io.LimitReader(resp.Body, watchMaxBytes))
@@ -90,13 +93,13 @@ func (k *kubeCalls) Watch(ctx context.Context, node string, request []byte) (any
 	return reply, nil
 }
 
-// replyLimits is how many bytes of an answer are enough for a node that takes so many at a time, and how many it gets at most where that
-// cannot be parted.
+// replyLimits returns the reply size that is enough for a node with this limit, and the maximum size for a single
+// event, which cannot be split.
 func replyLimits(take int) (enough, most int) {
 	if take <= 0 {
 		return watchMaxBytes, maxKubeReply
 	}
-	enough = min(take/4*3, watchMaxBytes) // base64 makes it a third longer
+	enough = min(take/4*3, watchMaxBytes) // base64 enlarges it by a third
 	return enough, max(enough, singleEventBytes)
 }
 
@@ -104,8 +107,8 @@ func tooLargeError(what string, size, take int) error {
 	return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("%s of %d bytes is more than the gateway's slow link takes in one (%d at a time)", what, size, take))
 }
 
-// readEvents reads whole events until the watch is ended or enough are here for a node that takes so many bytes; first is called
-// after the first one. Its error is a status if that one is too large for the node.
+// readEvents reads whole events until the watch ends or they are enough for a node with this limit. first is called
+// after the first event. The error is an API status if that event is too large for the node.
 func readEvents(watch io.Reader, take int, first func()) ([]byte, error) {
 	enough, most := replyLimits(take)
 	limited := &io.LimitedReader{R: watch, N: maxKubeReply}
@@ -124,7 +127,7 @@ func readEvents(watch io.Reader, take int, first func()) ([]byte, error) {
 		}
 		switch {
 		case all.Len() > 0 && all.Len()+len(event) > enough:
-			return all.Bytes(), nil // the next call brings it
+			return all.Bytes(), nil // the next call returns it
 		case len(event) > most:
 			return nil, tooLargeError("a change", len(event), take)
 		case all.Len() == 0:
@@ -136,7 +139,7 @@ func readEvents(watch io.Reader, take int, first func()) ([]byte, error) {
 	return all.Bytes(), nil
 }
 
-// validateWatch refuses what is no watch of a program at a node.
+// validateWatch refuses requests that are not a watch by a program at a node.
 func validateWatch(req wire.KubeRequest) error {
 	switch {
 	case req.Method != http.MethodGet || len(req.Body) > 0:

@@ -22,8 +22,8 @@ import (
 	"github.com/frond-edge/frond/internal/kubetest"
 )
 
-// TestReadEvents_FitsTheLink: changes are told as far as the node takes them at a time, one at least; one that is too large by itself
-// is refused.
+// TestReadEvents_FitsTheLink: an answer contains changes up to the node's limit, one at least; one that is too large
+// alone is refused.
 func TestReadEvents_FitsTheLink(t *testing.T) {
 	change := func(size int) string { return `"` + strings.Repeat("x", size-2) + `"` }
 	three := change(5000) + change(5000) + change(5000)
@@ -52,8 +52,8 @@ func TestReadEvents_FitsTheLink(t *testing.T) {
 	}
 }
 
-// TestKubeCalls_WatchByRequests: what a program at a node watches through the cloud is what the apiserver tells it and nobody else, from the version
-// it names; a quiet watch makes progress; and a right that is taken away ends it with the next question.
+// TestKubeCalls_WatchByRequests: a program's watch through the cloud returns the apiserver's events for that program's
+// rights only, from the version that it names. A watch without changes makes progress; and a revoked right ends it at the next call.
 func TestKubeCalls_WatchByRequests(t *testing.T) {
 	c := newScopeFixture(t)
 	calls, err := newKubeCalls(c.cluster.Config(), false, c.newGuard(), prometheus.NewRegistry(), zaptest.NewLogger(t))
@@ -138,7 +138,7 @@ func TestKubeCalls_WatchByRequests(t *testing.T) {
 		t.Fatal(err)
 	}
 	after := func(r *wire.KubeRequest) { r.Query = "resourceVersion=" + all.ResourceVersion }
-	for begun, asked := time.Now(), 1; ; asked++ { // what is quiet tells how far it is
+	for begun, asked := time.Now(), 1; ; asked++ { // a watch without changes returns bookmarks
 		if _, events = ask(after); len(events) > 0 {
 			if events[0].Type != "BOOKMARK" {
 				t.Errorf("%+v where nothing has changed", events)

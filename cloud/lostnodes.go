@@ -14,13 +14,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// lostNodeRepeat is when a node is asked once more: kube-controller-manager looks at its nodes every 5 s, and may mark the pods
-// of one after the first answer.
+// lostNodeRepeat is the delay before a node is asked once more: kube-controller-manager checks its nodes every 5 s, and
+// may mark the pods of one after the first answer.
 const lostNodeRepeat = 10 * time.Second
 
-// lostNodeResync asks nodes that Kubernetes took for lost to report everything again. While cloudcores or the hub were away, a Lease
-// may have run out, and then Kubernetes marks the Node unknown and its pods not ready, though the gateway's own link never
-// fell: it would say nothing new by itself before its hourly report.
+// lostNodeResync asks nodes that Kubernetes had marked lost to report everything again. While cloudcores or the hub
+// were unavailable, a Lease may have expired. Kubernetes then marks the Node unknown and its pods not ready, although
+// the gateway's own link was never interrupted: without a request the gateway would report nothing new before its hourly report.
 type lostNodeResync struct {
 	objects        cache.Cache
 	owns           func(node string) bool
@@ -36,7 +36,7 @@ func newLostNodeResync(objects cache.Cache, owns func(node string) bool, ask fun
 	}
 }
 
-// Start asks until ctx ends and then returns nil. The cache must be started by the caller.
+// Start sends the requests until ctx ends and then returns nil. The caller must start the cache.
 func (u *lostNodeResync) Start(ctx context.Context) error {
 	informer, err := u.objects.GetInformer(ctx, &corev1.Node{})
 	if err != nil {
@@ -82,20 +82,20 @@ func (u *lostNodeResync) Start(ctx context.Context) error {
 	return g.Wait()
 }
 
-// resyncNeeded says whether a node is asked when its readiness was one and is another: when Kubernetes loses it, for as long as it is
-// lost, and when it is found, then twice.
+// resyncNeeded reports whether a node is asked after its readiness has changed from was to is: when Kubernetes loses
+// the node, as long as it is lost, and when it is found again, then twice.
 func resyncNeeded(was, is corev1.ConditionStatus) (now, later bool) {
 	const lost = corev1.ConditionUnknown
 	return was == lost || is == lost, was == lost && is != lost
 }
 
-// resyncNode asks a node, and looks again as long as Kubernetes does not know how it is.
+// resyncNode asks a node to report, and checks again as long as Kubernetes does not know its readiness.
 func (u *lostNodeResync) resyncNode(ctx context.Context, name string) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
 	node := &corev1.Node{}
 	if err := u.objects.Get(ctx, client.ObjectKey{Name: name}, node); err != nil || !u.owns(name) {
-		return // its owner looks
+		return // its owner checks it
 	}
 	if err := u.requestReports(name); err != nil {
 		u.log.Warn("node not asked to report again", zap.String("node", name), zap.Error(err))
@@ -105,7 +105,7 @@ func (u *lostNodeResync) resyncNode(ctx context.Context, name string) {
 	}
 }
 
-// readyStatus is what Kubernetes believes of a node; "" where nobody has said anything yet.
+// readyStatus returns a node's readiness in Kubernetes; "" if it was never set.
 func readyStatus(node *corev1.Node) corev1.ConditionStatus {
 	for _, c := range node.Status.Conditions {
 		if c.Type == corev1.NodeReady {

@@ -29,8 +29,8 @@ func TestResyncNeeded(t *testing.T) {
 	}
 }
 
-// TestLostNodeResync_AsksUntilNodeIsReady: while Kubernetes does not know how a node is, the node is asked again and again, also if
-// that was so when the replica started, and again after it is well; then never. Another replica's node is not asked.
+// TestLostNodeResync_AsksUntilNodeIsReady: while Kubernetes does not know a node's state, the node is asked repeatedly,
+// also if that was so when the replica started, and once more after it is ready; then never. Another replica's node is not asked.
 func TestLostNodeResync_AsksUntilNodeIsReady(t *testing.T) {
 	cluster := sharedCluster.Cluster(t)
 	nodes := cluster.Client(t).CoreV1().Nodes()
@@ -90,7 +90,7 @@ func TestLostNodeResync_AsksUntilNodeIsReady(t *testing.T) {
 			return nil
 		})
 	}
-	quiet := func() { // much longer than it would take to be asked again, nobody asks
+	quiet := func() { // no request within a time much longer than the interval
 		t.Helper()
 		kubetest.Eventually(t, time.Minute, func() error {
 			before := asked.Load()

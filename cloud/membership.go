@@ -16,91 +16,91 @@ import (
 )
 
 const (
-	// memberRefreshInterval and memberExpiry give a takeover within 2 s: a dead replica is missed after 1.5 s.
+	// memberRefreshInterval and memberExpiry allow a takeover within 2 s: a dead replica expires after 1.5 s.
 	memberRefreshInterval = 400 * time.Millisecond
 	memberExpiry          = 1500 * time.Millisecond
-	// memberCheckInterval is how late a dead replica may be noticed after memberExpiry.
+	// memberCheckInterval is the maximum delay of detecting a dead replica after memberExpiry.
 	memberCheckInterval = 100 * time.Millisecond
-	// watchStallTimeout is when a watch that is silent counts as dead: longer than one refresh may take.
+	// watchStallTimeout is when a silent watch counts as dead: longer than one refresh may take.
 	watchStallTimeout = 3 * time.Second
-	// memberCooldown is how long a replica that was stopped stays away while others serve: the watches of Kubernetes that broke meanwhile
-	// begin again with a step back of up to 2 s and a list.
+	// memberCooldown is how long a replica that was stopped stays out of the live set while others serve: its
+	// Kubernetes watches that broke meanwhile restart with a backoff of up to 2 s and a list.
 	memberCooldown = 10 * time.Second
-	// reopenTimeout bounds the beginning of a watch.
+	// reopenTimeout bounds the start of a watch.
 	reopenTimeout = time.Second
-	// memberPutTimeout bounds one refresh; during a leader election refreshes fail and the view stays as it is.
+	// memberPutTimeout bounds one refresh; during a leader election refreshes fail and the view stays unchanged.
 	memberPutTimeout = 2 * time.Second
-	// maxViews is how many changes of the live set are remembered; a node that was owned all along gets a new term with each
-	// further one, which costs a look at the stream.
+	// maxViews is how many changes of the live set are remembered. A node that was owned all along gets a new term with
+	// each further change, which costs a comparison with the stream.
 	maxViews = 16
 )
 
 // Members is the live set of cloudcores and decides which of them owns a node. Each replica refreshes its entry in a
-// bucket and judges the others by the age of theirs, on its own clock. While it does not see its own refreshes, it knows
-// nothing of the others either and keeps the view it had, but it is not Fresh.
+// bucket and evaluates the others by the age of their entries, on its own clock. A replica that does not receive its
+// own refreshes cannot know the state of the others either: it keeps its last view, but LeaseValid returns false.
 //
-// Ownership spreads the work and does not guard it: two replicas that own a node for a moment publish the same things, and the
-// stream refuses the second. A replica that was away, stopped or cut off, for so long that others may have taken its nodes
-// over, owns them afterwards in a new term.
+// Ownership distributes the work and does not protect it: two replicas that own a node for a moment publish the same
+// messages, and the stream refuses the second. A replica that was stopped or cut off for so long that others may have
+// taken over its nodes owns them afterwards in a new term.
 type Members struct {
 	self string
 	kv   jetstream.KeyValue
-	// links are our own to the hub; nil: nobody asks.
+	// links returns this replica's connections to the hub; nil: they are not published.
 	links func() []hubLink
 	log   *zap.Logger
-	// failedPeers tells of replicas that stopped without a word.
+	// failedPeers receives replicas that stopped without leaving.
 	failedPeers chan failedPeer
 
 	mu           sync.Mutex
 	lastSeen     map[string]time.Time // guarded by mu; last refresh by member
 	entries      map[string]string    // guarded by mu; the last value by member
-	ownRefreshes []ownRefresh         // guarded by mu; the last refreshes of our own that were begun and may still count
-	lastRenewal  time.Time            // guarded by mu; when the newest of our own that arrived was begun
-	rejoinedAt   time.Time            // guarded by mu; when we came back last: before that we could not hear the others
-	lastRunAt    time.Time            // guarded by mu; when the refreshing ran last
-	resumedAt    time.Time            // guarded by mu; when it ran again after a stop, zero if it does not rest
-	peerSeenAt   time.Time            // guarded by mu; when another replica was heard last
+	ownRefreshes []ownRefresh         // guarded by mu; own refreshes that were begun and may still count
+	lastRenewal  time.Time            // guarded by mu; when the newest own refresh that arrived was begun
+	rejoinedAt   time.Time            // guarded by mu; when this replica last returned: earlier refreshes of the others did not reach it
+	lastRunAt    time.Time            // guarded by mu; when the refresh loop last ran
+	resumedAt    time.Time            // guarded by mu; when the loop ran again after a stop, zero if not in cooldown
+	peerSeenAt   time.Time            // guarded by mu; when the last refresh of another replica arrived
 	live         []string             // guarded by mu; sorted
 	views        []membershipView     // guarded by mu; the last maxViews, the present one at the end
 	changed      chan struct{}        // guarded by mu; closed when views changes
 }
 
-// membershipView is who was live for a time; nobody, while this replica was away.
+// membershipView is the live set during one term; empty while this replica was away.
 type membershipView struct {
 	term uint64
 	live []string
 }
 
-// ownRefresh is one refresh of our own entry.
+// ownRefresh is one refresh of this replica's own entry.
 type ownRefresh struct {
 	value string
 	at    time.Time
 }
 
-// memberEntry is what a replica writes of itself. One of an older version is a time alone.
+// memberEntry is the entry that a replica writes of itself. An entry of an older version contains only a time.
 type memberEntry struct {
 	At time.Time `json:"at"`
-	// Links are its connections to the hub, for who misses it.
+	// Links are its connections to the hub, for a replica that detects its failure.
 	Links []hubLink `json:"links,omitempty"`
 }
 
-// hubLink is a client connection as the hub knows it.
+// hubLink is a client connection as the hub identifies it.
 type hubLink struct {
 	Server string `json:"server"`
 	Client uint64 `json:"client"`
 }
 
-// failedPeer is a replica that is not heard any more, though it did not say that it leaves.
+// failedPeer is a replica whose refreshes have stopped although it did not leave.
 type failedPeer struct {
 	member string
 	links  []hubLink
 }
 
-// maxFailedPeers is how many missed replicas may wait to be dealt with; more are not told of.
+// maxFailedPeers is how many failed replicas may wait to be processed; further ones are dropped.
 const maxFailedPeers = 16
 
-// NewMembers makes the view of one replica; until Start has seen its own entry it owns nothing. links are its connections to the
-// hub, which the others learn; nil for none.
+// NewMembers creates the view of one replica; until Start has received its own entry it owns nothing. links returns its
+// connections to the hub, which the others learn; nil for none.
 func NewMembers(self string, kv jetstream.KeyValue, links func() []hubLink, log *zap.Logger) *Members {
 	return &Members{
 		self: self, kv: kv, links: links, log: log, failedPeers: make(chan failedPeer, maxFailedPeers),
@@ -108,15 +108,15 @@ func NewMembers(self string, kv jetstream.KeyValue, links func() []hubLink, log 
 	}
 }
 
-// Owns reports whether this replica is the owner of a node by the view it has.
+// Owns reports whether this replica is the owner of a node according to its view.
 func (m *Members) Owns(node string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return ownerOf(m.live, node) == m.self
 }
 
-// Term returns a number for the time since when this replica has owned a node without a break, 0 if it does not. What was
-// known of the node in another term may be old.
+// Term returns a number for the uninterrupted time for which this replica has owned a node, 0 if it does not own it.
+// What was known of the node in another term may be stale.
 func (m *Members) Term(node string) uint64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -130,15 +130,15 @@ func (m *Members) Term(node string) uint64 {
 	return term
 }
 
-// LeaseValid reports whether no other replica can have missed this one yet. Ask right before each write: while the process is
-// stopped, or the machine is, time goes on.
+// LeaseValid reports whether no other replica can have declared this one dead yet. Call it right before each write:
+// time passes while the process or the machine is stopped.
 func (m *Members) LeaseValid() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return elapsedSince(m.lastRenewal, time.Now()) <= memberExpiry
 }
 
-// elapsedSince is the time since at by the clock that says more: the monotonic one stands still while a machine sleeps.
+// elapsedSince returns the time since at by the clock that shows more: the monotonic clock stands still while a machine sleeps.
 func elapsedSince(at, now time.Time) time.Duration {
 	return max(now.Sub(at), now.Round(0).Sub(at.Round(0)))
 }
@@ -157,7 +157,8 @@ func (m *Members) Live() []string {
 	return slices.Clone(m.live)
 }
 
-// ownerOf is the member with the highest hash of (member, node): when one leaves, only its own nodes move.
+// ownerOf returns the member with the highest hash of (member, node) (rendezvous hashing): when one leaves, only its
+// own nodes move.
 func ownerOf(live []string, node string) string {
 	var best string
 	var most uint64
@@ -171,7 +172,7 @@ func ownerOf(live []string, node string) string {
 	return best
 }
 
-// mixBits spreads FNV's last bytes over all bits (the finaliser of MurmurHash3), else near names share an owner.
+// mixBits spreads FNV's last bytes over all bits (the finaliser of MurmurHash3); otherwise similar names would share an owner.
 func mixBits(h uint64) uint64 {
 	h ^= h >> 33
 	h *= 0xff51afd7ed558ccd
@@ -180,7 +181,7 @@ func mixBits(h uint64) uint64 {
 	return h ^ h>>33
 }
 
-// Start takes part until ctx ends, then leaves at once and returns nil.
+// Start refreshes the entry and watches the others until ctx ends, then leaves at once and returns nil.
 func (m *Members) Start(ctx context.Context) error {
 	watcher, err := m.kv.WatchAll(ctx)
 	if err != nil {
@@ -198,7 +199,7 @@ func (m *Members) Start(ctx context.Context) error {
 	if ctx.Err() == nil {
 		return err
 	}
-	return nil // also where the watch was seen to end before ctx, with which it ends
+	return nil // also if the watch was found ended before ctx, with which it ends
 }
 
 func (m *Members) runRefresh(ctx context.Context) error {
@@ -218,7 +219,7 @@ func (m *Members) runRefresh(ctx context.Context) error {
 	}
 }
 
-// putEntry refreshes our own entry.
+// putEntry refreshes this replica's entry.
 func (m *Members) putEntry(ctx context.Context) error {
 	own, err := m.nextRefresh(time.Now())
 	if err != nil {
@@ -233,13 +234,14 @@ func (m *Members) putEntry(ctx context.Context) error {
 		m.log.Debug("member not refreshed", zap.Error(err))
 	}
 	m.mu.Lock()
-	m.lastRunAt = time.Now() // how long the hub takes is no stop
+	m.lastRunAt = time.Now() // the time that the hub takes is no stop
 	m.mu.Unlock()
 	return nil
 }
 
-// inCooldown reports whether this replica should stay away for a while, as it was stopped for so long that others have taken its nodes over:
-// what it knows of Kubernetes is old. It rests only while one of the others is heard. Call it before each refresh.
+// inCooldown reports whether this replica should stay out of the live set for a while, because it was stopped for so
+// long that others have taken over its nodes: its Kubernetes cache is stale. The cooldown lasts only while refreshes of
+// another replica arrive. Call it before each refresh.
 func (m *Members) inCooldown(now time.Time) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -261,7 +263,7 @@ func (m *Members) inCooldown(now time.Time) bool {
 	return !m.resumedAt.IsZero()
 }
 
-// nextRefresh is our own next refresh.
+// nextRefresh returns this replica's next refresh.
 func (m *Members) nextRefresh(now time.Time) (ownRefresh, error) {
 	e := memberEntry{At: now.UTC()}
 	if m.links != nil {
@@ -271,8 +273,8 @@ func (m *Members) nextRefresh(now time.Time) (ownRefresh, error) {
 	return ownRefresh{value: string(value), at: now}, err
 }
 
-// watchPeers hears the refreshes. A watch lives on one server of the hub and may end with it without a word; so one that has not
-// brought our own refresh for watchStallTimeout is given up for a new one.
+// watchPeers receives the refreshes. A watch lives on one server of the hub and may end with it silently. A watch that
+// has not delivered this replica's own refresh for watchStallTimeout is therefore replaced by a new one.
 func (m *Members) watchPeers(ctx context.Context, watcher jetstream.KeyWatcher) error {
 	ticker := time.NewTicker(memberCheckInterval)
 	defer ticker.Stop()
@@ -302,7 +304,7 @@ func (m *Members) watchPeers(ctx context.Context, watcher jetstream.KeyWatcher) 
 				return errors.New("the watch of the members ended")
 			}
 			switch {
-			case entry == nil: // the end of the initial values; an entry of a dead replica among them counts for memberExpiry
+			case entry == nil: // the end of the initial values; the entry of a dead replica among them counts for memberExpiry
 			case entry.Operation() == jetstream.KeyValuePut:
 				m.observeRefresh(entry.Key(), string(entry.Value()), time.Now())
 			default:
@@ -312,14 +314,14 @@ func (m *Members) watchPeers(ctx context.Context, watcher jetstream.KeyWatcher) 
 	}
 }
 
-// reopenWatch begins another watch, which lives until end. While the hub elects a leader nobody answers, and the question is lost: so
-// it is given up soon, and asked again.
+// reopenWatch starts another watch, which lives until end. While the hub elects a leader there is no answer, and the
+// request is lost: it is therefore abandoned soon, and repeated.
 func (m *Members) reopenWatch(ctx context.Context) (watcher jetstream.KeyWatcher, end context.CancelFunc, err error) {
 	ctx, end = context.WithCancel(ctx)
 	late := time.AfterFunc(reopenTimeout, end)
 	if watcher, err = m.kv.WatchAll(ctx); err == nil && !late.Stop() {
 		err = context.DeadlineExceeded
-		_ = watcher.Stop() // it ends with its context anyhow
+		_ = watcher.Stop() // it ends with its context anyway
 	}
 	if err != nil {
 		end()
@@ -334,19 +336,19 @@ func (m *Members) watchStalled(began time.Time) bool {
 	defer m.mu.Unlock()
 	now, last := time.Now(), m.lastRenewal
 	if !m.resumedAt.IsZero() {
-		last = m.peerSeenAt // there is nothing of ours to hear
+		last = m.peerSeenAt // in cooldown there are no own refreshes
 	}
 	return now.Sub(began) > watchStallTimeout && elapsedSince(last, now) > watchStallTimeout
 }
 
-// observeRefresh notes a refresh that arrived.
+// observeRefresh records a refresh that arrived.
 func (m *Members) observeRefresh(member, value string, now time.Time) {
 	m.mu.Lock()
 	if member == m.self {
 		at := slices.IndexFunc(m.ownRefreshes, func(r ownRefresh) bool { return r.value == value })
 		if at < 0 {
 			m.mu.Unlock()
-			return // from another life, or so old that it says nothing
+			return // from an earlier process, or too old to count
 		}
 		m.renewLease(m.ownRefreshes[at].at, now)
 	} else {
@@ -360,14 +362,15 @@ func (m *Members) observeRefresh(member, value string, now time.Time) {
 	}
 }
 
-// recordRefresh notes a refresh of our own; those that would count no more when they arrive are dropped. The caller holds mu.
+// recordRefresh records an own refresh that is begun, and drops those that would be too old to count when they arrive.
+// The caller holds mu.
 func (m *Members) recordRefresh(own ownRefresh) {
 	m.ownRefreshes = slices.DeleteFunc(m.ownRefreshes, func(r ownRefresh) bool { return elapsedSince(r.at, own.at) > memberExpiry })
 	m.ownRefreshes = append(m.ownRefreshes, own)
 }
 
-// renewLease takes the arrival of our own refresh that was begun at a time. The others have heard it too, later than it began: so
-// they cannot miss us before memberExpiry has passed since then. The caller holds mu.
+// renewLease records the arrival of an own refresh that was begun at a time. The others have received it too, later
+// than it began: they therefore cannot expire this replica before memberExpiry has passed since then. The caller holds mu.
 func (m *Members) renewLease(began, now time.Time) {
 	if !m.lastRenewal.IsZero() && elapsedSince(m.lastRenewal, began) > memberExpiry {
 		m.log.Warn("was away from the other members", zap.Duration("took", elapsedSince(m.lastRenewal, began)))
@@ -378,7 +381,7 @@ func (m *Members) renewLease(began, now time.Time) {
 	m.lastRenewal = began
 }
 
-// removeMember takes a member away that said so itself.
+// removeMember removes a member that has left.
 func (m *Members) removeMember(member string, now time.Time) {
 	m.mu.Lock()
 	delete(m.lastSeen, member)
@@ -387,7 +390,7 @@ func (m *Members) removeMember(member string, now time.Time) {
 	m.evaluateLive(now)
 }
 
-// evaluateLive works out the live set, unless this replica is itself cut off.
+// evaluateLive computes the live set, unless this replica is itself cut off.
 func (m *Members) evaluateLive(now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -397,7 +400,7 @@ func (m *Members) evaluateLive(now time.Time) {
 	var live []string
 	for member, at := range m.lastSeen {
 		if at.Before(m.rejoinedAt) {
-			at = m.rejoinedAt // we were not there to hear it
+			at = m.rejoinedAt // this replica could not receive its refreshes
 		}
 		if now.Sub(at) <= memberExpiry {
 			live = append(live, member)
@@ -414,11 +417,11 @@ func (m *Members) evaluateLive(now time.Time) {
 	m.beginView(live)
 }
 
-// expireMember forgets a replica that stopped without a word, and tells of it. The caller holds mu.
+// expireMember removes a replica that stopped without leaving, and reports it in failedPeers. The caller holds mu.
 func (m *Members) expireMember(member string) {
 	var last memberEntry
 	if json.Unmarshal([]byte(m.entries[member]), &last) != nil {
-		last.Links = nil // of an older version
+		last.Links = nil // an entry of an older version
 	}
 	select {
 	case m.failedPeers <- failedPeer{member: member, links: last.Links}:
@@ -428,7 +431,7 @@ func (m *Members) expireMember(member string) {
 	delete(m.entries, member)
 }
 
-// beginView begins a view. The caller holds mu.
+// beginView starts a new view. The caller holds mu.
 func (m *Members) beginView(live []string) {
 	term := uint64(1)
 	if n := len(m.views); n > 0 {

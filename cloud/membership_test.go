@@ -21,7 +21,7 @@ func newMemberClock(t *testing.T) *memberClock {
 	return &memberClock{Members: NewMembers("a", nil, nil, zaptest.NewLogger(t)), now: time.Now()}
 }
 
-// deliverRefreshes lets a refresh of each member arrive, our own as the newest that was begun.
+// deliverRefreshes delivers a refresh of each member; the own one is the newest that was begun.
 func (c *memberClock) deliverRefreshes(members ...string) {
 	for _, member := range members {
 		value := ""
@@ -34,7 +34,7 @@ func (c *memberClock) deliverRefreshes(members ...string) {
 	}
 }
 
-// advanceTime lets time go by without anything happening in this process.
+// advanceTime advances the time without any event in this process.
 func (c *memberClock) advanceTime(d time.Duration) { c.now = c.now.Add(d) }
 
 func (c *memberClock) stepMembers(members ...string) {
@@ -58,7 +58,7 @@ func TestMembers_StoppedMemberGetsNewTerm(t *testing.T) {
 		t.Error("a new term, though nothing happened")
 	}
 
-	// Ten minutes stopped: the view stays, but it is worth nothing.
+	// Ten minutes stopped: the view stays, but it is not valid.
 	changed := c.Changed()
 	old := c.ownRefreshes[len(c.ownRefreshes)-1].value
 	c.advanceTime(10 * time.Minute)
@@ -66,7 +66,7 @@ func TestMembers_StoppedMemberGetsNewTerm(t *testing.T) {
 		t.Error("fresh after ten minutes of silence")
 	}
 	c.evaluateLive(c.now)
-	c.observeRefresh("a", old, c.now) // what was in the socket since before
+	c.observeRefresh("a", old, c.now) // an old message left in the socket
 	c.evaluateLive(c.now)
 	if elapsedSince(c.lastRenewal, c.now) <= memberExpiry {
 		t.Error("an old refresh of our own counts as new")
@@ -93,7 +93,7 @@ func TestMembers_StoppedMemberGetsNewTerm(t *testing.T) {
 
 func TestMembers_RegainedOwnershipIsNewTerm(t *testing.T) {
 	c := newMemberClock(t)
-	mine, both := nodeOwnedBy(t, "b"), nodeOwnedBy(t, "a") // "mine" while b is not there
+	mine, both := nodeOwnedBy(t, "b"), nodeOwnedBy(t, "a") // "mine" while b is not live
 	c.stepMembers("a")
 	first, kept := c.Term(mine), c.Term(both)
 	c.stepMembers("a", "b")
@@ -109,7 +109,7 @@ func TestMembers_RegainedOwnershipIsNewTerm(t *testing.T) {
 	if c.Term(both) != kept {
 		t.Errorf("term %d of a node that was ours all the time, %d before", c.Term(both), kept)
 	}
-	for i := range 3 * maxViews { // b comes and goes: a term is never used again
+	for i := range 3 * maxViews { // b joins and leaves: a term is never used again
 		before := c.Term(mine)
 		c.stepMembers("a", "b")
 		c.removeMember("b", c.now)
@@ -119,7 +119,7 @@ func TestMembers_RegainedOwnershipIsNewTerm(t *testing.T) {
 	}
 }
 
-// A sleeping machine's monotonic clock stands still; the other one does not.
+// A sleeping machine's monotonic clock stands still; the wall clock does not.
 func TestElapsedSince_UsesTheLongerClock(t *testing.T) {
 	now := time.Now()
 	wall := now.Round(0).Add(-time.Hour) // without monotonic reading
@@ -131,7 +131,7 @@ func TestElapsedSince_UsesTheLongerClock(t *testing.T) {
 	}
 }
 
-// A replica that stops without a word is told of with the connections that it named last, which may be none; one that leaves is not.
+// A replica that stops without leaving is reported with its last known connections, which may be none; one that leaves is not.
 func TestMembers_FailedPeerReportedWithConnections(t *testing.T) {
 	c := newMemberClock(t)
 	c.links = func() []hubLink { return []hubLink{{Server: "S1", Client: 7}} }
@@ -167,8 +167,8 @@ func TestMembers_FailedPeerReportedWithConnections(t *testing.T) {
 	}
 }
 
-// A replica that was stopped stays away until it knows Kubernetes again, as long as another one serves; one that was alone, or is left
-// alone, does not, and how long the hub takes for a refresh is no stop.
+// A replica that was stopped stays out until its Kubernetes cache is current, as long as another one serves; one that
+// was alone, or is left alone, does not. The time that the hub takes for a refresh is no stop.
 func TestMembers_StoppedReplicaCoolsDown(t *testing.T) {
 	woken := func(t *testing.T, members ...string) *memberClock {
 		t.Helper()
@@ -182,7 +182,7 @@ func TestMembers_StoppedReplicaCoolsDown(t *testing.T) {
 		c.advanceTime(10 * time.Minute)
 		return c
 	}
-	// left is how long it rests, while the others are heard for a time.
+	// left returns how long the cooldown lasts, while refreshes of the others arrive for a time.
 	left := func(c *memberClock, heard time.Duration, others ...string) time.Duration {
 		woke := c.now
 		for c.inCooldown(c.now) {

@@ -16,7 +16,7 @@ import (
 	"github.com/frond-edge/frond/streams/streamstest"
 )
 
-// mutedBucket is a bucket whose watches so far hear nobody once they are muted, as those do whose server died.
+// mutedBucket is a bucket whose existing watches receive nothing once they are muted, as when their server died.
 type mutedBucket struct {
 	jetstream.KeyValue
 	watches, muted atomic.Int64
@@ -27,7 +27,7 @@ func (s *mutedBucket) WatchAll(ctx context.Context, opts ...jetstream.WatchOpt) 
 	return &mutedWatch{KeyWatcher: w, of: s, number: s.watches.Add(1)}, err
 }
 
-// mutedWatch is the watch of a number.
+// mutedWatch is a watch with its number.
 type mutedWatch struct {
 	jetstream.KeyWatcher
 	of     *mutedBucket
@@ -41,8 +41,8 @@ func (w *mutedWatch) Updates() <-chan jetstream.KeyValueEntry {
 	return w.KeyWatcher.Updates()
 }
 
-// TestMembers_ReopensStalledWatch: without a new watch the replica would take itself for cut off, and write nothing. The first
-// hears nobody from its beginning, the next ones fall silent after they have heard.
+// TestMembers_ReopensStalledWatch: without a new watch the replica would consider itself cut off, and write nothing.
+// The first watch receives nothing from its start, the next ones become silent later.
 func TestMembers_ReopensStalledWatch(t *testing.T) {
 	js, err := jetstream.New(streamstest.Connect(t, streamstest.Hub(t)))
 	if err != nil {

@@ -12,14 +12,14 @@ import (
 	"github.com/frond-edge/frond/cloud/identity"
 )
 
-// peerFencer closes the hub connections of a replica that is missed: one that was stopped, or whose machine is gone. To the hub it is
-// there until it has left two pings unanswered, for 10 to 15 s, and so long it is asked what others should answer: calls of nodes,
-// and whether a link may come in. One that lives after all connects again.
+// peerFencer closes the hub connections of a failed replica: one that was stopped, or whose machine is gone. For the
+// hub it is present until it has left two pings unanswered, for 10 to 15 s. Until then it receives requests that others
+// should answer: calls of nodes, and admission requests of links. A replica that lives after all connects again.
 type peerFencer struct {
 	failed <-chan failedPeer
-	// closeConn closes a connection and says whether there was one.
+	// closeConn closes a connection and reports whether there was one.
 	closeConn func(ctx context.Context, server string, client uint64) (bool, error)
-	// lost tells the nodes, so that they ask again what the replica has not answered.
+	// lost notifies the nodes, so that they repeat the requests that the replica has not answered.
 	lost        chan<- string
 	closedConns prometheus.Counter
 	log         *zap.Logger
@@ -36,7 +36,7 @@ func newPeerFencer(m <-chan failedPeer, kick func(context.Context, string, uint6
 	return s
 }
 
-// Start works until ctx ends and then returns nil.
+// Start fences failed replicas until ctx ends and then returns nil.
 func (s *peerFencer) Start(ctx context.Context) error {
 	for {
 		select {
@@ -48,10 +48,11 @@ func (s *peerFencer) Start(ctx context.Context) error {
 	}
 }
 
-// fencePeer closes what there is, and then lets the nodes ask again: each other replica does the same, and twice is harmless.
+// fencePeer closes a failed replica's connections, and then makes the nodes repeat their requests. Each other replica
+// does the same; twice is harmless.
 func (s *peerFencer) fencePeer(ctx context.Context, gone failedPeer) {
 	var closed atomic.Int32
-	var g errgroup.Group // a server that died with the replica answers nobody
+	var g errgroup.Group // a server that died with the replica answers no request
 	for _, l := range gone.links {
 		g.Go(func() error {
 			there, err := s.closeConn(ctx, l.Server, l.Client)
@@ -70,7 +71,7 @@ func (s *peerFencer) fencePeer(ctx context.Context, gone failedPeer) {
 	}
 }
 
-// buildPeerFencer makes the closer of what a missed replica has open. Where nobody is let in by cloudcores, it closes nothing.
+// buildPeerFencer creates the peerFencer. If cloudcores do not admit gateways, it closes nothing.
 func (c *Cloud) buildPeerFencer(k components, died chan<- string) *peerFencer {
 	kick := func(context.Context, string, uint64) (bool, error) { return false, nil }
 	if k.ids.sys != nil {
@@ -81,7 +82,7 @@ func (c *Cloud) buildPeerFencer(k components, died chan<- string) *peerFencer {
 	return newPeerFencer(k.members.failedPeers, kick, died, c.metrics, c.log.Named("replicas"))
 }
 
-// hubLinks are those of the connections that are connected.
+// hubLinks returns the hub's identifiers of the connections that are connected.
 func hubLinks(connections ...*nats.Conn) []hubLink {
 	var links []hubLink
 	for _, nc := range connections {

@@ -12,8 +12,8 @@ import (
 	"go.uber.org/zap/zaptest"
 )
 
-// All connections of a missed replica are closed at once, though a server that died with it answers nobody; then the nodes are told,
-// whatever came of it.
+// All connections of a failed replica are closed concurrently, though a server that died with it does not answer; then
+// the nodes are notified, whatever the result.
 func TestPeerFencer_ClosesConnectionsThenNotifies(t *testing.T) {
 	lost, died := make(chan failedPeer), make(chan string)
 	var mu sync.Mutex

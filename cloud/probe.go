@@ -11,8 +11,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// newProbe makes desired.Config.Probe: a request for the resource itself, as documents of discovery are put together from several
-// sources and may lack a group for a while.
+// newProbe returns desired.Config.Probe: a request for the resource itself, as discovery documents are assembled from
+// several sources and may lack a group for a while.
 func newProbe(cfg *rest.Config) func(context.Context, schema.GroupVersionResource) error {
 	connect := sync.OnceValues(func() (metadata.Interface, error) { return metadata.NewForConfig(cfg) })
 	return func(ctx context.Context, resource schema.GroupVersionResource) error {

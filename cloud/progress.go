@@ -7,8 +7,8 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// nodeProgress compares a heartbeat's cursor with what the engine has published. A cursor of another life of the stream proves
-// nothing of this one: such a node lacks everything.
+// nodeProgress compares a heartbeat's cursor with what the engine has published. A cursor of another incarnation of the
+// stream proves nothing about this one: such a node counts as having nothing.
 func nodeProgress(engine *desired.Engine, keeper *streams.TopologyReconciler, node string, beat wire.Heartbeat) func() nodes.Progress {
 	return func() (p nodes.Progress) {
 		epoch, sequence := keeper.Epoch(), uint64(0)

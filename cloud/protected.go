@@ -29,12 +29,13 @@ import (
 	"github.com/frond-edge/frond/internal/lifecycle"
 )
 
-// protectedNamespaces are the namespaces whose objects no gateway is given: Frond's own, and those of the configuration.
+// protectedNamespaces returns the namespaces whose objects are not published to gateways: Frond's own, and those of the configuration.
 func (c *Cloud) protectedNamespaces() controllers.ProtectedNamespaces {
 	return controllers.ProtectNamespaces(append([]string{identity.Namespace}, c.cfg.ProtectedNamespaces...)...)
 }
 
-// newEvictor makes the part that deletes pods of protected namespaces from gateways. It deletes as the gateway, whose pod it is.
+// newEvictor creates the part that deletes pods of protected namespaces from gateways. It deletes as the gateway that
+// the pod is bound to.
 func (c *Cloud) newEvictor(objects cache.Cache, members *Members, alarms *eventRecorder) (lifecycle.Part, error) {
 	nodes, err := kubernetes.NewForConfig(reports.Impersonating(c.rest, c.cfg.Impersonation == kubeversion.Classic))
 	if err != nil {
@@ -52,13 +53,14 @@ func (c *Cloud) newEvictor(objects cache.Cache, members *Members, alarms *eventR
 const (
 	// reasonWithheld is the reason of the Event on a Node whose gateway was refused an object of a protected namespace.
 	reasonWithheld = "ProtectedObjectWithheld"
-	// withheldInterval is how often that is told of one node and namespace at most: a program may ask again and again.
+	// withheldInterval is the minimum time between two such events about one node and namespace: a program may repeat
+	// its request many times.
 	withheldInterval = 10 * time.Minute
-	// withheldMaxEntries bounds the memory of what was told.
+	// withheldMaxEntries bounds the memory of the events that were written.
 	withheldMaxEntries = 4096
 )
 
-// withheldEvents tells operators which gateways needed or asked for something in a protected namespace.
+// withheldEvents tells operators which gateways needed or requested an object in a protected namespace.
 type withheldEvents struct {
 	warn func(node, reason, message string)
 
@@ -102,15 +104,15 @@ func (w *withheldEvents) reportOnce(node, namespace, message string) {
 	}
 }
 
-// namespaceGuard keeps the requests of gateways, and of the pods there, away from protected namespaces.
+// namespaceGuard refuses the requests of gateways, and of the pods there, to protected namespaces.
 type namespaceGuard struct {
 	protected controllers.ProtectedNamespaces
-	// namespaced reports whether the objects of a resource are in namespaces; of one that is not known they are.
+	// namespaced reports whether the objects of a resource are in namespaces; true for a resource that is not known.
 	namespaced func(schema.GroupVersionResource) (bool, error)
 	events     *withheldEvents
 }
 
-// newNamespaceGuard makes a guard that asks the apiserver of rest which resources it has.
+// newNamespaceGuard creates a guard that looks up the resources of the apiserver of cfg.
 func newNamespaceGuard(protected controllers.ProtectedNamespaces, cfg *rest.Config, events *withheldEvents) (*namespaceGuard, error) {
 	client, err := rest.HTTPClientFor(cfg)
 	if err != nil {
@@ -137,8 +139,9 @@ func newNamespaceGuard(protected controllers.ProtectedNamespaces, cfg *rest.Conf
 	return &namespaceGuard{protected: protected, namespaced: namespaced, events: events}, nil
 }
 
-// restrictRequest returns the request as it may be made: one in a protected namespace is refused, and one for the objects of all namespaces
-// leaves out those of the protected ones. Its error is a status for the gateway, or says that the apiserver could not be asked.
+// restrictRequest returns the request in the form in which it may be made. A request in a protected namespace is
+// refused, and one for the objects of all namespaces leaves out those of the protected ones. The error is an API status
+// for the gateway, or says that the apiserver could not be asked.
 func (g *namespaceGuard) restrictRequest(node string, req wire.KubeRequest) (wire.KubeRequest, error) {
 	target := parseTarget(req.Path)
 	switch {
@@ -156,7 +159,7 @@ func (g *namespaceGuard) restrictRequest(node string, req wire.KubeRequest) (wir
 	return g.narrowSelector(req)
 }
 
-// narrowSelector adds to a list or watch over all namespaces a field selector without the protected ones.
+// narrowSelector adds a field selector to a list or watch over all namespaces that excludes the protected ones.
 func (g *namespaceGuard) narrowSelector(req wire.KubeRequest) (wire.KubeRequest, error) {
 	const parameter = "fieldSelector"
 	query, err := url.ParseQuery(req.Query)
@@ -182,15 +185,15 @@ func (g *namespaceGuard) narrowSelector(req wire.KubeRequest) (wire.KubeRequest,
 	return req, nil
 }
 
-// requestTarget is what the path of a Kubernetes request names: a resource, and an object or a namespace where it names one. It is zero
-// for what is no object of the API.
+// requestTarget is the target of a Kubernetes request path: a resource, and the object or namespace if the path
+// contains one. It is zero for paths outside the API's objects.
 type requestTarget struct {
 	resource        schema.GroupVersionResource
 	namespace, name string
 }
 
-// parseTarget reads a clean path: /api/VERSION/… or /apis/GROUP/VERSION/…, with namespaces/NAMESPACE before the resource or without. The
-// object of a Namespace itself is in no namespace.
+// parseTarget parses a clean path: /api/VERSION/… or /apis/GROUP/VERSION/…, with or without namespaces/NAMESPACE before
+// the resource. A Namespace object itself is in no namespace.
 func parseTarget(path string) (t requestTarget) {
 	segments := strings.Split(strings.TrimPrefix(path, "/"), "/")
 	switch {

@@ -21,7 +21,7 @@ import (
 	"github.com/frond-edge/frond/controllers"
 )
 
-// newGuard protects the named namespaces, by what the country's apiserver says of resources.
+// newGuard creates a guard of the named namespaces, with the resources of the cluster's apiserver.
 func (c *scopeFixture) newGuard(protected ...string) *namespaceGuard {
 	c.Helper()
 	guard, err := newNamespaceGuard(controllers.ProtectNamespaces(protected...), c.cluster.Config(), newWithheldEvents(func(string, string, string) {}))
@@ -86,7 +86,7 @@ func TestNamespaceGuard_RefusesAndNarrows(t *testing.T) {
 			}
 		})
 	}
-	// One event for each namespace, however often it is asked for.
+	// One event for each namespace, however many requests there are.
 	slices.Sort(events)
 	if len(events) != 2 || !strings.Contains(events[0]+events[1], "namespace vault is protected") || !strings.Contains(events[0]+events[1], "namespace frond-system is protected") {
 		t.Errorf("events %q", events)
@@ -97,8 +97,8 @@ func TestNamespaceGuard_RefusesAndNarrows(t *testing.T) {
 	}
 }
 
-// TestKubeCalls_LeaveProtectedNamespacesOut asks a real apiserver: its lists and tables lack the objects of a protected namespace, and what
-// has no namespace, or is a kind of somebody's own, is listed as ever.
+// TestKubeCalls_LeaveProtectedNamespacesOut sends requests to a real apiserver: its lists and tables lack the objects
+// of a protected namespace; cluster-scoped objects and custom kinds are listed as before.
 func TestKubeCalls_LeaveProtectedNamespacesOut(t *testing.T) {
 	c := newScopeFixture(t)
 	other := c.cluster.Namespace(t)
@@ -106,7 +106,7 @@ func TestKubeCalls_LeaveProtectedNamespacesOut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	calls.client, err = rest.HTTPClientFor(c.cluster.Config()) // an admin in the node's place sees all there is
+	calls.client, err = rest.HTTPClientFor(c.cluster.Config()) // an admin in the node's place sees all objects
 	if err != nil {
 		t.Fatal(err)
 	}

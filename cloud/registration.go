@@ -18,13 +18,13 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// registersNode reports whether a request of a node, not of a pod there, creates a Node.
+// registersNode reports whether a request creates a Node and comes from a node, not from a pod there.
 func registersNode(req wire.KubeRequest) bool {
 	return req.Token == "" && req.Method == http.MethodPost && req.Path == "/api/v1/nodes"
 }
 
-// registerNode creates the Node that a gateway asks for with the labels of a gateway, as package reports does with one that is reported:
-// Kubernetes judges the request as the node in a dry run, and what it admits is created by cloudcore.
+// registerNode creates the Node that a gateway requests, with the labels of a gateway, as package reports does for a
+// reported Node: Kubernetes checks the request as the node in a dry run, and cloudcore creates what was admitted.
 func (k *kubeCalls) registerNode(ctx context.Context, node string, req wire.KubeRequest) (wire.KubeReply, error) {
 	query, err := url.ParseQuery(req.Query)
 	if err != nil {
@@ -60,7 +60,7 @@ func (k *kubeCalls) performRequest(ctx context.Context, client *http.Client, nod
 	if err != nil {
 		return wire.KubeReply{Error: "ask the apiserver: " + err.Error()}, nil
 	}
-	defer func() { _ = resp.Body.Close() }() // it is read to its end or given up
+	defer func() { _ = resp.Body.Close() }() // it is read to its end or abandoned
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxKubeReply+1))
 	switch {
 	case err != nil:

@@ -18,8 +18,8 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// TestKubeCalls_RegisterANodeWithItsLabels: a Node that a gateway creates by a request has the labels of a gateway when anybody sees it first,
-// and only what Kubernetes lets the node itself create is created.
+// TestKubeCalls_RegisterANodeWithItsLabels: a Node that a gateway creates by a request has the labels of a gateway from
+// its first version on, and only what Kubernetes lets the node itself create is created.
 func TestKubeCalls_RegisterANodeWithItsLabels(t *testing.T) {
 	c := newScopeFixture(t)
 	calls, err := newKubeCalls(c.cluster.Config(), false, c.newGuard("frond-system"), prometheus.NewRegistry(), zaptest.NewLogger(t))

@@ -14,30 +14,30 @@ import (
 )
 
 const (
-	// rereportDelay is when a node is asked again for a report that Kubernetes refused for too long: nothing is lost by it, as
-	// the node keeps the present state. Half of it is added at random.
+	// rereportDelay is the delay before a node is asked again for a report that Kubernetes refused for too long.
+	// Nothing is lost by the delay, as the node keeps the present state. A random addition of up to half of it spreads the requests.
 	rereportDelay = 10 * time.Minute
-	// rereportMax bounds the objects that are remembered, and rereportMaxPerNode those of one node: a flood gives up each of its
-	// reports. A node that has more is remembered once, and asked for everything.
+	// rereportMax bounds the objects that are remembered, and rereportMaxPerNode those of one node: in an overload each
+	// report is given up. A node with more is remembered once, and asked for all reports.
 	rereportMax        = 4096
 	rereportMaxPerNode = 256
 )
 
-// rereportQueue asks nodes, some time after their reports were given up, for the state of the objects. What this process has in
-// mind is lost with it; then the node's own hourly report repairs it.
+// rereportQueue is a delayed queue of report requests: after reports were given up, it asks the nodes for the state of
+// the objects. Its content is lost with the process; then the node's own hourly report repairs the state.
 type rereportQueue struct {
 	requestReport func(node string, key wire.Key) error
 	requestAll    func(node string) error
 	delay         time.Duration
-	queue         workqueue.TypedDelayingInterface[rereportRequest] // its Len leaves out what is delayed
+	queue         workqueue.TypedDelayingInterface[rereportRequest] // its Len leaves out delayed items
 	log           *zap.Logger
 
 	mu      sync.Mutex
-	pending map[string]map[rereportRequest]struct{} // guarded by mu; by node, what the queue holds
+	pending map[string]map[rereportRequest]struct{} // guarded by mu; by node, the content of the queue
 	total   int                                     // guarded by mu; of all nodes
 }
 
-// rereportRequest is for one object of a node, or with no key for everything.
+// rereportRequest is a request for one object of a node; without a key for all of them.
 type rereportRequest struct {
 	node string
 	key  wire.Key
@@ -50,15 +50,15 @@ func newRereportQueue(nudge func(node string, key wire.Key) error, all func(node
 	}
 }
 
-// Schedule remembers to ask for an object. It does not block.
+// Schedule enqueues a request for an object. It does not block.
 func (a *rereportQueue) Schedule(m wire.Message) {
 	if r, news := a.recordRequest(rereportRequest{m.Node, m.Key}); news {
 		a.queue.AddAfter(r, a.delay+rand.N(a.delay/2)) //nolint:gosec // not a secret
 	}
 }
 
-// recordRequest notes what is to be asked: the request, or one for everything where there is no room for it. news says that it, or
-// one for everything, was not noted before.
+// recordRequest records a request, or one for all reports if there is no room for it. news reports that neither was
+// recorded before.
 func (a *rereportQueue) recordRequest(r rereportRequest) (noted rereportRequest, news bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -80,7 +80,8 @@ func (a *rereportQueue) recordRequest(r rereportRequest) (noted rereportRequest,
 	return r, true
 }
 
-// sendRequest asks for what is due. It is forgotten first, as what is given up from here on is newer.
+// sendRequest sends a request that is due. It is removed first, so that a report that is given up from here on is
+// recorded again.
 func (a *rereportQueue) sendRequest(r rereportRequest) error {
 	a.mu.Lock()
 	delete(a.pending[r.node], r)
@@ -95,7 +96,7 @@ func (a *rereportQueue) sendRequest(r rereportRequest) error {
 	return a.requestReport(r.node, r.key)
 }
 
-// Start asks until ctx ends and then returns nil.
+// Start sends requests until ctx ends and then returns nil.
 func (a *rereportQueue) Start(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {

@@ -38,7 +38,7 @@ func TestRereportQueue_AsksForDroppedReport(t *testing.T) {
 	}
 }
 
-// A flood gives up each of its reports. What is remembered of it stays small, and its node, which may be honest, is asked
+// In an overload each report is given up. The memory of them stays small, and the node, which may be honest, is asked
 // for everything once.
 func TestRereportQueue_BoundsFlood(t *testing.T) {
 	asked := make(chan rereportRequest, 3*rereportMax)

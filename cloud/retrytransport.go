@@ -10,14 +10,16 @@ import (
 )
 
 const (
-	// retryInterval is how often an apiserver that is away is tried again: a few connections a second of each cloudcore.
+	// retryInterval is the pause between tries of an apiserver that is unavailable: a few connections a second from
+	// each cloudcore.
 	retryInterval = 300 * time.Millisecond
-	// retryLimit is how long; then the error goes the usual way and is told.
+	// retryLimit bounds the retries of one read; then the error is returned to the caller.
 	retryLimit = 30 * time.Second
 )
 
-// withReadRetry makes reads wait for an apiserver that is away, or has just started and has no storage or roles yet. Without it each
-// informer steps back by itself, up to a minute, and nodes get what changed that much later than the apiserver is back.
+// withReadRetry makes reads wait for an apiserver that is unavailable, or has just started and has no storage or roles
+// yet. Without it each informer backs off on its own, up to a minute, and nodes get changes that much later than the
+// apiserver is back.
 func withReadRetry(config *rest.Config) *rest.Config {
 	config = rest.CopyConfig(config)
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
@@ -26,11 +28,11 @@ func withReadRetry(config *rest.Config) *rest.Config {
 	return config
 }
 
-// retryTransport repeats reads that nobody took, or that an apiserver took too early.
+// retryTransport retries reads that reached no apiserver, or one that was not ready yet.
 type retryTransport struct {
 	next            http.RoundTripper
 	interval, limit time.Duration
-	// succeeded says that a read was answered once: then a right that is missing was there, and comes back.
+	// succeeded says that a read was answered once: then a missing right existed before, and will return.
 	succeeded atomic.Bool
 }
 
@@ -49,12 +51,12 @@ func (p *retryTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 		case <-ticker.C:
 		}
 		if err == nil {
-			_ = response.Body.Close() // not read to its end: the connection may go
+			_ = response.Body.Close() // not read to its end: the connection may be closed
 		}
 	}
 }
 
-// isTransient reports whether a read should be tried again, as the apiserver is away or has just started.
+// isTransient reports whether a read should be retried, as the apiserver is unavailable or has just started.
 func (p *retryTransport) isTransient(response *http.Response, err error) bool {
 	if err != nil {
 		return isUnreachable(err)
@@ -70,7 +72,7 @@ func (p *retryTransport) isTransient(response *http.Response, err error) bool {
 	return false
 }
 
-// isUnreachable reports whether nobody was there to take a request, or to answer it.
+// isUnreachable reports whether no server accepted a request, or none answered it.
 func isUnreachable(err error) bool {
 	return utilnet.IsConnectionRefused(err) || utilnet.IsConnectionReset(err) || utilnet.IsProbableEOF(err)
 }

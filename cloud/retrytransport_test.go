@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// refusingServer is an apiserver to which the first connections are refused.
+// refusingServer is an apiserver that refuses the first connections.
 type refusingServer struct{ refuse, tried int }
 
 func (a *refusingServer) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -22,8 +22,8 @@ func (a *refusingServer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusNoContent, Body: http.NoBody, Request: r}, nil
 }
 
-// TestRetryTransport_WaitsForUnreachableAPIServer: a read is repeated until it is taken, its limit is over or nobody wants it any more; a
-// write is never repeated.
+// TestRetryTransport_WaitsForUnreachableAPIServer: a read is retried until it is accepted, its limit is over or its
+// context ends; a write is never retried.
 func TestRetryTransport_WaitsForUnreachableAPIServer(t *testing.T) {
 	given, give := context.WithCancel(t.Context())
 	give()
@@ -32,7 +32,7 @@ func TestRetryTransport_WaitsForUnreachableAPIServer(t *testing.T) {
 		method string
 		limit  time.Duration
 		refuse int
-		want   bool // the answer comes
+		want   bool // an answer arrives
 		tries  int  // at most; at least 1, or all it takes
 	}{
 		"there":            {t.Context(), http.MethodGet, time.Minute, 0, true, 1},
@@ -64,14 +64,14 @@ func TestRetryTransport_WaitsForUnreachableAPIServer(t *testing.T) {
 	}
 }
 
-// scriptedServer is an apiserver that answers one after the other; the last answer stays.
+// scriptedServer is an apiserver with a list of answers; the last one is repeated.
 type scriptedServer struct {
 	codes  []int
 	asked  int
 	bodies []*trackedBody
 }
 
-// trackedBody tells whether it was closed.
+// trackedBody records whether it was closed.
 type trackedBody struct {
 	io.Reader
 	closed bool
@@ -87,8 +87,8 @@ func (a *scriptedServer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: code, Body: b, Request: r}, nil
 }
 
-// TestRetryTransport_WaitsForStartingAPIServer: one that has just started may have no storage yet, and not know the roles; that a right is
-// missing from the beginning is told at once.
+// TestRetryTransport_WaitsForStartingAPIServer: an apiserver that has just started may have no storage yet, and not
+// know the roles; a right that is missing from the beginning is reported at once.
 func TestRetryTransport_WaitsForStartingAPIServer(t *testing.T) {
 	const ok, forbidden, internal, unavailable = http.StatusOK, http.StatusForbidden, http.StatusInternalServerError, http.StatusServiceUnavailable
 	for name, tt := range map[string]struct {

@@ -18,10 +18,10 @@ import (
 	"github.com/frond-edge/frond/controllers/scopes"
 )
 
-// Rules are all rights that cloudcore needs, as far as no gateway asks for more (package scopes). What is granted in an
-// installation is deploy/rbac, which says why, and narrows some of them to namespaces.
+// Rules returns all RBAC rules that cloudcore needs, without those for the scopes that gateways request (package
+// scopes). The rules of an installation are in deploy/rbac, which gives the reasons, and restricts some of them to namespaces.
 func Rules() []rbacv1.PolicyRule {
 	return slices.Concat(desired.Rules(), reports.Rules(), reports.CallRules(), nodes.Rules(), holds.Rules(), autonomy.Rules(),
-		scopes.Rules(), ports.Rules(), csrs.Rules(), evictions.Rules(), identity.Rules(), inspect.Rules(), // whose reviews cloud/gateway makes, too
+		scopes.Rules(), ports.Rules(), csrs.Rules(), evictions.Rules(), identity.Rules(), inspect.Rules(), // cloud/gateway makes the same reviews
 		epochRules(), eventRules(), keysRules())
 }

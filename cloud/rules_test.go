@@ -16,7 +16,7 @@ import (
 	"github.com/frond-edge/frond/deploy/rbac"
 )
 
-// expandRules spells rules out: one line for each verb on each resource.
+// expandRules expands rules to one line for each verb on each resource.
 func expandRules(rules []rbacv1.PolicyRule) map[string]bool {
 	out := map[string]bool{}
 	for _, r := range rules {
@@ -40,7 +40,7 @@ func expandRules(rules []rbacv1.PolicyRule) map[string]bool {
 	return out
 }
 
-// manifestRules reads the manifest: the rules of the named roles, in whatever namespace.
+// manifestRules reads the rules of the named roles from the manifest, in any namespace.
 func manifestRules(t *testing.T, skip ...string) []rbacv1.PolicyRule {
 	t.Helper()
 	var rules []rbacv1.PolicyRule
@@ -58,10 +58,10 @@ func manifestRules(t *testing.T, skip ...string) []rbacv1.PolicyRule {
 	}
 }
 
-// The manifest grants what the code needs and no verb more, so that each line of it has a reader.
+// The manifest grants what the code needs and no verb more, so that each line of it has a user.
 func TestRules_MatchTheManifest(t *testing.T) {
 	need := expandRules(cloud.Rules())
-	maps.DeleteFunc(need, func(right string, _ bool) bool { // within what frond-cloudcore-as-node has of everything
+	maps.DeleteFunc(need, func(right string, _ bool) bool { // included in the rights of frond-cloudcore-as-node on all resources
 		return strings.HasPrefix(right, "impersonate-on:") && !strings.HasSuffix(right, "*")
 	})
 	granted := expandRules(manifestRules(t, "frond-cloudcore-scopes-network", "frond-cloudcore-scopes-drivers", "frond-scrape"))

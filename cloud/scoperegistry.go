@@ -13,16 +13,16 @@ import (
 )
 
 const (
-	// scopesPrefix is followed by the node in the registry's keys.
+	// scopesPrefix precedes the node in the registry's keys.
 	scopesPrefix = "scopes."
-	// registryTimeout bounds one request of the registry.
+	// registryTimeout bounds one request to the registry.
 	registryTimeout = 5 * time.Second
-	// registryWatchPeriod is how long one watch of the registry lasts. It lives on one server of the hub and may end with it without
-	// a word, so each is followed by another, which tells of everything again.
+	// registryWatchPeriod is how long one watch of the registry lasts. It lives on one server of the hub and may end
+	// with it silently, so each is followed by another, which reports all entries again.
 	registryWatchPeriod = time.Minute
 )
 
-// scopeRegistry keeps what nodes want in the hub's bucket; it is a scopes.Registry.
+// scopeRegistry stores the nodes' scope requests in the hub's bucket; it is a scopes.Registry.
 type scopeRegistry struct{ kv jetstream.KeyValue }
 
 func scopesKey(node string) string { return scopesPrefix + wire.Escape(node) }
@@ -97,7 +97,7 @@ func (r scopeRegistry) Watch(ctx context.Context, each func(node string, value [
 	}
 }
 
-// emitEntry tells of one entry, unless it is not of a node.
+// emitEntry calls each for one entry, unless the entry is not a node's.
 func emitEntry(entry jetstream.KeyValueEntry, each func(node string, value []byte)) {
 	token, ok := strings.CutPrefix(entry.Key(), scopesPrefix)
 	node, err := wire.Unescape(token)

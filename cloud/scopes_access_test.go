@@ -94,7 +94,7 @@ func TestScopes_AccountAccessAndTokenKeys(t *testing.T) {
 	if has(key("rolebindings", "foreign"))() || has(key("roles", "foreign"))() || has(wire.Key{Group: rbacv1.GroupName, Resource: "clusterroles", Name: "cluster-admin"})() {
 		t.Error("the node got what does not concern its accounts")
 	}
-	// The binding of somebody else is changed to name the account as a user, and back.
+	// The binding of another account is changed to name the account as a user, and back.
 	for _, subject := range []rbacv1.Subject{
 		{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "system:serviceaccount:" + c.ns + ":op"},
 		{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: "system:serviceaccounts:" + c.ns},
@@ -122,7 +122,7 @@ func (c *scopeFixture) rebindRole(name string, subject rbacv1.Subject) {
 	}
 }
 
-// checkTokenKeys checks that the keys reach a node, and that one of them signs the tokens of the cluster.
+// checkTokenKeys checks that the keys arrive at a node, and that one of them signs the tokens of the cluster.
 func (c *scopeFixture) checkTokenKeys(core *scopeReplica, node string) {
 	c.Helper()
 	kube, err := kubernetes.NewForConfig(c.cluster.ConfigWithRules(c, "frond-scopes-test", cloudRules()))

@@ -40,7 +40,7 @@ const settleTimeout = 60 * time.Second
 
 var widgetResource = schema.GroupVersionResource{Group: "frond.test", Version: "v1", Resource: "widgets"}
 
-// scopeFixture is a cluster with a kind of its own, a hub, and nodes whose half of the wire a test plays.
+// scopeFixture is a cluster with a custom kind, a hub, and nodes whose side of the protocol the test plays.
 type scopeFixture struct {
 	*testing.T
 	cluster *kubetest.Cluster
@@ -84,14 +84,15 @@ func (c *scopeFixture) recordMessage(m *nats.Msg) {
 	c.messages[node] = append(c.messages[node], wire.Message{Node: node, Key: key, Op: wire.Operation(m.Header.Get("Frond-Op")), Object: m.Data})
 }
 
-// publishedFor is all that was ever published for a node of the keys that a scope covers, and its marker, in order.
+// publishedFor returns all messages that were ever published to a node for the keys that a scope covers, and its
+// marker, in order.
 func (c *scopeFixture) publishedFor(node string, of wire.Scope) []wire.Message {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(c.messages[node]), func(m wire.Message) bool { return !of.Covers(m.Key) && m.Key != of.Marker() })
 }
 
-// defineWidgets makes a CRD; tests of one binary share it.
+// defineWidgets creates a CRD; tests of one binary share it.
 func (c *scopeFixture) defineWidgets() {
 	c.Helper()
 	crd := &unstructured.Unstructured{}
@@ -116,7 +117,7 @@ func (c *scopeFixture) putWidget(name, size string) {
 	c.Helper()
 	w := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "frond.test/v1", "kind": "Widget", "metadata": map[string]any{"name": name},
-		"data": map[string]any{"metadata": map[string]any{"size": size}}, // a trap for who looks for the first "metadata"
+		"data": map[string]any{"metadata": map[string]any{"size": size}}, // a trap for code that searches the first "metadata"
 	}}
 	api := c.dynamic.Resource(widgetResource).Namespace(c.ns)
 	_, err := api.Create(c.Context(), w, metav1.CreateOptions{})
@@ -136,7 +137,7 @@ func (c *scopeFixture) deleteWidget(name string) {
 	}
 }
 
-// createNode makes an edge node of the test's own.
+// createNode creates an edge node of the test's own.
 func (c *scopeFixture) createNode(suffix string) string {
 	c.Helper()
 	name := c.ns + "-" + suffix
@@ -150,7 +151,7 @@ func (c *scopeFixture) createNode(suffix string) string {
 	return name
 }
 
-// createPod makes a pod with a service account on a node, and returns the account's user name.
+// createPod creates a pod with a service account on a node, and returns the account's user name.
 func (c *scopeFixture) createPod(name, node, account string) string {
 	c.Helper()
 	_, err := c.kube.CoreV1().ServiceAccounts(c.ns).Create(c.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: account}}, metav1.CreateOptions{})
@@ -192,7 +193,7 @@ func (c *scopeFixture) revokeAccess(name string) {
 	}
 }
 
-// scopeReplica is one cloudcore as far as scopes go.
+// scopeReplica is the part of a cloudcore that serves scopes.
 type scopeReplica struct {
 	nc      *nats.Conn
 	members *Members
@@ -201,7 +202,7 @@ type scopeReplica struct {
 	stop    func()
 }
 
-// cloudRules are the rights that operations/scopes.md lists, and the test's own kind.
+// cloudRules returns the rights that operations/scopes.md lists, and those for the test's own kind.
 func cloudRules() []rbacv1.PolicyRule {
 	return slices.Concat(desired.Rules(), scopes.Rules(), keysRules(), []rbacv1.PolicyRule{
 		{APIGroups: []string{widgetResource.Group}, Resources: []string{widgetResource.Resource}, Verbs: []string{"list", "watch"}},
@@ -276,13 +277,13 @@ func (c *scopeFixture) startCloudcore(id string, cfg scopes.Config) *scopeReplic
 	return p
 }
 
-// requestScopes is what a node's agent does.
+// requestScopes sends the request of a node's agent.
 func (c *scopeFixture) requestScopes(node string, order uint64, wants ...wire.ScopeWant) wire.ScopesReply {
 	c.Helper()
 	nc := streamstest.Node(c, c.hub, node)
 	defer nc.Close()
 	var reply wire.ScopesReply
-	kubetest.Eventually(c, settleTimeout, func() error { // as an agent, again while nobody answers or something is not judged
+	kubetest.Eventually(c, settleTimeout, func() error { // as an agent, repeated while there is no answer or a want is undecided
 		if err := streams.Call(c.Context(), nc, node, streams.VerbScopes, wire.ScopesRequest{Order: order, Wants: wants}, &reply); err != nil {
 			return err
 		}
@@ -296,7 +297,7 @@ func (c *scopeFixture) requestScopes(node string, order uint64, wants ...wire.Sc
 	return reply
 }
 
-// newScopeWant is a scope for one user.
+// newScopeWant returns a want for one user.
 func newScopeWant(scope wire.Scope, users ...string) wire.ScopeWant {
 	return wire.ScopeWant{Scope: scope, Users: users}
 }
@@ -305,7 +306,7 @@ func (c *scopeFixture) widgetScope() wire.Scope {
 	return wire.Scope{Group: widgetResource.Group, Version: widgetResource.Version, Resource: widgetResource.Resource, Namespace: c.ns}
 }
 
-// heldMessages is what the stream holds for a node.
+// heldMessages returns what the stream holds for a node.
 func (c *scopeFixture) heldMessages(p *scopeReplica, node string) map[wire.Key]wire.Message {
 	c.Helper()
 	publisher, err := streams.NewPublisher(p.nc, streams.NewMetrics(nil))

@@ -38,7 +38,7 @@ func TestScopes_ReachTheAskingNodeOnce(t *testing.T) {
 		names = append(names, fmt.Sprint("w-", i))
 	}
 	c.waitForScope(core, a, scope, true, names...)
-	// Once per node, whoever asked, and the marker last.
+	// Once per node, for any number of requesting users, and the marker last.
 	all := c.publishedFor(a, scope)
 	at := slices.IndexFunc(all, func(m wire.Message) bool { return m.Key == scope.Marker() })
 	before := map[string]bool{}
@@ -83,7 +83,7 @@ func TestScopes_ReachTheAskingNodeOnce(t *testing.T) {
 	}
 }
 
-// checkMarkerFirst checks that no object of an ended scope went before its marker.
+// checkMarkerFirst checks that no object of an ended scope was removed before its marker.
 func (c *scopeFixture) checkMarkerFirst(node string, scope wire.Scope) {
 	c.Helper()
 	all, ended := c.publishedFor(node, scope), false
@@ -220,7 +220,7 @@ func TestScopes_EndWithRightAndPod(t *testing.T) {
 	c.waitForScope(core, a, c.widgetScope(), true, "w")
 	c.waitForScope(core, a, pods, true, append(names, "op")...)
 
-	// What another node's kubelet says of a pod comes to those who look at it; of the own it does not come back.
+	// Another node's report about a pod reaches the components that read the pod; the node's own report does not return to it.
 	c.setPodIP("far-0", "10.9.9.9")
 	kubetest.Eventually(t, settleTimeout, func() error {
 		for _, m := range c.publishedFor(a, pods) {
@@ -231,7 +231,7 @@ func TestScopes_EndWithRightAndPod(t *testing.T) {
 		return fmt.Errorf("the address of far-0 is not there")
 	})
 
-	// Ten pods go at once without a word, which is no mass delete: none of them runs here.
+	// Ten pods are removed at once without termination, which is no mass deletion: none of them runs here.
 	c.revokeAccess("pods")
 	c.waitForScope(core, a, pods, false, "op")
 	c.waitForScope(core, a, c.widgetScope(), true, "w")
@@ -242,7 +242,7 @@ func TestScopes_EndWithRightAndPod(t *testing.T) {
 	c.waitForScope(core, a, c.widgetScope(), false)
 	c.checkMarkerFirst(a, c.widgetScope())
 
-	// It comes back, and so does what it had asked for: the node has not changed its mind.
+	// The pod is created again, and the scopes that it had requested are granted again: the node's request is unchanged.
 	c.createPod("op", a, "op")
 	c.waitForScope(core, a, c.widgetScope(), true, "w")
 }
@@ -274,7 +274,7 @@ func TestScopes_SurviveTakeover(t *testing.T) {
 	if two.members.Owns(a) {
 		owner, heir = two, one
 	}
-	// Times of creation are whole seconds: what is as old as the marker by them would make the heir doubt it.
+	// Creation times are whole seconds: an object that seems as old as the marker would make the new owner distrust the marker.
 	marked := c.heldMessages(heir, a)[scope.Marker()].Time
 	kubetest.Eventually(t, settleTimeout, func() error {
 		if time.Now().Truncate(time.Second).After(marked) {
@@ -283,7 +283,7 @@ func TestScopes_SurviveTakeover(t *testing.T) {
 		return fmt.Errorf("the second of the marker is not over")
 	})
 	before := len(c.publishedFor(a, scope))
-	owner.nc.Close() // it lives, and nobody hears of it
+	owner.nc.Close() // it lives, but its refreshes do not arrive
 	began := time.Now()
 	c.putWidget("w-5", "small")
 	c.deleteWidget("w-0")

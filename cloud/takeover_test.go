@@ -19,7 +19,7 @@ import (
 	"github.com/frond-edge/frond/streams/streamstest"
 )
 
-// publishingReplica is a cloudcore as far as publishing goes.
+// publishingReplica is the part of a cloudcore that publishes.
 type publishingReplica struct {
 	nc      *nats.Conn
 	members *Members
@@ -63,7 +63,8 @@ func startReplica(b *testing.B, s *clusterFixture, id string) *publishingReplica
 	return r
 }
 
-// From the moment a replica falls silent, as after kill -9, until the next change for each node that it owned is in the stream.
+// BenchmarkTakeover measures the time from the moment a replica becomes silent, as after kill -9, until the next change
+// for each node that it owned is in the stream.
 func BenchmarkTakeover(b *testing.B) {
 	s := &clusterFixture{TB: b, cluster: sharedCluster.Cluster(b), hub: streamstest.Hub(b), ns: "takeover"}
 	s.kube = s.cluster.Client(b)

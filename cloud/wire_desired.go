@@ -15,7 +15,7 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// desiredConfig is the engine's configuration.
+// desiredConfig returns the engine's configuration.
 func (c *Cloud) desiredConfig(history *EpochTracker, teller *holds.Reporter, withheld *withheldEvents) desired.Config {
 	cfg := desired.Config{
 		ClusterEpoch: history.Epoch(), VerifiedSince: history.VerifiedSince, OnHold: teller.Report, Metrics: c.metrics, Probe: newProbe(c.rest),
@@ -32,7 +32,7 @@ func (c *Cloud) desiredConfig(history *EpochTracker, teller *holds.Reporter, wit
 	return cfg
 }
 
-// openEpochTracker looks how far the Kubernetes history has come; one of the members goes on to count.
+// openEpochTracker reads the state of the Kubernetes history; one of the members continues to increment the Lease.
 func (c *Cloud) openEpochTracker(ctx context.Context, nc *nats.Conn, members *Members) (*EpochTracker, error) {
 	clients, err := kubernetes.NewForConfig(c.rest)
 	if err != nil {
@@ -46,11 +46,11 @@ func (c *Cloud) openEpochTracker(ctx context.Context, nc *nats.Conn, members *Me
 	if err != nil {
 		return nil, fmt.Errorf("registry: %w", err)
 	}
-	counts := func() bool { return members.Owns(epochLease) } // not a node's name, but as good to spread by
+	counts := func() bool { return members.Owns(epochLease) } // not a node's name, but it distributes equally well
 	return OpenEpochTracker(ctx, clients, kv, counts, c.log.Named("history"))
 }
 
-// newHoldWriter makes the writer of held deletions.
+// newHoldWriter creates the reporter of held deletions.
 func (c *Cloud) newHoldWriter(objects cache.Cache, members *Members) (*holds.Reporter, error) {
 	clients, err := kubernetes.NewForConfig(c.rest)
 	if err != nil {

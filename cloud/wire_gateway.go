@@ -18,10 +18,10 @@ import (
 	"github.com/frond-edge/frond/streams/tunnel"
 )
 
-// lookupTimeout bounds a look into the cache, which blocks only until it has been filled.
+// lookupTimeout bounds a read of the cache, which blocks only until it has been filled.
 const lookupTimeout = 2 * time.Second
 
-// buildGateway makes the parts that lead to nodes: the dialer of tunnels, and the gateway in front of it.
+// buildGateway creates the parts that connect to nodes: the dialer of tunnels, and the gateway in front of it.
 func (c *Cloud) buildGateway(k components) (*gateway.Gateway, []lifecycle.Part, error) {
 	dialer, err := tunnel.NewDialer(k.tunnels, tunnel.Config{}, tunnel.NewMetrics(c.metrics), c.log)
 	if err != nil {
@@ -57,7 +57,7 @@ func (c *Cloud) buildGateway(k components) (*gateway.Gateway, []lifecycle.Part, 
 	}, nil
 }
 
-// tunnelDialer is gateway.Tunnels.
+// tunnelDialer implements gateway.Tunnels.
 type tunnelDialer struct{ *tunnel.Dialer }
 
 func (t tunnelDialer) Dial(ctx context.Context, node string, port uint16) (net.Conn, error) {
@@ -76,7 +76,7 @@ func (t tunnelDialer) DialAddress(ctx context.Context, node string, to netip.Add
 	return conn, nil
 }
 
-// nodeCache is gateway.Nodes.
+// nodeCache implements gateway.Nodes.
 type nodeCache struct{ objects cache.Cache }
 
 func (n nodeCache) Node(ctx context.Context, name string) (gateway.Node, bool) {
@@ -89,7 +89,7 @@ func (n nodeCache) Node(ctx context.Context, name string) (gateway.Node, bool) {
 	return gateway.NodeOf(object), true
 }
 
-// nodesByTunnelAddress names the index of Nodes by their wire.TunnelAddress.
+// nodesByTunnelAddress is the name of the index of Nodes by their wire.TunnelAddress.
 const nodesByTunnelAddress = "tunnelAddress"
 
 // indexNodes must be called before the cache starts.
@@ -109,7 +109,7 @@ func (n nodeCache) ByTunnelAddress(ctx context.Context, address netip.Addr) (str
 	return list.Items[0].Name, true
 }
 
-// watchNodes tells of each change of a Node until ctx ends.
+// watchNodes calls changed for each change of a Node until ctx ends.
 func watchNodes(ctx context.Context, objects cache.Cache, changed func(name string, was gateway.Node, is *gateway.Node)) error {
 	informer, err := objects.GetInformer(ctx, &corev1.Node{})
 	if err != nil {

@@ -24,25 +24,25 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// identityService is what lets gateways in; nil connections are a cloudcore whose configuration has no such section.
+// identityService contains the parts that admit gateways; its connections are nil if the configuration has no identity section.
 type identityService struct {
 	auth, sys *nats.Conn
 	issuer    nkeys.KeyPair
 	registrar *identity.Registrar
-	// linksSynced closes when this replica knows of the links that the others have let in.
+	// linksSynced closes when this replica knows the links that the others have admitted.
 	linksSynced <-chan struct{}
-	// owns and warn are for what one replica does of all.
+	// owns and warn are for work that only one of the replicas does.
 	owns         func(node string) bool
 	warn         func(node, reason, message string)
 	closeStreams func(node, why string)
-	// refreshNode has the Node say what became of it; records is nil until the parts are made.
+	// refreshNode updates the Node after a change of its identity; records is nil until the parts are created.
 	refreshNode func(node string)
 	records     *identity.Records
-	// linksClosing says whose links are being closed.
+	// linksClosing reports whether a node's links are being closed.
 	linksClosing func(node string) bool
 }
 
-// dialIdentity opens the connections: they belong to other accounts of the hub than all else.
+// dialIdentity opens the connections: they belong to other accounts of the hub than all other connections.
 func (c *Cloud) dialIdentity(reconnects prometheus.Counter) (*identityService, error) {
 	ids := &identityService{}
 	if !c.cfg.Identity.Enabled() {
@@ -80,13 +80,13 @@ func (i *identityService) close() {
 	}
 }
 
-// setCloseStreams says what breaks a node's tunnels; before the parts start.
+// setCloseStreams sets the function that breaks a node's tunnels; call it before the parts start.
 func (i *identityService) setCloseStreams(drop func(node, why string)) { i.closeStreams = drop }
 
-// CloseStreams is identity.Notifier.
+// CloseStreams implements identity.Notifier.
 func (i *identityService) CloseStreams(node, why string) { i.closeStreams(node, why) }
 
-// shutReason is gateway.Config.BlockedReason.
+// shutReason implements gateway.Config.BlockedReason.
 func (i *identityService) shutReason(node string) string {
 	if i.records == nil {
 		return ""
@@ -94,7 +94,7 @@ func (i *identityService) shutReason(node string) string {
 	return i.records.BlockedReason(node, time.Now())
 }
 
-// NodeRevoked is identity.Notifier.
+// NodeRevoked implements identity.Notifier.
 func (i *identityService) NodeRevoked(node string) {
 	if i.owns(node) {
 		i.warn(node, "IdentityRevoked", "The node was revoked: its keys are rejected and its links are closed. "+
@@ -103,7 +103,7 @@ func (i *identityService) NodeRevoked(node string) {
 	i.refreshNode(node)
 }
 
-// isRevoked says whose gateway was shut out, and has no link any more that is known here.
+// isRevoked reports whether a node was revoked and has no link any more that this replica knows.
 func (i *identityService) isRevoked(node string) bool {
 	if i.records == nil {
 		return false
@@ -112,13 +112,13 @@ func (i *identityService) isRevoked(node string) bool {
 	return record != nil && !record.RevokedAt.IsZero() && !i.linksClosing(node)
 }
 
-// reportViolation is what identity.ViolationCounter tells.
+// reportViolation is the callback of identity.ViolationCounter.
 func (i *identityService) reportViolation(node, what string) {
 	i.warn(node, "LinkClosed", "The hub closed the gateway's link for what came over it ("+what+"): the gateway is in foreign hands, or its "+
 		"program is not ours. If it is stolen: frond node revoke "+node)
 }
 
-// buildParts makes what lets gateways in.
+// buildParts creates the parts that admit gateways.
 func (i *identityService) buildParts(c *Cloud, objects cache.Cache, clients kubernetes.Interface, members *Members, alarms *eventRecorder) ([]lifecycle.Part, error) {
 	if i.auth == nil {
 		return nil, nil
@@ -156,7 +156,7 @@ func (i *identityService) buildParts(c *Cloud, objects cache.Cache, clients kube
 	}, nil
 }
 
-// bootstrapTokens looks into the cache, which has all Secrets, and does not wait for it.
+// bootstrapTokens returns a lookup in the cache, which has all Secrets; it does not wait for the cache.
 func bootstrapTokens(objects cache.Cache, log *zap.Logger) identity.TokenLookup {
 	return func(ctx context.Context, id string) (*api.Token, bool) {
 		informer, err := objects.GetInformer(ctx, &corev1.Secret{}, cache.BlockUntilSynced(false))
@@ -176,7 +176,8 @@ func bootstrapTokens(objects cache.Cache, log *zap.Logger) identity.TokenLookup 
 	}
 }
 
-// callHandlers are what nodes ask, and what only asks to be one: a key has no other verb.
+// callHandlers returns the handlers of the nodes' calls, and those of enrol and renew: a caller that is only a key may
+// call no other verb.
 func (i *identityService) callHandlers(ofNodes map[string]streams.CallHandler) map[string]streams.CallHandler {
 	all := make(map[string]streams.CallHandler, len(ofNodes))
 	for verb, handle := range ofNodes {

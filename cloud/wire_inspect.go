@@ -14,7 +14,7 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// buildInspection makes the view of all nodes, and the part that answers questions about it, if an address is configured.
+// buildInspection creates the view of all nodes, and the server of that view if an address is configured.
 func (c *Cloud) buildInspection(nc *nats.Conn, objects cache.Cache, members *Members, calm *autonomy.TolerationController) (*inspect.View, []lifecycle.Part, error) {
 	hub, err := streams.NewInspector(nc)
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// buildPorts makes the part that gives nodes ports, where the apiserver knows no proxy, and says by which addresses nodes are
-// called.
+// buildPorts creates the part that allocates node ports, if the apiserver uses no proxy, and returns the addresses by
+// which nodes are called.
 func (c *Cloud) buildPorts(nc *nats.Conn, objects cache.Cache, clients kubernetes.Interface, members *Members, way *gateway.Gateway) (reports.NodeAddressing, []lifecycle.Part, error) {
 	cfg := c.cfg.Gateway
 	ways := reports.NodeAddressing{MetricsHost: cfg.MetricsHost}
@@ -39,7 +39,7 @@ func (c *Cloud) buildPorts(nc *nats.Conn, objects cache.Cache, clients kubernete
 	return ways, []lifecycle.Part{{Name: "ports", Start: keeper.Start}}, nil
 }
 
-// directConfig is the gateway's part of it.
+// directConfig returns the configuration of the gateway's direct ports.
 func (c *Cloud) directConfig() (gateway.Direct, error) {
 	d := c.cfg.Gateway.Direct
 	networks, err := d.Networks()

@@ -21,8 +21,8 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// buildScopes makes the keeper of what nodes asked for. The engine is made with it and told by it, so it comes as a function; the
-// keeper must not be started before the engine is ready.
+// buildScopes creates the controller of scope grants. The engine is created with it and notified by it, so it is passed
+// as a function; the controller must not be started before the engine is ready.
 func (c *Cloud) buildScopes(ctx context.Context, nc *nats.Conn, objects cache.Cache, members *Members, engine func() *desired.Engine) (*scopes.GrantController, error) {
 	clients, err := kubernetes.NewForConfig(c.rest)
 	if err != nil {
@@ -69,32 +69,33 @@ func scopesHandler(keeper *scopes.GrantController) streams.CallHandler {
 }
 
 const (
-	// keysInterval is how often the apiserver is asked for the keys of tokens. Rotation keeps old keys for at least as long as
-	// tokens of theirs are valid, so a new key only has to come before many tokens of it do.
+	// keysInterval is how often the token keys are read from the apiserver. Rotation keeps old keys for at least as
+	// long as tokens signed by them are valid, so a new key only has to arrive before many of its tokens do.
 	keysInterval = time.Minute
-	// keysTimeout bounds the asking.
+	// keysTimeout bounds the request.
 	keysTimeout = 10 * time.Second
-	// keysRetry is the pause after a try that failed.
+	// keysRetry is the pause after a failed request.
 	keysRetry = 5 * time.Second
 )
 
-// tokenKeyPublisher brings what checks service-account tokens to every node.
+// tokenKeyPublisher publishes the keys that verify service-account tokens to every node.
 type tokenKeyPublisher struct {
 	kube kubernetes.Interface
-	// audiences of valid tokens; none: the issuer.
+	// audiences are those of valid tokens; none: the issuer.
 	audiences []string
 	publish   func(key wire.Key, object []byte)
 	log       *zap.Logger
 }
 
-// keysRules are the rights that tokenKeyPublisher needs.
+// keysRules returns the RBAC rules that tokenKeyPublisher needs.
 func keysRules() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{{
 		NonResourceURLs: []string{"/.well-known/openid-configuration", "/openid/v1/jwks"}, Verbs: []string{"get"},
 	}}
 }
 
-// Start asks until ctx ends and then returns nil. What was learnt once stays while the apiserver cannot be asked.
+// Start reads and publishes the keys until ctx ends and then returns nil. The last keys stay valid while the apiserver
+// cannot be asked.
 func (k *tokenKeyPublisher) Start(ctx context.Context) error {
 	for {
 		pause := keysInterval

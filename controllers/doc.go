@@ -1,5 +1,5 @@
-// Package controllers holds cloudcore's controllers, one folder each, and here what they share: ProcessQueue. Peers never import
-// each other; package cloud puts them together. Each thing has one writer:
+// Package controllers contains cloudcore's controllers, one folder each, and the work queue that they share: ProcessQueue. Peers
+// never import each other; package cloud assembles them. Each resource has one writer:
 //
 //	what                                              writer
 //	stream DESIRED: messages and purges               desired.Engine of the node's owner
@@ -13,14 +13,13 @@
 //	Node: condition and annotations of held deletions holds, of the node's owner
 //	ConfigMap frond-node-ports                        ports, of the owner of the node that gets one
 //	pods: two tolerations and their annotation        autonomy, of the node's owner
-//	NodeGroups                                        nobody yet: people
+//	NodeGroups                                        none yet; users
 //	CertificateSigningRequests of nodes: approval     csrs, of the node's owner
 //	registry: what nodes want and were granted        scopes, of any replica, by compare and set
 //	Leases in kube-node-lease of edge nodes           nodes, of the node's owner
 //	NodeIdentities; uses of tokens                    cloud/identity, of any replica; frond node revoke
 //	Events of nodes                                   reports.Applier, as the node
 //
-// "Owner" is the one live replica that a node hashes to. Two owners at a time, as at a takeover, do no harm: publishes
-// name the message they replace, reports carry the version they were made from, and heartbeats are true whoever heard
-// them.
+// "Owner" is the one live replica that a node hashes to. Two owners at a time, as at a takeover, are harmless: publishes
+// name the message they replace, reports carry the version they were made from, and heartbeats are valid whichever replica receives them.
 package controllers

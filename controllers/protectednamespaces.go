@@ -6,8 +6,8 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// ProtectedNamespaces are the namespaces whose objects are never given to a gateway, whatever refers to them. The zero value is
-// none. It does not change and may be used concurrently.
+// ProtectedNamespaces is the set of namespaces whose objects are never published to a gateway, whatever refers to them.
+// The zero value is empty. It does not change and may be used concurrently.
 type ProtectedNamespaces struct{ names []string }
 
 // ProtectNamespaces returns the set of the named namespaces, sorted, each once.

@@ -8,19 +8,20 @@ import (
 	"k8s.io/client-go/util/workqueue"
 )
 
-// Queue holds what is to be done, each once.
+// Queue is a work queue that holds each item once.
 type Queue[T comparable] = workqueue.TypedRateLimitingInterface[T]
 
-// NewQueue makes one that repeats what fails after first, then after twice as long each time, up to most. Whoever makes it shuts it
-// down, as ProcessQueue does.
+// NewQueue creates a queue that retries a failed item after first, then after twice as long each time, up to most. The
+// caller must shut it down, as ProcessQueue does.
 func NewQueue[T comparable](first, most time.Duration) Queue[T] {
 	return workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[T](first, most))
 }
 
-// ProcessQueue has so many workers do what the queue holds, until ctx ends and all have stopped; it shuts the queue down. No two do the
-// same at a time. What do could not do comes again later; do says why, as its log and metrics need it.
+// ProcessQueue runs do on the queue's items with a number of workers, until ctx ends and all workers have stopped; it
+// shuts the queue down. No two workers process the same item at a time. An item for which do returns an error is
+// retried; do itself logs and counts the error.
 func ProcessQueue[T comparable](ctx context.Context, queue Queue[T], workers int, do func(context.Context, T) error) {
-	defer context.AfterFunc(ctx, queue.ShutDown)() // lets the workers end
+	defer context.AfterFunc(ctx, queue.ShutDown)() // ends the workers
 	var all sync.WaitGroup
 	for range workers {
 		all.Go(func() {
@@ -50,7 +51,7 @@ func processNext[T comparable](ctx context.Context, queue Queue[T], do func(cont
 	return true
 }
 
-// IgnoreCanceled is the error of a part, or nil if it was asked to stop.
+// IgnoreCanceled returns the error of a component, or nil if ctx has ended.
 func IgnoreCanceled(ctx context.Context, err error) error {
 	if ctx.Err() == nil {
 		return err

@@ -10,7 +10,7 @@ import (
 	"github.com/frond-edge/frond/controllers"
 )
 
-// What fails comes again, later each time, what is done does not, and the same is never done twice at a time.
+// A failed item is retried, with growing delays; a completed one is not; and no item is processed twice at a time.
 func TestProcessQueue_RetriesAndNeverOverlaps(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	queue := controllers.NewQueue[string](time.Millisecond, 4*time.Millisecond)
@@ -31,7 +31,7 @@ func TestProcessQueue_RetriesAndNeverOverlaps(t *testing.T) {
 			mu.Unlock()
 		}()
 		if key == "hard" && n < 5 {
-			queue.Add(key) // asked for again meanwhile
+			queue.Add(key) // enqueued again meanwhile
 			return errors.New("not yet")
 		}
 		done <- key
@@ -62,7 +62,7 @@ func TestProcessQueue_RetriesAndNeverOverlaps(t *testing.T) {
 	}
 }
 
-// What is at work when the end comes is finished, waited for and not repeated; what waits stays.
+// Items in progress at the stop are finished, awaited and not repeated; waiting items stay.
 func TestProcessQueue_FinishesOnStop(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	queue := controllers.NewQueue[int](time.Millisecond, time.Millisecond)

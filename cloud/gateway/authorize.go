@@ -15,25 +15,25 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// The errors of a Judge.
+// The errors of an Authorizer.
 var (
-	// ErrUnknownUser says that nobody is recognised by what the request shows.
+	// ErrUnknownUser is returned if the request's credentials identify no user.
 	ErrUnknownUser = errors.New("no known user")
-	// ErrForbidden says that the user may not do this.
+	// ErrForbidden is returned if the user lacks the right.
 	ErrForbidden = errors.New("forbidden")
 )
 
-// Authorizer tells who sends a request, and whether they may get a subresource of a Node. The error is ErrUnknownUser,
-// ErrForbidden or a fault.
+// Authorizer identifies the sender of a request, and checks whether they may get a subresource of a Node. The error is
+// ErrUnknownUser, ErrForbidden or a fault.
 type Authorizer func(r *http.Request, node, subresource string) (user string, err error)
 
 const (
-	// How long a judgement of Kubernetes counts, as with a kubelet's webhook but for the first: 2 min there.
+	// How long an answer of Kubernetes is cached, as with a kubelet's webhook except for the first: 2 min there.
 	tokenTTL, allowTTL, denyTTL = time.Minute, 5 * time.Minute, 30 * time.Second
 	reviewTimeout               = 10 * time.Second
 )
 
-// NewKubeAuthorizer is a Judge that asks kube-apiserver, by TokenReview and SubjectAccessReview, and remembers its answers.
+// NewKubeAuthorizer returns an Authorizer that asks kube-apiserver, by TokenReview and SubjectAccessReview, and caches its answers.
 func NewKubeAuthorizer(clients kubernetes.Interface) (Authorizer, error) {
 	backoff := &wait.Backoff{Duration: 200 * time.Millisecond, Factor: 1.5, Jitter: 0.2, Steps: 4}
 	users, _, err := authenticatorfactory.DelegatingAuthenticatorConfig{

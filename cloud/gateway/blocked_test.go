@@ -8,7 +8,8 @@ import (
 	"github.com/frond-edge/frond/cloud/gateway"
 )
 
-// TestGateway_BlockedNodeIsRefused: nobody dials it, and a stream that was being opened when it was shut out is closed.
+// TestGateway_BlockedNodeIsRefused: a blocked node is not dialled, and a stream that was being opened when it was
+// blocked is closed.
 func TestGateway_BlockedNodeIsRefused(t *testing.T) {
 	w := &gatewayFixture{
 		nodes:   map[string]gateway.Node{"edge-1": {UID: "one", Edge: true, KubeletPort: 10250}},

@@ -6,15 +6,15 @@ import (
 )
 
 const (
-	// maxPerSource and maxPerPort bound the connections to one port of the direct way, so that who is silent there leaves most of the
-	// node's streams (1,024) to others. An apiserver has at most one for each command that runs.
+	// maxPerSource and maxPerPort bound the connections to one port of direct access, so that idle clients there leave
+	// most of the node's streams (1,024) to others. An apiserver has at most one for each command that runs.
 	maxPerSource = 64
 	maxPerPort   = 256
 )
 
-// connLimiter counts the connections to ports.
+// connLimiter limits the concurrent connections to ports.
 type connLimiter struct {
-	mu       sync.Mutex // guards all below
+	mu       sync.Mutex // guards all fields below
 	bySource map[portSource]int
 	byPort   map[uint16]int
 }
@@ -29,7 +29,7 @@ func newConnLimiter() *connLimiter {
 	return &connLimiter{bySource: map[portSource]int{}, byPort: map[uint16]int{}}
 }
 
-// acquire counts a connection until leave, which is called once; not ok if too many are there.
+// acquire counts a connection until leave, which is called once; ok is false if there are too many.
 func (c *connLimiter) acquire(from netip.Addr, port uint16) (leave func(), ok bool) {
 	v := portSource{from, port}
 	c.mu.Lock()

@@ -29,7 +29,8 @@ func callFrom(t *testing.T, from string, port uint16) net.Conn {
 	return conn
 }
 
-// TestDirect_SilentCallersAreLimited: handshakes that go no further take a share of a node's streams, and others still get in.
+// TestDirect_SilentCallersAreLimited: incomplete handshakes take a limited share of a node's streams, and other callers
+// are still served.
 func TestDirect_SilentCallersAreLimited(t *testing.T) {
 	w, g, port, caller := newDirectFixture(t, nil)
 	dialled := make(chan struct{}, 2*gateway.MaxPerSource) // more than dial below
@@ -62,7 +63,7 @@ func TestDirect_SilentCallersAreLimited(t *testing.T) {
 		t.Errorf("another address: %d %q %v", code, body, err)
 	}
 	wait()
-	// Whoever leaves makes room.
+	// A closed connection frees its place.
 	_ = silent[0].Close()
 	for len(dialled) == 0 && ctx.Err() == nil {
 		conn := callFrom(t, "127.0.0.2", port)

@@ -20,29 +20,29 @@ import (
 	"github.com/frond-edge/frond/api/config"
 )
 
-// Direct is how kube-apiservers that know no proxy reach nodes: a port for each node (Give), behind which is its kubelet. The
-// zero value is off.
+// Direct configures how kube-apiservers without a proxy reach nodes: a port for each node (SetPorts), which leads to
+// its kubelet. The zero value is off.
 type Direct struct {
-	// Enabled opens the ports that are given.
+	// Enabled opens the assigned ports.
 	Enabled bool
 	// Listen is the IP address; "" means all.
 	Listen string
-	// From are the networks that may connect; nil means none. Whoever may still has to convince the kubelet.
+	// From are the networks that may connect; nil means none. The kubelet still authenticates each connection.
 	From []netip.Prefix
-	// CertFile and KeyFile serve the reason why a node is not reached; "": nobody is told.
+	// CertFile and KeyFile serve the reason why a node is not reached; "": no reason is sent.
 	CertFile, KeyFile string
 }
 
 const (
-	// listenRetry is when a port that could not be opened is tried again.
+	// listenRetry is the delay before a port that could not be opened is tried again.
 	listenRetry = 5 * time.Second
-	// acceptRetry is when the next connection is taken after one could not be.
+	// acceptRetry is the pause after a failed accept.
 	acceptRetry = 100 * time.Millisecond
-	// reasonTimeout bounds telling a caller why; most of the 3 s of a user have passed.
+	// reasonTimeout bounds sending the reason to a caller; most of the 3 s of a user have passed.
 	reasonTimeout = 2 * time.Second
 )
 
-// SetPorts tells which node has which port. It does not block.
+// SetPorts sets the node of each port. It does not block.
 func (g *Gateway) SetPorts(nodes map[uint16]string) {
 	g.mu.Lock()
 	g.portNodes = nodes
@@ -53,26 +53,26 @@ func (g *Gateway) SetPorts(nodes map[uint16]string) {
 	}
 }
 
-// nodeAtPort tells whose a port is.
+// nodeAtPort returns the node of a port.
 func (g *Gateway) nodeAtPort(port uint16) string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.portNodes[port]
 }
 
-// servePorts listens on the ports that are given, until ctx ends; then it ends all streams.
+// servePorts listens on the assigned ports until ctx ends; then it ends all streams.
 func (g *Gateway) servePorts(ctx context.Context) error {
 	if !g.cfg.Direct.Enabled {
-		<-ctx.Done() // a gateway that has no address at all stays, too
+		<-ctx.Done() // a gateway without any address also runs until ctx ends
 		return nil
 	}
 	open := map[uint16]net.Listener{}
 	var conns errgroup.Group
 	defer func() {
 		for _, l := range open {
-			_ = l.Close() // nobody listens any more
+			_ = l.Close() // no further connections are accepted
 		}
-		_ = conns.Wait() // they return nil
+		_ = conns.Wait() // the goroutines return nil
 	}()
 	for {
 		again := g.updateListeners(ctx, open, &conns)
@@ -91,7 +91,8 @@ func (g *Gateway) servePorts(ctx context.Context) error {
 	}
 }
 
-// updateListeners makes the open ports those that are given, and tells whether some could not be opened.
+// updateListeners opens and closes listeners so that the open ports are the assigned ones, and reports whether some
+// could not be opened.
 func (g *Gateway) updateListeners(ctx context.Context, open map[uint16]net.Listener, conns *errgroup.Group) (again bool) {
 	g.mu.Lock()
 	given := g.portNodes
@@ -122,7 +123,7 @@ func (g *Gateway) updateListeners(ctx context.Context, open map[uint16]net.Liste
 	return again
 }
 
-// acceptConns serves what comes to a port until it is closed.
+// acceptConns serves the connections to a port until it is closed.
 func (g *Gateway) acceptConns(ctx context.Context, l net.Listener, port uint16, conns *errgroup.Group) {
 	for {
 		conn, err := l.Accept()
@@ -136,7 +137,7 @@ func (g *Gateway) acceptConns(ctx context.Context, l net.Listener, port uint16, 
 		case errors.Is(err, net.ErrClosed):
 			return
 		}
-		g.log.Error("connection to a port of a node not taken", zap.Uint16("port", port), zap.Error(err)) // too many open files, for one
+		g.log.Error("connection to a port of a node not taken", zap.Uint16("port", port), zap.Error(err)) // e.g. too many open files
 		select {
 		case <-ctx.Done():
 			return
@@ -145,7 +146,7 @@ func (g *Gateway) acceptConns(ctx context.Context, l net.Listener, port uint16, 
 	}
 }
 
-// peekedConn is a connection of which the first bytes have been looked at.
+// peekedConn is a connection whose first bytes have been read ahead.
 type peekedConn struct {
 	net.Conn
 	r *bufio.Reader
@@ -155,14 +156,14 @@ func (h peekedConn) Read(p []byte) (int, error) { return h.r.Read(p) }
 
 func (h peekedConn) CloseWrite() error { return h.Conn.(*net.TCPConn).CloseWrite() }
 
-// serveDirect joins a connection to the kubelet of the node that has the port.
+// serveDirect connects a connection to the kubelet of the node that has the port.
 func (g *Gateway) serveDirect(ctx context.Context, raw net.Conn, port uint16) {
-	defer context.AfterFunc(ctx, func() { _ = raw.Close() })() // given up
+	defer context.AfterFunc(ctx, func() { _ = raw.Close() })() // abandoned
 	near, by, target := peekedConn{raw, bufio.NewReader(raw)}, raw.RemoteAddr().String(), "port "+strconv.Itoa(int(port))
 	leave, err := g.admitConn(by, port)
 	if err != nil {
 		g.recordRefusal(by, target, err)
-		_ = raw.Close() // without a word, which would cost a handshake
+		_ = raw.Close() // without an answer, which would cost a handshake
 		return
 	}
 	defer leave()
@@ -172,19 +173,19 @@ func (g *Gateway) serveDirect(ctx context.Context, raw net.Conn, port uint16) {
 		if why, ok := err.(*refusal); ok && why.label != refusedRequest { //nolint:errorlint // made by the line above
 			g.sendReason(ctx, near, why)
 		}
-		_ = raw.Close() // nothing is left to say
+		_ = raw.Close() // there is nothing more to send
 		return
 	}
 	spliceConns(ctx, near, far)
 }
 
-// dialDirect opens a stream to the node that has a port. What does not begin as TLS does is not for a kubelet, and costs
-// its link nothing. An error is a *refusal.
+// dialDirect opens a stream to the node that has a port. A connection that does not begin as TLS is not for a kubelet,
+// and must not use the node's link. An error is a *refusal.
 func (g *Gateway) dialDirect(ctx context.Context, near peekedConn, by string, port uint16) (net.Conn, error) {
 	if err := near.SetReadDeadline(time.Now().Add(headerTimeout)); err != nil {
 		return nil, &refusal{label: refusedRequest, text: err.Error()}
 	}
-	const record, version = 0x16, 0x03 // of a handshake
+	const record, version = 0x16, 0x03 // of a TLS handshake
 	if first, err := near.r.Peek(2); err != nil || first[0] != record || first[1] != version {
 		return nil, &refusal{label: refusedRequest, text: "this is not TLS"}
 	}
@@ -199,7 +200,7 @@ func (g *Gateway) dialDirect(ctx context.Context, near peekedConn, by string, po
 	return g.dialPort(ctx, by, name, node, config.EdgeKubeletPort)
 }
 
-// admitConn counts a connection to a port until leave, unless it may not come or too many are there. An error is a *refusal.
+// admitConn counts a connection to a port until leave, unless its source is not allowed or there are too many. An error is a *refusal.
 func (g *Gateway) admitConn(by string, port uint16) (leave func(), err error) {
 	from, err := netip.ParseAddrPort(by)
 	if err != nil || !g.mayConnect(from.Addr().Unmap()) {
@@ -216,8 +217,8 @@ func (g *Gateway) mayConnect(from netip.Addr) bool {
 	return slices.ContainsFunc(g.cfg.Direct.From, func(network netip.Prefix) bool { return network.Contains(from) })
 }
 
-// sendReason answers in place of a kubelet that is not reached. Of what kubelets answer, kube-apiserver shows the text of 502 to
-// its user.
+// sendReason answers in place of a kubelet that is not reached. Of a kubelet's answers, kube-apiserver shows the text
+// of a 502 to its user.
 func (g *Gateway) sendReason(ctx context.Context, near net.Conn, why error) {
 	if g.cfg.Direct.CertFile == "" {
 		return

@@ -22,7 +22,7 @@ import (
 	"github.com/frond-edge/frond/streams/tunnel"
 )
 
-// portOf is the port of a free address.
+// portOf returns a free port.
 func portOf(t *testing.T) uint16 {
 	t.Helper()
 	return netip.MustParseAddrPort(freeAddress(t)).Port()
@@ -30,7 +30,7 @@ func portOf(t *testing.T) uint16 {
 
 func loopbackNetworks() []netip.Prefix { return []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")} }
 
-// newDirectFixture is a gateway at whose port there is one edge node, with a kubelet that has the gateway's name.
+// newDirectFixture creates a gateway with one edge node at its port, whose kubelet has the gateway's name.
 func newDirectFixture(t *testing.T, change func(*gateway.Config)) (w *gatewayFixture, g *gateway.Gateway, port uint16, caller *tls.Config) {
 	t.Helper()
 	cfg, ca, caller := newTLSFiles(t)
@@ -76,7 +76,7 @@ func requestPort(t *testing.T, port uint16, config *tls.Config) (code int, body 
 	return reply.StatusCode, string(data), err
 }
 
-// waitPort waits until a port is as it should be.
+// waitPort waits until a port is open, or closed.
 func waitPort(t *testing.T, port uint16, want bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -86,7 +86,7 @@ func waitPort(t *testing.T, port uint16, want bool) {
 	for {
 		conn, err := new(net.Dialer).DialContext(ctx, "tcp", "127.0.0.1:"+strconv.Itoa(int(port)))
 		if err == nil {
-			_ = conn.Close() // it was only a look
+			_ = conn.Close() // only probed
 		}
 		if (err == nil) == want {
 			return
@@ -106,7 +106,7 @@ func TestDirect_NodeReachedAtItsPort(t *testing.T) {
 	if code, body, err := requestPort(t, port, caller); err != nil || code != http.StatusOK || body != "from the kubelet" {
 		t.Fatalf("%d %q %v", code, body, err)
 	}
-	// A refusal is told in the place of the kubelet, in the words of the other ways.
+	// A refusal is sent in place of the kubelet's answer, with the same text as on the other paths.
 	w.failDials(tunnel.ErrOffline)
 	w.setNode("edge-1", gateway.Node{UID: "one", Edge: true, Offline: true, Since: time.Unix(1700000000, 0)})
 	began := time.Now()
@@ -118,14 +118,14 @@ func TestDirect_NodeReachedAtItsPort(t *testing.T) {
 	if code, body, err := requestPort(t, port, caller); err != nil || code != http.StatusBadGateway || !strings.Contains(body, fmt.Sprintf("port %d is no node's", port)) {
 		t.Errorf("%d %q %v", code, body, err)
 	}
-	// A port that is taken back is closed; the next one is opened.
+	// A port that is no longer assigned is closed; the next one is opened.
 	next := portOf(t)
 	g.SetPorts(map[uint16]string{next: "edge-1"})
 	waitPort(t, next, true)
 	waitPort(t, port, false)
 }
 
-// TestDirect_PortInTheNodeIsTheKubelets: what asks by the Node's status says the port that the cloud has put there.
+// TestDirect_PortInTheNodeIsTheKubelets: a caller that uses the Node's status connects to the port that the cloud has put there.
 func TestDirect_PortInTheNodeIsTheKubelets(t *testing.T) {
 	w, _, _ := newSocketFixture(t)
 	socket := socketPath(t)

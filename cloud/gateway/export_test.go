@@ -2,19 +2,19 @@ package gateway
 
 import "net/netip"
 
-// MaxPerSource and MaxPerPort are for tests.
+// MaxPerSource and MaxPerPort are exported for tests.
 const (
 	MaxPerSource = maxPerSource
 	MaxPerPort   = maxPerPort
 )
 
-// RouteByClaims and RouteByEndpoints decide where a connection leads.
+// RouteByClaims and RouteByEndpoints are exported for tests.
 var (
 	RouteByClaims    = routeByClaims
 	RouteByEndpoints = routeByEndpoints
 )
 
-// AcquireConn is a new crowd's.
+// AcquireConn returns acquire of a new connLimiter.
 func AcquireConn() func(from netip.Addr, port uint16) (leave func(), ok bool) {
 	return newConnLimiter().acquire
 }

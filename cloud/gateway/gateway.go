@@ -26,36 +26,36 @@ import (
 const (
 	// proxyDialTimeout bounds the dial of any other target.
 	proxyDialTimeout = 10 * time.Second
-	// headerTimeout cuts clients that open a connection and say nothing.
+	// headerTimeout closes connections of clients that send nothing.
 	headerTimeout = 10 * time.Second
-	// idleTimeout ends connections that a client left open between two requests.
+	// idleTimeout closes connections that a client left open between two requests.
 	idleTimeout = 2 * time.Minute
-	// unreadyTimeout is how long a node that is not ready yet is asked again. An apiserver without a proxy gives up a TLS handshake after
-	// 10 s, and must be told why before that.
+	// unreadyTimeout is how long a node that is not ready yet is retried. An apiserver without a proxy abandons a TLS
+	// handshake after 10 s, and must get the reason before that.
 	unreadyTimeout = 7 * time.Second
-	// unreadyPause is the least time between two questions; the node waits about a second before it answers.
+	// unreadyPause is the minimum time between two tries; the node waits about a second before it answers.
 	unreadyPause = 250 * time.Millisecond
 	// maxHeader is ten times what the longest node name needs.
 	maxHeader = 16 << 10
 )
 
-// Tunnels lead to nodes; a tunnel.Dialer makes them.
+// Tunnels opens streams to nodes; tunnel.Dialer implements it.
 type Tunnels interface {
 	// Dial opens a byte stream to a port of a node, with the errors of package tunnel. It gives up when ctx ends.
 	Dial(ctx context.Context, node string, port uint16) (net.Conn, error)
 	// DialAddress does the same to an address that the node reaches, such as one of its pods'.
 	DialAddress(ctx context.Context, node string, to netip.AddrPort) (net.Conn, error)
-	// Drop breaks all streams to a node and counts them.
+	// Drop breaks all streams to a node and returns their number.
 	Drop(node, reason string) int
-	// Heard says that a node lives, so that it is asked again.
+	// Heard records that a node lives, so that it is tried again.
 	Heard(node string)
 }
 
-// Nodes tells what Kubernetes knows, without waiting for it.
+// Nodes looks up Nodes in memory, without waiting for Kubernetes.
 type Nodes interface {
 	// Node looks a Node up by its name.
 	Node(ctx context.Context, name string) (Node, bool)
-	// ByTunnelAddress finds the name of the edge node whose wire.TunnelAddress this is.
+	// ByTunnelAddress returns the name of the edge node with this wire.TunnelAddress.
 	ByTunnelAddress(ctx context.Context, address netip.Addr) (name string, known bool)
 }
 
@@ -71,18 +71,18 @@ type Gateway struct {
 	ready     chan struct{}
 	// inFlight are the requests being served: the HTTP server does not wait for them.
 	inFlight sync.WaitGroup
-	// regiven, of 1, says that given was changed.
+	// portsChanged, with a buffer of 1, signals that portNodes was changed.
 	portsChanged chan struct{}
 	connLimit    *connLimiter
 
 	mu sync.Mutex
-	// Guarded by mu. heard is when the last heartbeat of each node came; once stopped is set, no request is begun.
+	// Guarded by mu. lastHeartbeats is when the last heartbeat of each node arrived; once stopped is set, no request is begun.
 	lastHeartbeats map[string]time.Time
 	stopped        bool
 	portNodes      map[uint16]string // nodes by their ports
 }
 
-// New makes a gateway. judge decides who may read metrics; it may be nil if cfg.ScrapeAddress is empty.
+// New creates a gateway. judge authorizes reading metrics; it may be nil if cfg.ScrapeAddress is empty.
 func New(cfg Config, nodes Nodes, addresses Addresses, tunnels Tunnels, judge Authorizer, registerer prometheus.Registerer, log *zap.Logger) (*Gateway, error) {
 	if cfg.ScrapeAddress != "" && judge == nil {
 		return nil, errors.New("gateway: no authorizer for metrics")
@@ -93,7 +93,7 @@ func New(cfg Config, nodes Nodes, addresses Addresses, tunnels Tunnels, judge Au
 	}, nil
 }
 
-// Ready closes when all addresses are listened on.
+// Ready returns a channel that closes when all listeners are open.
 func (g *Gateway) Ready() <-chan struct{} { return g.ready }
 
 // Start serves until ctx ends; then it ends all streams and returns nil.
@@ -135,7 +135,7 @@ func (g *Gateway) Start(ctx context.Context) error {
 	return err
 }
 
-// trackRequests lets Start wait for each request.
+// trackRequests makes Start wait for each request.
 func (g *Gateway) trackRequests(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		g.mu.Lock()
@@ -150,7 +150,7 @@ func (g *Gateway) trackRequests(next http.Handler) http.Handler {
 	})
 }
 
-// OnHeartbeat notes a heartbeat of a node. It does not block.
+// OnHeartbeat records a heartbeat of a node. It does not block.
 func (g *Gateway) OnHeartbeat(node string) {
 	g.mu.Lock()
 	g.lastHeartbeats[node] = time.Now()
@@ -164,8 +164,7 @@ func (g *Gateway) lastHeartbeat(node string) time.Time {
 	return g.lastHeartbeats[node]
 }
 
-// OnNodeChanged notes that Kubernetes says something new about a node: nil for is means that it is deleted. Streams that may
-// not go on are broken.
+// OnNodeChanged handles a change of a Node: nil for is means that it is deleted. It breaks the streams that may not continue.
 func (g *Gateway) OnNodeChanged(name string, was Node, is *Node) {
 	why := closeReason(was, is)
 	if why == "" {
@@ -179,10 +178,10 @@ func (g *Gateway) OnNodeChanged(name string, was Node, is *Node) {
 	g.tunnels.Drop(name, why)
 }
 
-// CloseStreams breaks all streams to a node that may not be connected any more. It does not block.
+// CloseStreams breaks all streams to a node that may no longer be connected. It does not block.
 func (g *Gateway) CloseStreams(name, why string) { g.tunnels.Drop(name, why) }
 
-// closeReason says why streams to a node may not go on; "" if they may.
+// closeReason returns why streams to a node may not continue; "" if they may.
 func closeReason(was Node, is *Node) string {
 	switch {
 	case is == nil:
@@ -195,11 +194,11 @@ func closeReason(was Node, is *Node) string {
 	return ""
 }
 
-// refusal is a request that is not served; its text is for the user.
+// refusal is the error of a request that is not served; its text is for the user.
 type refusal struct {
 	label string
 	text  string
-	// logged says that the tunnel has written it down.
+	// logged says that the tunnel has already logged it.
 	logged bool
 }
 
@@ -208,13 +207,13 @@ func (r *refusal) Error() string { return r.text }
 // dialPort opens a stream to a port of a node. An error is a *refusal.
 func (g *Gateway) dialPort(ctx context.Context, who, name string, node Node, port uint16) (net.Conn, error) {
 	if g.nodeAtPort(port) == name {
-		port = config.EdgeKubeletPort // what its Node says is its port in the cloud
+		port = config.EdgeKubeletPort // the port in its Node is its port at the cloud
 	}
 	return g.openStream(ctx, who, name, node, func(ctx context.Context) (net.Conn, error) { return g.tunnels.Dial(ctx, name, port) })
 }
 
-// openStream opens a stream to a node by dial. An error is a *refusal. The tunnel bounds the time and tells other cloudcores when a
-// node is silent, which it cannot know if it is given up before.
+// openStream opens a stream to a node with dial. An error is a *refusal. The tunnel bounds the time and tells other
+// cloudcores when a node is silent, which it cannot detect if the dial is abandoned before.
 func (g *Gateway) openStream(ctx context.Context, who, name string, node Node, dial func(ctx context.Context) (net.Conn, error)) (net.Conn, error) {
 	began := time.Now()
 	if err := g.checkBlocked(name); err != nil {
@@ -224,21 +223,21 @@ func (g *Gateway) openStream(ctx context.Context, who, name string, node Node, d
 	if err != nil {
 		return nil, g.dialRefusal(ctx, err, name, node)
 	}
-	// Drop and Cut reach streams that are there: what was said of the node before this one was is looked up.
+	// CloseStreams and OnNodeChanged affect only existing streams: changes before this stream existed must be checked here.
 	if err := g.checkBlocked(name); err != nil {
-		_ = conn.Close() // given up
+		_ = conn.Close() // abandoned
 		return nil, err
 	}
 	if now, known := g.nodes.Node(ctx, name); !known || now.UID != node.UID {
-		_ = conn.Close() // given up
+		_ = conn.Close() // abandoned
 		return nil, &refusal{label: refusedDial, text: fmt.Sprintf("node %s is deleted", name)}
 	}
 	g.metrics.opening.Observe(time.Since(began).Seconds())
 	return conn, nil
 }
 
-// dialReady opens a tunnel by dial. While the node answers that it is not ready it is asked again: one that has just joined lacks its kubelet's
-// serving certificate for a second or two.
+// dialReady opens a tunnel with dial. While the node answers that it is not ready, the dial is repeated: a node that
+// has just joined lacks its kubelet's serving certificate for a second or two.
 func (g *Gateway) dialReady(ctx context.Context, dial func(ctx context.Context) (net.Conn, error)) (net.Conn, error) {
 	timeout := cmp.Or(g.cfg.UnreadyTimeout, unreadyTimeout)
 	for began := time.Now(); ; {
@@ -257,7 +256,8 @@ func (g *Gateway) dialReady(ctx context.Context, dial func(ctx context.Context) 
 	}
 }
 
-// checkBlocked refuses a node that may not be connected: nobody has to wait until it is found silent. nil: it may.
+// checkBlocked returns a refusal for a node that may not be connected, so that callers do not wait until it is found
+// silent. nil: it may.
 func (g *Gateway) checkBlocked(name string) error {
 	if g.cfg.BlockedReason == nil {
 		return nil
@@ -268,10 +268,10 @@ func (g *Gateway) checkBlocked(name string) error {
 	return nil
 }
 
-// dialRefusal makes a refusal of a failed dial.
+// dialRefusal returns the refusal for a failed dial.
 func (g *Gateway) dialRefusal(ctx context.Context, err error, name string, node Node) *refusal {
 	if shut, ok := errors.AsType[*refusal](g.checkBlocked(name)); ok {
-		return shut // while it was being dialled
+		return shut // blocked while it was being dialled
 	}
 	if refused, ok := errors.AsType[*tunnel.RefusedError](err); ok && refused.Code == tunnel.CodeVersion && refused.Address.IsValid() {
 		text := fmt.Sprintf("edgecore on node %s is too old for connections to pods, upgrade it: %v", name, err)
@@ -309,7 +309,7 @@ func (g *Gateway) dialTarget(ctx context.Context, who, target string) (conn net.
 		return conn, true, err
 	}
 	if known && node.Address != "" {
-		host = node.Address // a name of a Node need not be one of DNS
+		host = node.Address // the name of a Node need not be a DNS name
 	} else if address, err := netip.ParseAddr(host); err == nil {
 		to := netip.AddrPortFrom(address.Unmap().WithZone(""), uint16(port))
 		if conn, edge, err = g.dialAddress(ctx, who, to); edge || err != nil {
@@ -324,7 +324,7 @@ func (g *Gateway) dialTarget(ctx context.Context, who, target string) (conn net.
 	return conn, false, nil
 }
 
-// unreachableHint is what may be amiss where an address of a private network is not reached.
+// unreachableHint returns a possible cause if an address of a private network is not reached.
 func unreachableHint(host string, failure error) string {
 	if address, err := netip.ParseAddr(host); err != nil || !address.IsPrivate() || errors.Is(failure, syscall.ECONNREFUSED) {
 		return ""
@@ -332,7 +332,7 @@ func unreachableHint(host string, failure error) string {
 	return " (an address of a pod on a gateway is reached if its Node's podCIDR or gateway.trustedNetworks contain it)"
 }
 
-// relayConn joins a caller to a target that is not an edge node, and writes down what no tunnel does.
+// relayConn connects a caller to a target that is not an edge node, and logs what a tunnel would log.
 func (g *Gateway) relayConn(ctx context.Context, who, target string, near, far net.Conn) {
 	g.metrics.passed.Inc()
 	g.metrics.passing.Inc()
@@ -346,6 +346,6 @@ func (g *Gateway) relayConn(ctx context.Context, who, target string, near, far n
 
 // spliceConns copies between two ends until they or ctx have ended.
 func spliceConns(ctx context.Context, near, far net.Conn) splice.Result {
-	defer context.AfterFunc(ctx, func() { _ = near.Close() })() // given up
+	defer context.AfterFunc(ctx, func() { _ = near.Close() })() // abandoned
 	return splice.Join(near, far)
 }

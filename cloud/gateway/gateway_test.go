@@ -27,7 +27,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// gatewayFixture is the gateway's surroundings: the Nodes that Kubernetes knows, and servers on them.
+// gatewayFixture is the environment of a gateway: the Nodes that Kubernetes knows, and servers on them.
 type gatewayFixture struct {
 	duringDial func() // called by each dial; nil: nothing
 	mu         sync.Mutex
@@ -120,7 +120,7 @@ func (w *gatewayFixture) Drop(_, _ string) int {
 	return len(w.openConns)
 }
 
-// startEcho answers what it gets, until the sender has ended; it greets first where greeting is not empty.
+// startEcho starts a server that echoes its input until the sender has ended; it sends greeting first unless it is empty.
 func startEcho(t *testing.T, greeting string) string {
 	t.Helper()
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -155,7 +155,7 @@ func startGateway(t *testing.T, cfg gateway.Config, w *gatewayFixture, judge gat
 	return g
 }
 
-// startStoppable also gives a way to stop it earlier.
+// startStoppable is startGateway with a function to stop it earlier.
 func startStoppable(t *testing.T, cfg gateway.Config, w *gatewayFixture, judge gateway.Authorizer) (*gateway.Gateway, func()) {
 	t.Helper()
 	g, err := gateway.New(cfg, w, w, w, judge, nil, zaptest.NewLogger(t))
@@ -180,7 +180,7 @@ func startStoppable(t *testing.T, cfg gateway.Config, w *gatewayFixture, judge g
 	return g, stop
 }
 
-// socketPath is where a socket may be made: its path must be short.
+// socketPath returns a path for a socket: it must be short.
 func socketPath(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "gw") //nolint:usetesting // that one's path is long
@@ -191,7 +191,7 @@ func socketPath(t *testing.T) string {
 	return filepath.Join(dir, "s")
 }
 
-// newSocketFixture is a gateway on a unix socket with one edge node that echoes on port 10250.
+// newSocketFixture creates a gateway on a unix socket with one edge node that echoes on port 10250.
 func newSocketFixture(t *testing.T) (*gatewayFixture, *gateway.Gateway, string) {
 	t.Helper()
 	w := &gatewayFixture{
@@ -202,7 +202,7 @@ func newSocketFixture(t *testing.T) (*gatewayFixture, *gateway.Gateway, string) 
 	return w, startGateway(t, gateway.Config{Socket: socket}, w, nil), socket
 }
 
-// requestConnect asks for a target as kube-apiserver does and returns the connection behind a 200, or the line of the refusal.
+// requestConnect requests a target as kube-apiserver does and returns the connection after a 200, or the status line of the refusal.
 func requestConnect(t *testing.T, conn net.Conn, target string) (*bufio.Reader, string) {
 	t.Helper()
 	_ = conn.SetDeadline(time.Now().Add(time.Minute))
@@ -242,7 +242,7 @@ func checkEcho(t *testing.T, conn net.Conn, r io.Reader, text string) {
 	}
 }
 
-// A node that has just become Ready may lack its kubelet's serving certificate: it is asked again until it has one.
+// A node that has just become Ready may lack its kubelet's serving certificate: it is retried until it has one.
 func TestGateway_WaitsForANodeThatIsNotReadyYet(t *testing.T) {
 	unready := &tunnel.RefusedError{Node: "edge-1", Port: 10250, Code: tunnel.CodeUnready, Text: "no certificate yet"}
 	w, _, socket := newSocketFixture(t)
@@ -266,7 +266,7 @@ func TestGateway_WaitsForANodeThatIsNotReadyYet(t *testing.T) {
 	if err := g.Wait(); err != nil {
 		t.Error(err)
 	}
-	// One that stays so is given up, with what it said.
+	// A node that stays unready is given up, with its last answer as the reason.
 	limited := socketPath(t)
 	startGateway(t, gateway.Config{Socket: limited, UnreadyTimeout: time.Millisecond}, w, nil)
 	w.failDials(unready)
@@ -304,7 +304,7 @@ func TestGateway_DialsNodesByNameAndOthersByAddress(t *testing.T) {
 	checkEcho(t, conn, r, "to a webhook")
 
 	host, port, _ := net.SplitHostPort(outside)
-	w.setNode("cloud-1", gateway.Node{UID: "two", Address: host}) // a name that no DNS knows
+	w.setNode("cloud-1", gateway.Node{UID: "two", Address: host}) // a name that is not in DNS
 	conn = dialUnix(t, socket)
 	if r, refused = requestConnect(t, conn, net.JoinHostPort("cloud-1", port)); refused != "" {
 		t.Fatal(refused)
@@ -427,7 +427,7 @@ func TestGateway_LastOneTakesTheSocket(t *testing.T) {
 	socket := socketPath(t)
 	_, stop := startStoppable(t, gateway.Config{Socket: socket}, w, nil)
 	startGateway(t, gateway.Config{Socket: socket}, w, nil)
-	stop() // which leaves the other's socket alone
+	stop() // which leaves the other gateway's socket in place
 	conn := dialUnix(t, socket)
 	r, refused := requestConnect(t, conn, "edge-1:10250")
 	if refused != "" {

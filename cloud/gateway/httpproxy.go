@@ -9,8 +9,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// serveConnect serves HTTP CONNECT. The answer is written by hand, since kube-apiserver shows its user the reason phrase of a
-// refusal and nothing else.
+// serveConnect serves HTTP CONNECT. It writes the answer itself, since kube-apiserver shows its user only the reason
+// phrase of a refusal.
 func (g *Gateway) serveConnect(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodConnect {
 		g.metrics.refused.WithLabelValues(refusedRequest).Inc()
@@ -22,19 +22,19 @@ func (g *Gateway) serveConnect(w http.ResponseWriter, r *http.Request) {
 	near, buffered, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		if far != nil {
-			_ = far.Close() // given up
+			_ = far.Close() // abandoned
 		}
 		g.log.Warn("connection not taken over", zap.String("user", by), zap.Error(err))
 		return
 	}
 	if failure == nil && buffered.Reader.Buffered() > 0 {
-		_ = far.Close() // given up
+		_ = far.Close() // abandoned
 		failure = &refusal{label: refusedRequest, text: "data before the answer"}
 	}
 	if failure != nil {
 		g.recordRefusal(by, r.Host, failure)
 		_, _ = fmt.Fprintf(near, "HTTP/1.1 %d %s\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", refusalStatus(failure), reasonPhrase(failure.Error()))
-		_ = near.Close() // nothing is left to say
+		_ = near.Close() // there is nothing more to send
 		return
 	}
 	if _, err := near.Write([]byte("HTTP/1.1 200 Connection established\r\n\r\n")); err != nil {
@@ -50,7 +50,7 @@ func (g *Gateway) serveConnect(w http.ResponseWriter, r *http.Request) {
 	g.relayConn(r.Context(), by, r.Host, near, far)
 }
 
-// recordRefusal counts a refusal, and writes it down unless the tunnel has done that.
+// recordRefusal counts a refusal, and logs it unless the tunnel has done that.
 func (g *Gateway) recordRefusal(by, target string, failure error) {
 	label, logged := refusedDial, false
 	if r, ok := errors.AsType[*refusal](failure); ok {
@@ -62,7 +62,7 @@ func (g *Gateway) recordRefusal(by, target string, failure error) {
 	}
 }
 
-// refusalStatus is the status of a refusal.
+// refusalStatus returns the HTTP status of a refusal.
 func refusalStatus(failure error) int {
 	r, ok := errors.AsType[*refusal](failure)
 	switch {
@@ -77,7 +77,7 @@ func refusalStatus(failure error) int {
 // maxPhrase keeps the line of a refusal readable.
 const maxPhrase = 400
 
-// reasonPhrase makes a text fit into the first line of an answer.
+// reasonPhrase converts a text for the status line of an answer.
 func reasonPhrase(text string) string {
 	text = strings.Map(func(r rune) rune {
 		if r < ' ' || r > '~' {
@@ -88,7 +88,7 @@ func reasonPhrase(text string) string {
 	return text[:min(len(text), maxPhrase)]
 }
 
-// callerName names the caller: its certificate where it has one.
+// callerName returns the name of the caller: that of its certificate if it has one.
 func callerName(r *http.Request) string {
 	if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
 		return r.TLS.PeerCertificates[0].Subject.CommonName

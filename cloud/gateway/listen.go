@@ -18,7 +18,7 @@ import (
 	"github.com/frond-edge/frond/internal/certs"
 )
 
-// Config of a Gateway. What has no address is off.
+// Config configures a Gateway. A listener without an address is off.
 type Config struct {
 	// Socket is a unix socket for CONNECT, mode 0600. The gateway that started last serves it.
 	Socket string
@@ -26,7 +26,7 @@ type Config struct {
 	Address string
 	// ScrapeAddress is host:port for HTTPS requests of metrics, with bearer tokens.
 	ScrapeAddress string
-	// TrustedNetworks are those where a gateway's own word counts for the addresses that its pods and its host have.
+	// TrustedNetworks are those in which a gateway's own report of the addresses of its pods and its host is accepted.
 	TrustedNetworks []netip.Prefix
 	// Direct serves nodes at ports of their own.
 	Direct Direct
@@ -34,22 +34,23 @@ type Config struct {
 	ReusePort bool
 	// CertFile and KeyFile serve both addresses. All certificate files are read again for each connection.
 	CertFile, KeyFile, ClientCAFile string
-	// KubeletCertFile and KubeletKeyFile show kubelets who reads their metrics; KubeletCAFile signs their certificates.
+	// KubeletCertFile and KubeletKeyFile authenticate the reader of metrics to kubelets; KubeletCAFile signs the
+	// kubelets' certificates.
 	KubeletCAFile, KubeletCertFile, KubeletKeyFile string
-	// BlockedReason says in words why a node may not be connected now, "" if it may; nil: every node may. It must not block.
+	// BlockedReason returns a text why a node may not be connected now, "" if it may; nil: every node may. It must not block.
 	BlockedReason func(node string) string
-	// UnreadyTimeout is how long a node that answers that it is not ready yet is asked again; 0: 7 s.
+	// UnreadyTimeout is how long a node that answers that it is not ready yet is retried; 0: 7 s.
 	UnreadyTimeout time.Duration
 }
 
-// servedListener is one address with what it serves.
+// servedListener is a listener with its handler.
 type servedListener struct {
 	listener  net.Listener
 	handler   http.Handler
-	closeIdle func() // closes what the handler keeps open; nil: nothing
+	closeIdle func() // closes the connections that the handler keeps open; nil: none
 }
 
-// openListeners opens all addresses, or none.
+// openListeners opens all listeners, or none.
 func (g *Gateway) openListeners(ctx context.Context) (fronts []servedListener, err error) {
 	defer func() {
 		if err != nil {
@@ -83,7 +84,7 @@ func (g *Gateway) openListeners(ctx context.Context) (fronts []servedListener, e
 	return fronts, nil
 }
 
-// listenUnix takes the place of a socket that an ended gateway has left behind, and of one that still listens.
+// listenUnix replaces a socket that an ended gateway has left behind, or one that still listens.
 func listenUnix(ctx context.Context, path string) (net.Listener, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -92,14 +93,14 @@ func listenUnix(ctx context.Context, path string) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	l.(*net.UnixListener).SetUnlinkOnClose(false) // by then it may be another gateway's
+	l.(*net.UnixListener).SetUnlinkOnClose(false) // by then the file may be another gateway's
 	if err := os.Chmod(path, 0o600); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
 	return l, nil
 }
 
-// listenTLS wants certificates of clients where there are authorities for them.
+// listenTLS requires client certificates if there is a CA file for them.
 func (g *Gateway) listenTLS(ctx context.Context, address, clients string) (net.Listener, error) {
 	config, err := certs.Listener{
 		CertFile: g.cfg.CertFile, KeyFile: g.cfg.KeyFile, ClientCAFile: clients, Auth: tls.RequireAndVerifyClientCert,

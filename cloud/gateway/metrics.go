@@ -2,7 +2,7 @@ package gateway
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// metrics counts what the tunnels do not count themselves.
+// metrics are the counters of what the tunnels do not count themselves.
 type metrics struct {
 	refused *prometheus.CounterVec
 	passed  prometheus.Counter

@@ -10,7 +10,8 @@ import (
 	"github.com/frond-edge/frond/cloud/gateway"
 )
 
-// One that nobody gave an address, as frond init leaves it, ends when it is told to, and not before: cloudcore would end with it.
+// A gateway without any address, as frond init configures it, ends when its context does, and not before: cloudcore
+// would end with it.
 func TestGateway_StaysWithoutAddress(t *testing.T) {
 	g, err := gateway.New(gateway.Config{}, nil, nil, nil, nil, nil, zaptest.NewLogger(t))
 	if err != nil {
@@ -33,6 +34,6 @@ func TestGateway_StaysWithoutAddress(t *testing.T) {
 	select {
 	case err := <-ended:
 		t.Fatalf("it has ended: %v", err)
-	case <-time.After(100 * time.Millisecond): // as long as it takes to end at once, and more
+	case <-time.After(100 * time.Millisecond): // longer than it takes to end at once
 	}
 }

@@ -10,17 +10,17 @@ import (
 	"github.com/frond-edge/frond/api/identity"
 )
 
-// linkCondition is what package nodes writes (peers do not import each other).
+// linkCondition is the condition that package nodes writes (peers do not import each other).
 const linkCondition corev1.NodeConditionType = "EdgeConnected"
 
 const defaultKubeletPort = 10250
 
-// Node is what the gateway has to know of a Kubernetes Node.
+// Node is the part of a Kubernetes Node that the gateway needs.
 type Node struct {
 	UID types.UID
 	// Edge says that the node is reached through a tunnel.
 	Edge bool
-	// Offline says that its heartbeats have stopped; Since is when that was noticed.
+	// Offline says that its heartbeats have stopped; Since is when that was detected.
 	Offline bool
 	Since   time.Time
 	// KubeletPort is the port of its kubelet.
@@ -29,7 +29,7 @@ type Node struct {
 	Address string
 }
 
-// NodeOf reads a Node. A node whose heartbeats have never been judged counts as connected.
+// NodeOf converts a Node. A node without the link condition counts as connected.
 func NodeOf(object *corev1.Node) Node {
 	n := Node{UID: object.UID, KubeletPort: defaultKubeletPort}
 	if port := object.Status.DaemonEndpoints.KubeletEndpoint.Port; port > 0 && port <= 65535 {
@@ -50,7 +50,7 @@ func NodeOf(object *corev1.Node) Node {
 	return n
 }
 
-// silentReason says in words for users why a node does not answer. heard is its last heartbeat, zero if there was none.
+// silentReason returns a text for users why a node does not answer. heard is its last heartbeat, zero if there was none.
 func (n Node) silentReason(name string, heard, now time.Time) string {
 	when := func(t time.Time) string {
 		return fmt.Sprintf("%s (%s ago)", t.UTC().Format(time.RFC3339), now.Sub(t).Round(time.Second))

@@ -10,26 +10,27 @@ import (
 	"strings"
 )
 
-// Addresses says what Kubernetes knows of an IP address. Calls do not wait for Kubernetes; an error says that it cannot be told now.
+// Addresses looks up an IP address in what Kubernetes knows. Calls do not wait for Kubernetes; an error says that the
+// answer is not available now.
 type Addresses interface {
-	// Claims returns who claims an address as their own.
+	// Claims returns the claims of nodes to an address.
 	Claims(ctx context.Context, address netip.Addr) ([]Claim, error)
 	// Endpoints returns the TCP endpoints behind a port of a ClusterIP, with the target port of each; service is "" if no Service has
 	// that address.
 	Endpoints(ctx context.Context, to netip.AddrPort) (service string, endpoints []Endpoint, err error)
 }
 
-// ClaimKind is what makes an address a node's.
+// ClaimKind is the reason why an address belongs to a node.
 type ClaimKind string
 
-// The kinds of claims. Ranges are allocated by Kubernetes; what pods and hosts claim is what their node reports, true or not.
+// The kinds of claims. Kubernetes allocates ranges; the addresses of pods and hosts are reported by their node, and may be false.
 const (
 	ClaimRange ClaimKind = "podCIDR" // the Node's podCIDR contains the address
 	ClaimPod   ClaimKind = "pod"     // a pod that runs on the node, with a network of its own, reports the address
 	ClaimHost  ClaimKind = "host"    // the Node's status names the address
 )
 
-// Claim says that an address belongs to a node.
+// Claim is the claim of a node to an address.
 type Claim struct {
 	Kind ClaimKind
 	Node string
@@ -37,19 +38,20 @@ type Claim struct {
 	Edge bool
 }
 
-// Endpoint is one of a Service.
+// Endpoint is an endpoint of a Service.
 type Endpoint struct {
-	// Node is the edge node that it is on; "" for one that is not on an edge node.
+	// Node is the edge node that it is on; "" if it is not on an edge node.
 	Node    string
 	Address netip.AddrPort
 	Ready   bool
 }
 
-// routeByClaims decides which edge node an address is reached through; "" means that it is dialled from here. An error is a *refusal.
-// trusted says that the operator lets gateways say themselves which addresses they have, as this is one of gateway.trustedNetworks.
+// routeByClaims returns the edge node through which an address is reached; "" means that it is dialled directly. An
+// error is a *refusal. trusted says that the operator accepts the gateways' own reports for this address, as it is in
+// one of gateway.trustedNetworks.
 //
-// A gateway may be stolen, and report any address. Its report alone therefore moves nothing: it neither draws an address of
-// somebody else to itself nor takes it from them.
+// A gateway may be stolen, and report any address. Its report alone therefore changes no route: it can neither attract
+// the address of another node or host nor take it away from its holder.
 func routeByClaims(address netip.Addr, claims []Claim, trusted bool) (node string, err error) {
 	if len(claimingNodes(claims, ClaimHost, false)) > 0 {
 		return "", nil // a host of the cloud
@@ -96,12 +98,12 @@ func uniqueNames(lists ...[]string) []string {
 	return slices.Compact(all)
 }
 
-// addressConflict refuses an address that more than one node has.
+// addressConflict returns the refusal for an address that more than one node has.
 func addressConflict(address netip.Addr, why string, nodes []string) *refusal {
 	return &refusal{label: refusedConflict, text: fmt.Sprintf("address %s is not unique: "+why, address, listNames(nodes))}
 }
 
-// listNames names a few nodes.
+// listNames formats the first few names.
 func listNames(nodes []string) string {
 	const shown = 4
 	if len(nodes) > shown {
@@ -110,9 +112,9 @@ func listNames(nodes []string) string {
 	return strings.Join(nodes, ", ")
 }
 
-// routeByEndpoints decides which endpoints of a Service are reached through tunnels: those that are returned, the first few that are ready
-// and on a connected node; none means that the Service is dialled from here. An error is a *refusal. The node of an endpoint is
-// Kubernetes' word, so its address need not be unique.
+// routeByEndpoints returns the endpoints of a Service that are reached through tunnels: the first few that are ready
+// and on a connected node. None means that the Service is dialled directly. An error is a *refusal. Kubernetes itself
+// states the node of an endpoint, so its address need not be unique.
 func routeByEndpoints(service string, endpoints []Endpoint, connected func(node string) bool) ([]Endpoint, error) {
 	if slices.ContainsFunc(endpoints, func(e Endpoint) bool { return e.Node == "" }) {
 		return nil, nil
@@ -139,7 +141,8 @@ func routeByEndpoints(service string, endpoints []Endpoint, connected func(node 
 	return nil, &refusal{label: refusedSilent, text: fmt.Sprintf("Service %s has no ready endpoint; all its endpoints are on gateways", service)}
 }
 
-// maxEndpointTries bounds how many endpoints of a Service are tried for one connection: a silent node costs 2.5 s, and webhooks have 10 s.
+// maxEndpointTries bounds the endpoints of a Service that are tried for one connection: a silent node costs 2.5 s, and
+// webhooks have 10 s.
 const maxEndpointTries = 3
 
 // dialService opens a stream to one of the endpoints.
@@ -152,7 +155,7 @@ func (g *Gateway) dialService(ctx context.Context, who string, endpoints []Endpo
 	return nil, err
 }
 
-// dialPod opens a stream to an address that a node reaches.
+// dialPod opens a stream to an address that a node can reach.
 func (g *Gateway) dialPod(ctx context.Context, who, name string, to netip.AddrPort) (net.Conn, error) {
 	node, known := g.nodes.Node(ctx, name)
 	if !known {
@@ -161,8 +164,8 @@ func (g *Gateway) dialPod(ctx context.Context, who, name string, to netip.AddrPo
 	return g.openStream(ctx, who, name, node, func(ctx context.Context) (net.Conn, error) { return g.tunnels.DialAddress(ctx, name, to) })
 }
 
-// dialAddress opens a connection to an IP address that is no tunnel address: through the node whose it is, or else (edge is false and
-// conn is nil) not at all.
+// dialAddress opens a connection to an IP address that is no tunnel address, through the node to which the address
+// belongs. If there is none, edge is false and conn is nil.
 func (g *Gateway) dialAddress(ctx context.Context, who string, to netip.AddrPort) (conn net.Conn, edge bool, err error) {
 	service, endpoints, err := g.addresses.Endpoints(ctx, to)
 	if err != nil {
@@ -192,7 +195,7 @@ func unknownAddress(to netip.AddrPort, err error) *refusal {
 	return &refusal{label: refusedSilent, text: fmt.Sprintf("whose address %s is cannot be told now: %v", to.Addr(), err)}
 }
 
-// connectedCheck tells whether a node may be dialled with hope.
+// connectedCheck returns a function that reports whether a dial of a node can succeed.
 func (g *Gateway) connectedCheck(ctx context.Context) func(node string) bool {
 	return func(name string) bool {
 		node, known := g.nodes.Node(ctx, name)

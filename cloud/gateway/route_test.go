@@ -38,7 +38,7 @@ func (w *gatewayFixture) DialAddress(ctx context.Context, node string, to netip.
 	return w.dialServer(ctx, tunnel.Addr{Node: node, Address: to.Addr(), Port: to.Port()})
 }
 
-// parseClaim writes a claim in short: "range edge-1". Nodes whose name begins with "edge" are gateways.
+// parseClaim parses a claim in short form: "range edge-1". Nodes whose name begins with "edge" are gateways.
 func parseClaim(text string) gateway.Claim {
 	kind, node, _ := strings.Cut(text, " ")
 	kinds := map[string]gateway.ClaimKind{"range": gateway.ClaimRange, "pod": gateway.ClaimPod, "host": gateway.ClaimHost}
@@ -49,7 +49,7 @@ func TestRouteByClaims(t *testing.T) {
 	for name, tt := range map[string]struct {
 		claims  []string
 		trusted bool
-		node    string // "" is dialled from cloudcore
+		node    string // "" is dialled directly from cloudcore
 		refused string
 	}{
 		"nobody's":                               {nil, false, "", ""},
@@ -57,7 +57,7 @@ func TestRouteByClaims(t *testing.T) {
 		"a pod that the cloud does not know yet": {[]string{"range edge-1"}, false, "edge-1", ""},
 		"a pod of the cloud":                     {[]string{"range cloud-1", "pod cloud-1"}, false, "", ""},
 
-		// A gateway that lies gets nothing and takes nothing away.
+		// False reports of a gateway neither attract addresses nor take them away.
 		"lie: another gateway's pod":              {[]string{"range edge-1", "pod edge-1", "pod edge-2"}, false, "edge-1", ""},
 		"lie: another gateway's range, no pod":    {[]string{"range edge-1", "pod edge-2"}, false, "edge-1", ""},
 		"lie: another gateway's pod is its host":  {[]string{"range edge-1", "pod edge-1", "host edge-2"}, false, "edge-1", ""},
@@ -71,7 +71,7 @@ func TestRouteByClaims(t *testing.T) {
 		"lie: a host of the cloud, trusted":       {[]string{"host cloud-1", "host edge-2"}, true, "", ""},
 		"lie: another's podCIDR, trusted network": {[]string{"range edge-1", "pod edge-2"}, true, "edge-1", ""},
 
-		// Where Kubernetes itself gave an address twice.
+		// Kubernetes itself has assigned an address twice.
 		"two gateways' ranges": {[]string{"range edge-2", "range edge-1", "pod edge-1"}, false, "", "the podCIDRs of Nodes edge-1, edge-2 overlap; give each Node a podCIDR of its own"},
 		"a gateway's range in the cloud's": {
 			[]string{"range edge-1", "range cloud-1"}, false, "", "the podCIDRs of Nodes edge-1, cloud-1 overlap",
@@ -82,7 +82,7 @@ func TestRouteByClaims(t *testing.T) {
 		"a host of the cloud in a gateway's range":    {[]string{"range edge-1", "pod edge-1", "host cloud-1"}, false, "", ""},
 		"a gateway's pod and a lie in cloud's ranges": {[]string{"range edge-1", "range cloud-1", "pod edge-2"}, false, "", "edge-1, cloud-1"},
 
-		// Networks whose addresses gateways give themselves.
+		// Trusted networks, in which gateways report their own addresses.
 		"trusted: a pod":                     {[]string{"pod edge-1"}, true, "edge-1", ""},
 		"trusted: two pods of one gateway":   {[]string{"pod edge-1", "pod edge-1"}, true, "edge-1", ""},
 		"trusted: a host":                    {[]string{"host edge-1"}, true, "edge-1", ""},
@@ -152,7 +152,7 @@ func TestRouteByEndpoints(t *testing.T) {
 	}
 }
 
-// newPodFixture is a gateway in front of two edge nodes, each with a pod that greets with its name, and a Service of both.
+// newPodFixture creates a gateway in front of two edge nodes, each with a pod that greets with its name, and a Service of both.
 func newPodFixture(t *testing.T, cfg gateway.Config) (*gatewayFixture, string) {
 	t.Helper()
 	w, _, _ := newSocketFixture(t)
@@ -180,7 +180,7 @@ func TestGateway_DialsPodsOfGateways(t *testing.T) {
 		"10.244.1.7:80":           "edge-1 ",
 		"[::ffff:10.244.1.7]:80":  "edge-1 ",
 		"10.96.0.9:443":           "edge-2 ",
-		outside:                   "outside ", // though edge-2 says that it is one of its pods
+		outside:                   "outside ", // although edge-2 reports it as one of its pods
 		"localhost" + outside[9:]: "outside ",
 	} {
 		conn := dialUnix(t, socket)

@@ -21,16 +21,18 @@ import (
 )
 
 const (
-	// followers is how many logs are followed at once, of logNodes nodes; each has chunk bytes that nobody reads for a while.
+	// followers is how many logs are followed concurrently, of logNodes nodes; each has a chunk that is not read for a while.
 	followers, logNodes = 1000, 10
 	logChunk            = 10 << 10
-	// maxHeapLeft is what of the heap may stay when all have gone: buffers of the hub and the leafs, which are in this process, too.
+	// maxHeapLeft is how much of the heap may stay when all followers have gone: buffers of the hub and the leafs,
+	// which are in this process, too.
 	maxHeapLeft = 16 << 20
-	// maxPerLog is what one unread log may cost, with the caller's own end, the node's and what lies between them in this process.
+	// maxPerLog is how much memory one unread log may take, including the caller's own end, the node's and everything
+	// between them in this process.
 	maxPerLog = 128 << 10
 )
 
-// realTunnels are gateway.Tunnels as in cloudcore.
+// realTunnels implements gateway.Tunnels as in cloudcore.
 type realTunnels struct{ *tunnel.Dialer }
 
 func (r realTunnels) Dial(ctx context.Context, node string, port uint16) (net.Conn, error) {
@@ -49,7 +51,7 @@ func (r realTunnels) DialAddress(ctx context.Context, node string, to netip.Addr
 	return conn, nil
 }
 
-// serveLogs writes a chunk to whoever comes, and another each time it is asked, until the reader goes.
+// serveLogs writes a chunk to each connection, and another for each request, until the reader closes it.
 func serveLogs(l *tunnel.Listener) error {
 	var g errgroup.Group
 	for {
@@ -72,7 +74,7 @@ func serveLogs(l *tunnel.Listener) error {
 	}
 }
 
-// newLogFixture is a gateway in front of real tunnels to nodes that write logs.
+// newLogFixture creates a gateway in front of real tunnels to nodes that write logs.
 func newLogFixture(t *testing.T) (socket string) {
 	t.Helper()
 	log := zaptest.NewLogger(t, zaptest.Level(zap.WarnLevel))
@@ -116,13 +118,13 @@ func newLogFixture(t *testing.T) (socket string) {
 	return socket
 }
 
-// TestGateway_FollowedLogsFreeTheirMemory: memory is bounded while nobody reads, and back when all have gone.
+// TestGateway_FollowedLogsFreeTheirMemory: memory is bounded while the logs are not read, and freed when all followers have gone.
 func TestGateway_FollowedLogsFreeTheirMemory(t *testing.T) {
 	socket := newLogFixture(t)
 	open := func(i int) (net.Conn, io.Reader) {
 		conn := dialUnix(t, socket)
 		r, refused := requestConnect(t, conn, fmt.Sprintf("edge-%d:10250", i%logNodes))
-		for begun := time.Now(); refused != "" && time.Since(begun) < time.Minute; { // until the hub has told that the node listens
+		for begun := time.Now(); refused != "" && time.Since(begun) < time.Minute; { // until the hub has announced the node's subscription
 			conn = dialUnix(t, socket)
 			r, refused = requestConnect(t, conn, fmt.Sprintf("edge-%d:10250", i%logNodes))
 		}
@@ -131,7 +133,7 @@ func TestGateway_FollowedLogsFreeTheirMemory(t *testing.T) {
 		}
 		return conn, r
 	}
-	for i := range logNodes { // what the first stream of a node leaves behind is no stream's
+	for i := range logNodes { // what the first stream of a node leaves behind does not count for a stream
 		conn, _ := open(i)
 		_ = conn.Close()
 	}

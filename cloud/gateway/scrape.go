@@ -18,15 +18,16 @@ import (
 )
 
 const (
-	// scrapeTimeout bounds one request; Prometheus gives up after 10 s unless told otherwise.
+	// scrapeTimeout bounds one request; Prometheus gives up after 10 s by default.
 	scrapeTimeout = 30 * time.Second
-	// maxScrapeBytes bounds what is read of a node's answer: a kubelet with 110 pods has 3 MB of cAdvisor metrics.
+	// maxScrapeBytes bounds the bytes that are read of a node's answer: a kubelet with 110 pods has 3 MB of cAdvisor metrics.
 	maxScrapeBytes = 64 << 20
-	// scrapeIdleTimeout keeps the connection of a node for the next scrape of its other paths.
+	// scrapeIdleTimeout keeps the connection to a node open for the next scrape of its other paths.
 	scrapeIdleTimeout = 20 * time.Second
 )
 
-// scrapePaths are all that can be read of a kubelet, with the subresource of nodes that the kubelet, too, asks the right for.
+// scrapePaths returns all paths of a kubelet that can be read, each with the subresource of nodes for which the kubelet
+// also requires the right.
 func scrapePaths() map[string]string {
 	return map[string]string{
 		"metrics": "metrics", "metrics/cadvisor": "metrics", "metrics/probes": "metrics", "metrics/resource": "metrics",
@@ -34,12 +35,12 @@ func scrapePaths() map[string]string {
 	}
 }
 
-// scrapeHandler serves /nodes/NODE/kubelet/PATH and /nodes/NODE/edgecore/metrics. idle closes the connections that are kept.
+// scrapeHandler serves /nodes/NODE/kubelet/PATH and /nodes/NODE/edgecore/metrics. idle closes the connections that are kept open.
 func (g *Gateway) scrapeHandler() (handler http.Handler, idle func()) {
 	transport := &http.Transport{
 		DialContext:        g.dialScrape,
 		DialTLSContext:     g.dialScrapeTLS,
-		DisableCompression: true, // it is between the two ends
+		DisableCompression: true, // compression is negotiated end to end
 		IdleConnTimeout:    scrapeIdleTimeout, ResponseHeaderTimeout: scrapeTimeout, MaxConnsPerHost: 4,
 		MaxResponseHeaderBytes: maxHeader,
 	}
@@ -59,7 +60,7 @@ func (g *Gateway) scrapeHandler() (handler http.Handler, idle func()) {
 	return mux, transport.CloseIdleConnections
 }
 
-// serveScrape judges a request and passes it on to the node without what it shows of its sender.
+// serveScrape authorizes a request and forwards it to the node without the sender's credentials.
 func (g *Gateway) serveScrape(w http.ResponseWriter, r *http.Request, transport http.RoundTripper, subresource string, url func(Node) string) {
 	name := r.PathValue("node")
 	user, err := g.authorize(r, name, subresource)
@@ -96,7 +97,7 @@ func (g *Gateway) serveScrape(w http.ResponseWriter, r *http.Request, transport 
 		return
 	}
 	defer func() { _ = reply.Body.Close() }()
-	if reply.StatusCode != http.StatusOK { // a redirect, for one, would lead Prometheus elsewhere
+	if reply.StatusCode != http.StatusOK { // a redirect, for example, would lead Prometheus elsewhere
 		g.refuseScrape(w, user, r, http.StatusBadGateway, fmt.Errorf("node %s answers %d", name, reply.StatusCode))
 		return
 	}
@@ -116,7 +117,7 @@ func (g *Gateway) refuseScrape(w http.ResponseWriter, user string, r *http.Reque
 	http.Error(w, why.Error(), status)
 }
 
-// dialScrape is the transport's way to a node.
+// dialScrape is the transport's dial function to a node.
 func (g *Gateway) dialScrape(ctx context.Context, _, target string) (net.Conn, error) {
 	host, portText, err := net.SplitHostPort(target)
 	if err != nil {
@@ -133,7 +134,7 @@ func (g *Gateway) dialScrape(ctx context.Context, _, target string) (net.Conn, e
 	return g.dialPort(ctx, "scrape", host, node, uint16(port))
 }
 
-// dialScrapeTLS makes sure that it is that node's kubelet which answers.
+// dialScrapeTLS verifies that the answering kubelet is that node's.
 func (g *Gateway) dialScrapeTLS(ctx context.Context, network, target string) (net.Conn, error) {
 	raw, err := g.dialScrape(ctx, network, target)
 	if err != nil {
@@ -141,7 +142,7 @@ func (g *Gateway) dialScrapeTLS(ctx context.Context, network, target string) (ne
 	}
 	conn, err := g.handshakeTLS(ctx, raw, target)
 	if err != nil {
-		_ = raw.Close() // given up
+		_ = raw.Close() // abandoned
 		return nil, err
 	}
 	return conn, nil

@@ -19,7 +19,7 @@ import (
 	"github.com/frond-edge/frond/internal/devcluster/pki"
 )
 
-// newTLSFiles makes the files of an address with TLS, and says how a caller with a certificate dials it.
+// newTLSFiles creates the files of a TLS listener, and returns the configuration of a caller with a certificate.
 func newTLSFiles(t *testing.T) (cfg gateway.Config, ca *pki.Authority, caller *tls.Config) {
 	t.Helper()
 	ca, err := pki.NewAuthority(t.TempDir(), "ca")
@@ -64,7 +64,7 @@ func loadPool(t *testing.T, ca *pki.Authority) *x509.CertPool {
 	return pool
 }
 
-// freeAddress finds an address on loopback that nobody listens on.
+// freeAddress returns a loopback address without a listener.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -114,7 +114,7 @@ func TestGateway_AddressNeedsCertificate(t *testing.T) {
 			t.Fatal(err)
 		}
 		checkEcho(t, conn, conn, "hello")
-		_ = conn.Close() // all was said
+		_ = conn.Close() // everything was sent
 	}
 	_, other, strange := newTLSFiles(t)
 	for name, change := range map[string]func(*tls.Config){
@@ -137,7 +137,7 @@ func TestGateway_AddressNeedsCertificate(t *testing.T) {
 	}
 }
 
-// startKubelet is a server with a certificate for a name, which answers with what it was asked.
+// startKubelet starts a server with a certificate for a name, which answers with the request that it received.
 func startKubelet(t *testing.T, ca *pki.Authority, name string, clients *x509.CertPool) string {
 	t.Helper()
 	mux := http.NewServeMux()
@@ -164,7 +164,7 @@ func startKubelet(t *testing.T, ca *pki.Authority, name string, clients *x509.Ce
 	return server.Listener.Addr().String()
 }
 
-// testAuthorizer knows one token, which may get metrics but no stats of edge-3.
+// testAuthorizer accepts one token, which may get metrics but no stats of edge-3.
 func testAuthorizer(r *http.Request, node, subresource string) (string, error) {
 	switch {
 	case r.Header.Get("Authorization") != "Bearer good":
@@ -190,7 +190,7 @@ func TestScrape_RightNodeForTheRightUser(t *testing.T) {
 		},
 	}
 	startGateway(t, cfg, w, testAuthorizer)
-	transport := &http.Transport{TLSClientConfig: caller} // it asks for gzip and unpacks it
+	transport := &http.Transport{TLSClientConfig: caller} // it requests gzip and unpacks it
 	t.Cleanup(transport.CloseIdleConnections)
 	get := func(path, token string) (int, string, http.Header) {
 		t.Helper()

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// BlockedReason says in words for users why a node may not be connected now; "" if it may, or if nobody has said that it may not: a node of
-// which this replica has no record may be one that it has not read yet.
+// BlockedReason returns a text for users why a node may not be connected now; "" if it may, or if nothing is known
+// against it: a node without a record here may be one whose record this replica has not read yet.
 func (r *Records) BlockedReason(node string, now time.Time) string {
 	record := r.Lookup(node)
 	if record == nil {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// TestRecords_BlockedReason: what a user of kubectl is told of a node that may not be connected, and nothing where it may, or where nobody
-// knows.
+// TestRecords_BlockedReason: the text that a user of kubectl gets about a node that may not be connected; no text if it
+// may, or if nothing is known.
 func TestRecords_BlockedReason(t *testing.T) {
 	now := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 	r := NewRecords(nil, func(_, _ *Record) {})

@@ -18,32 +18,33 @@ import (
 )
 
 const (
-	// calloutSubject and calloutAudience are the hub's own.
+	// calloutSubject and calloutAudience are defined by the hub.
 	calloutSubject  = "$SYS.REQ.USER.AUTH"
 	calloutAudience = "nats-authorization-request"
-	// calloutGroup is the queue group of all cloudcores: one of them answers.
+	// calloutGroup is the queue group of all cloudcores: one of them answers each request.
 	calloutGroup = "cloudcore"
-	// calloutQueueSize holds questions that wait. One takes about 1 ms of a core (BenchmarkAnswer), so these are more than the hub
-	// waits for; what it has given up is dropped.
+	// calloutQueueSize bounds the waiting requests. One takes about 1 ms of a core (BenchmarkAnswer), so this is more
+	// than the hub waits for; requests that the hub has given up are dropped.
 	calloutQueueSize = 1 << 13
-	// maxRequest bounds what is read: a question repeats the CONNECT, which the hub takes up to 4 KiB.
+	// maxRequest bounds the size of a request: it repeats the CONNECT, which the hub accepts up to 4 KiB.
 	maxRequest = 64 << 10
-	// leafKind is what the hub calls a leaf in a question.
+	// leafKind is the hub's name of a leaf connection in a request.
 	leafKind = "Leafnode"
 )
 
-// TokenLookup looks up a bootstrap token by its id, in memory; nil is that there is none. Without ready nobody knows yet.
+// TokenLookup looks up a bootstrap token by its id, in memory; nil if there is none. ready is false while the tokens
+// are not read yet.
 type TokenLookup func(ctx context.Context, id string) (token *identity.Token, ready bool)
 
-// Policy is what may be chosen.
+// Policy contains the configurable parameters.
 type Policy struct {
 	// Cells is the number of cells of the hub.
 	Cells int
-	// KeyLifetime is how long a key is enough; RenewWindow how long after that it may be renewed, 0 not at all.
+	// KeyLifetime is how long a key is valid; RenewWindow is how long after that it may be renewed, 0 not at all.
 	KeyLifetime, RenewWindow time.Duration
 }
 
-// Callout answers the hub. Make it with NewCallout, run it with Start.
+// Callout answers the hub's auth callout. Make it with NewCallout, run it with Start.
 type Callout struct {
 	nc        *nats.Conn
 	issuer    nkeys.KeyPair
@@ -59,8 +60,8 @@ type Callout struct {
 	log       *zap.Logger
 }
 
-// NewCallout makes who answers. nc belongs to the hub's account of the callout, and issuer is the key that the hub believes.
-// seen hears that a node's newest key was seen on a link while the one before it still counts; it must not block.
+// NewCallout creates a Callout. nc belongs to the hub's account of the callout, and issuer is the key that the hub
+// trusts. seen is called when a link uses a node's newest key while the previous one is still valid; it must not block.
 func NewCallout(nc *nats.Conn, issuer nkeys.KeyPair, policy Policy, records *Records, tokens TokenLookup, links *Links,
 	seen func(node, key string), metrics *Metrics, log *zap.Logger,
 ) (*Callout, error) {
@@ -74,8 +75,8 @@ func NewCallout(nc *nats.Conn, issuer nkeys.KeyPair, policy Policy, records *Rec
 	}, nil
 }
 
-// Start answers from when all records are read until ctx ends, and then returns nil. A hub that gets no answer, because no
-// cloudcore is there, refuses, and the gateway dials again: so nobody has to be told that one is back.
+// Start answers from when all records are read until ctx ends, and then returns nil. If no cloudcore answers, the hub
+// refuses the link, and the gateway dials again: a returning cloudcore therefore needs no announcement.
 func (c *Callout) Start(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -87,7 +88,7 @@ func (c *Callout) Start(ctx context.Context) error {
 		select {
 		case incoming <- queuedRequest{msg, time.Now()}:
 		default:
-			c.metrics.countAnswer("late") // the hub will have given up long before its turn
+			c.metrics.countAnswer("late") // the hub will have given up long before this request is processed
 		}
 	})
 	if err != nil {
@@ -111,13 +112,13 @@ func (c *Callout) Start(ctx context.Context) error {
 	return g.Wait()
 }
 
-// queuedRequest is a question and when it came.
+// queuedRequest is a request and when it arrived.
 type queuedRequest struct {
 	*nats.Msg
 	receivedAt time.Time
 }
 
-// attempt is what is known of a link that wants in.
+// attempt is what is known of a link that requests admission.
 type attempt struct {
 	claims     *jwt.AuthorizationRequestClaims
 	credential identity.Credential
@@ -142,7 +143,7 @@ func (c *Callout) serveRequest(ctx context.Context, msg queuedRequest) {
 		return
 	}
 	if isLate(a.claims, began.Sub(msg.receivedAt)) {
-		c.metrics.countAnswer("late") // the hub has refused it
+		c.metrics.countAnswer("late") // the hub has refused it already
 		return
 	}
 	where := placeRefused
@@ -162,13 +163,13 @@ func (c *Callout) serveRequest(ctx context.Context, msg queuedRequest) {
 	c.metrics.observeAnswer(where, time.Since(began))
 }
 
-// isLate says that the hub no longer waits for the answer to a question that was here for so long. The hub's clock is not compared
-// with this machine's.
+// isLate reports whether the hub no longer waits for the answer to a request that has been here for a time. The hub's
+// clock is not compared with this machine's.
 func isLate(question *jwt.AuthorizationRequestClaims, here time.Duration) bool {
 	return question.Expires != 0 && here > time.Duration(question.Expires-question.IssuedAt)*time.Second
 }
 
-// parseRequest takes a question apart, and proves that its key has signed. What comes with a nil question is no question.
+// parseRequest parses a request and verifies that the sender holds its key. A nil claims pointer means that the message is no request.
 func (c *Callout) parseRequest(data []byte) (attempt, Reason) {
 	if len(data) > maxRequest {
 		return attempt{}, ReasonGarbage
@@ -195,7 +196,7 @@ func (c *Callout) parseRequest(data []byte) (attempt, Reason) {
 	if question.ConnectOptions.Name != who.Node {
 		return a, ReasonServerName
 	}
-	// The hub does not look at the signature when it asks.
+	// The hub does not verify the signature before it asks.
 	nonce := question.ClientInformation.Nonce
 	if nonce == "" || !verifySignature(who.Key, []byte(nonce), signature) {
 		return a, ReasonSignature
@@ -203,13 +204,13 @@ func (c *Callout) parseRequest(data []byte) (attempt, Reason) {
 	return a, ""
 }
 
-// evaluateAttempt asks the records.
+// evaluateAttempt decides on an attempt from the records.
 func (c *Callout) evaluateAttempt(ctx context.Context, a attempt, now time.Time) (placement, Reason) {
 	in := decisionInput{tokensReady: true, now: now, credential: a.credential, record: c.records.Lookup(a.credential.Node), revoked: c.records.IsRevoked(a.credential.Key)}
 	from := a.claims.ClientInformation.Host
 	id, secret, isToken := identity.SplitToken(a.credential.Token)
 	if !isToken {
-		id = "" // a stranger's text is no key of a map
+		id = "" // an unverified text must not become a key of a map
 	}
 	if a.credential.Token != "" {
 		if in.locked = !c.throttle.allow(from, id); !in.locked && isToken {
@@ -227,7 +228,7 @@ func (c *Callout) evaluateAttempt(ctx context.Context, a attempt, now time.Time)
 	return where, reason
 }
 
-// sendAnswer tells the hub, and before that the other replicas whose link it is.
+// sendAnswer sends the answer to the hub, and before that announces the link's node to the other replicas.
 func (c *Callout) sendAnswer(msg *nats.Msg, a attempt, where placement, reason Reason) error {
 	response := jwt.NewAuthorizationResponseClaims(a.claims.UserNkey)
 	response.Audience = a.claims.Server.ID
@@ -254,7 +255,7 @@ func (c *Callout) sendAnswer(msg *nats.Msg, a attempt, where placement, reason R
 		}
 		response.Jwt = user
 	default:
-		response.Error = string(reason) // the hub logs it; the leaf hears only that it is refused
+		response.Error = string(reason) // the hub logs it; the leaf learns only that it is refused
 	}
 	text, err := response.Encode(c.issuer)
 	if err != nil {
@@ -263,7 +264,7 @@ func (c *Callout) sendAnswer(msg *nats.Msg, a attempt, where placement, reason R
 	return msg.Respond([]byte(text))
 }
 
-// signUser makes the user that a link becomes. It has no expiry: a link outlives a renewal of its key.
+// signUser creates the signed user of a link. It has no expiry: a link outlives a renewal of its key.
 func (c *Callout) signUser(nkey, name, account string, publish, subscribe []string) (string, error) {
 	user := jwt.NewUserClaims(nkey)
 	user.Name = name
@@ -278,7 +279,7 @@ func (c *Callout) signUser(nkey, name, account string, publish, subscribe []stri
 	return text, nil
 }
 
-// sanitizeText makes what a stranger says fit for a log.
+// sanitizeText makes unverified text safe for a log.
 func sanitizeText(s string) string {
 	const most = 64
 	if len(s) > most {

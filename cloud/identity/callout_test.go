@@ -16,7 +16,7 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// BenchmarkRecords says what a node costs in memory when there are 100,000.
+// BenchmarkRecords measures the memory of a node's record when there are 100,000.
 func BenchmarkRecords(b *testing.B) {
 	const nodes = 100_000
 	heap := func() float64 {
@@ -41,7 +41,7 @@ func BenchmarkRecords(b *testing.B) {
 	}
 }
 
-// newAuthRequest is one of the hub about a leaf of this key.
+// newAuthRequest returns a request of the hub about a leaf with this key.
 func newAuthRequest(tb testing.TB, hub, key nkeys.KeyPair, issuer string, change func(*jwt.AuthorizationRequestClaims)) string {
 	tb.Helper()
 	const nonce = "abcdefghijklmnopqrstuv"
@@ -86,7 +86,7 @@ func newKeyPair(tb testing.TB, kind nkeys.PrefixByte) nkeys.KeyPair {
 	return made
 }
 
-// newTestCallout is a Callout that knows one node, without a hub.
+// newTestCallout creates a Callout that knows one node, without a hub.
 func newTestCallout(tb testing.TB, issuer nkeys.KeyPair) *Callout {
 	tb.Helper()
 	records := NewRecords(nil, func(_, _ *Record) {})
@@ -97,7 +97,7 @@ func newTestCallout(tb testing.TB, issuer nkeys.KeyPair) *Callout {
 	return c
 }
 
-// BenchmarkAnswer is what one core does for a link that is let in: it proves two signatures and makes two.
+// BenchmarkAnswer measures what one core does to admit a link: it verifies two signatures and makes two.
 func BenchmarkAnswer(b *testing.B) {
 	issuer, hub, key := newKeyPair(b, nkeys.PrefixByteAccount), newKeyPair(b, nkeys.PrefixByteServer), newKeyPair(b, nkeys.PrefixByteUser)
 	c := newTestCallout(b, issuer)

@@ -9,41 +9,41 @@ import (
 	"github.com/frond-edge/frond/api/identity"
 )
 
-// Reason is why somebody stays out, as a label of metrics and in the log.
+// Reason is why a link or request is refused, as a label of metrics and in the log.
 type Reason string
 
-// The reasons. The first ones are found before anything is asked of the records.
+// The reasons. The first ones are found without the records.
 const (
-	ReasonGarbage      Reason = "garbage"         // not a question of the hub, or a credential that cannot be read
+	ReasonGarbage      Reason = "garbage"         // not a request of the hub, or a credential that cannot be decoded
 	ReasonConnection   Reason = "connection-type" // not a leaf
 	ReasonNoCredential Reason = "no-credential"
 	ReasonSignature    Reason = "signature" // the key did not sign the server's nonce
-	ReasonNodeName     Reason = "node-name" // not what a Node can be called
-	// ReasonServerName: the leaf calls itself other than its node. The hub closes the older of two links of one name.
+	ReasonNodeName     Reason = "node-name" // not a valid name of a Node
+	// ReasonServerName: the leaf's server name is not its node's name. The hub closes the older of two links with one name.
 	ReasonServerName Reason = "server-name"
 
 	ReasonRevokedKey  Reason = "revoked-key"
 	ReasonRevokedNode Reason = "revoked-node"
 	ReasonUnknown     Reason = "unknown"     // no record of the node, and no token
 	ReasonOtherKey    Reason = "other-key"   // the node has another key
-	ReasonTaken       Reason = "taken"       // the node is there already, and the token does not name it
-	ReasonForeignKey  Reason = "foreign-key" // the key is another node
+	ReasonTaken       Reason = "taken"       // the node exists already, and the token does not name it
+	ReasonForeignKey  Reason = "foreign-key" // the key belongs to another node
 
 	ReasonTokenUnknown Reason = "token-unknown"
-	ReasonTokenWrong   Reason = "token-wrong" // the id is known, the secret is not this
+	ReasonTokenWrong   Reason = "token-wrong" // the id is known, the secret is wrong
 	ReasonTokenExpired Reason = "token-expired"
 	ReasonTokenUsed    Reason = "token-used"
-	ReasonTokenNode    Reason = "token-node" // it is for another node
+	ReasonTokenNode    Reason = "token-node" // the token is for another node
 	ReasonLocked       Reason = "locked"     // too many wrong tokens
 	ReasonNotReady     Reason = "not-ready"  // tokens are not read yet; the gateway dials again
 
 	ReasonExpired Reason = "expired" // for longer than the policy's window
-	ReasonCaller  Reason = "caller"  // asked for another key than the link's
+	ReasonCaller  Reason = "caller"  // requested for another key than the link's
 	ReasonProof   Reason = "proof"   // a signature of the request is wrong
 	ReasonSoon    Reason = "too-soon"
 )
 
-// placement is where a link is put.
+// placement is the account in which a link is placed.
 type placement string
 
 const (
@@ -52,26 +52,27 @@ const (
 	placeLobby   placement = "lobby"
 )
 
-// decisionInput is all that a decision hangs on.
+// decisionInput is everything that a decision depends on.
 type decisionInput struct {
 	now time.Time
-	// credential has proved to hold Key.
+	// credential is the sender's, who has proved to hold its Key.
 	credential identity.Credential
-	// record of the node; nil is unknown.
+	// record is the node's record; nil if there is none.
 	record *Record
 	// revoked reports whether the key is rejected permanently.
 	revoked bool
-	// token is the one that was shown, nil if there is none of that id; secret is what was said after the dot.
+	// token is the one that was presented, nil if there is none with that id; secret is the part after the dot.
 	token  *identity.Token
 	secret string
-	// tokensReady is that tokens are known here.
+	// tokensReady: the tokens have been read.
 	tokensReady bool
-	// locked says that there were too many wrong tokens to look at another.
+	// locked: there were too many wrong tokens to check another.
 	locked bool
 }
 
-// decidePlace says where a link belongs. A record's key is the node as long as it has not expired. After that it gets into the
-// lobby, always: renewal there says whether it may still renew, and if not, what to do. A token leads into the lobby, too.
+// decidePlace returns the placement of a link. A record's key authenticates as its node until it expires. After that it
+// is always admitted to the lobby: renewal there decides whether it may still renew, and if not, tells the operator
+// what to do. A token also admits to the lobby.
 func decidePlace(in decisionInput) (placement, Reason) {
 	why := keyStatus(in.record, in.credential.Key, in.revoked, in.now)
 	switch {
@@ -97,7 +98,7 @@ func decidePlace(in decisionInput) (placement, Reason) {
 	return placeLobby, ""
 }
 
-// keyStatus says why a key is not a node now; "" if it is.
+// keyStatus returns why a key does not authenticate as its node now; "" if it does.
 func keyStatus(record *Record, key string, revoked bool, now time.Time) Reason {
 	switch {
 	case revoked:
@@ -114,8 +115,8 @@ func keyStatus(record *Record, key string, revoked bool, now time.Time) Reason {
 	return ""
 }
 
-// checkToken says why a token does not let a key in as a node; "" if it does. A use that was made counts for who made it, so that
-// the answer may get lost.
+// checkToken returns why a token does not admit a key as a node; "" if it does. A recorded use remains valid for the
+// node and key that made it, so that the answer may get lost.
 func checkToken(token *identity.Token, secret, node, key string, now time.Time) Reason {
 	switch {
 	case token == nil:
@@ -132,10 +133,10 @@ func checkToken(token *identity.Token, secret, node, key string, now time.Time) 
 	return ""
 }
 
-// isTokenGuess says that a refusal is what somebody who guesses tokens gets.
+// isTokenGuess reports whether a refusal is one that guessing tokens causes.
 func isTokenGuess(reason Reason) bool {
 	return reason == ReasonTokenUnknown || reason == ReasonTokenWrong
 }
 
-// isNodeName says that a Node can be called so. Such a name is never a key, which has capitals.
+// isNodeName reports whether a text is a valid Node name. Such a name is never a key, which has capitals.
 func isNodeName(node string) bool { return len(validation.IsDNS1123Subdomain(node)) == 0 }

@@ -27,11 +27,11 @@ func TestDecidePlace(t *testing.T) {
 	}
 	revokedNode := record(func(r *Record) { r.RevokedAt, r.Key = now, "" })
 	for name, tt := range map[string]struct {
-		key     string // other than key
+		key     string // if not key
 		record  *Record
 		revoked bool
 		token   *identity.Token
-		secret  string // "" shows no token
+		secret  string // "" presents no token
 		locked  bool
 		late    bool // tokens are not read yet
 		where   placement

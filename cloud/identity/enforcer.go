@@ -17,29 +17,30 @@ import (
 )
 
 const (
-	// sweepInterval is how often all is looked at, beside each change of a record.
+	// sweepInterval is the interval between checks of all links, besides those after each change of a record.
 	sweepInterval = time.Minute
-	// recentRevocation is how long a revocation is looked at again in each round: a replica that had not heard of it may let one in.
+	// recentRevocation is how long a revocation is checked again in each round: a replica that had not received it may
+	// admit the node's link.
 	recentRevocation = 10 * time.Minute
-	// lobbyTimeout is how long a link may be in the lobby. What it may do there takes a second.
+	// lobbyTimeout is how long a link may be in the lobby. The work that it may do there takes a second.
 	lobbyTimeout = 5 * time.Minute
 )
 
-// recheckDelays are the times after a revocation when the cell is looked at once more: a link may be between the hub's question and its
-// place, and a replica may hear of the revocation later.
+// recheckDelays returns the times after a revocation when the cell is checked once more: a link may have been admitted
+// but not be registered yet, and a replica may receive the revocation later.
 func recheckDelays() []time.Duration {
 	return []time.Duration{0, time.Second, 3 * time.Second, 10 * time.Second}
 }
 
-// Notifier hears what becomes of nodes. Its methods must not block.
+// Notifier is notified of changes of a node's identity. Its methods must not block.
 type Notifier interface {
-	// Cut says that a node may not be connected any more: what goes over its links should end.
+	// CloseStreams is called when a node may no longer be connected: the streams over its links should end.
 	CloseStreams(node, why string)
-	// Revoked says that somebody has just revoked it, and that those of its links that this replica knows of are closed.
+	// NodeRevoked is called when a node was just revoked, and those of its links that this replica knows of are closed.
 	NodeRevoked(node string)
 }
 
-// Enforcer closes the links of who may not stay: each replica does, and twice is harmless.
+// Enforcer closes the links that may not stay: each replica does, and twice is harmless.
 type Enforcer struct {
 	system   systemAccount
 	policy   Policy
@@ -50,22 +51,23 @@ type Enforcer struct {
 	log      *zap.Logger
 
 	mu sync.Mutex
-	// nodeSchedule and cells to look at, and when; guarded by mu.
+	// nodeSchedule and cellSchedule are the nodes and cells to check, and when; guarded by mu.
 	nodeSchedule map[string]time.Time
 	cellSchedule map[string][]time.Time
-	// newcomerCells are cells that have newcomers, and when to look at them; guarded by mu.
+	// newcomerCells are cells that have newly admitted links, and when to check them; guarded by mu.
 	newcomerCells map[string]time.Time
-	// strictUntil says until when links of a node are closed that nobody knows; guarded by mu.
+	// strictUntil is until when unknown links of a node are closed; guarded by mu.
 	strictUntil map[string]time.Time
 	// pendingRevocations are nodes that were just revoked and whose links are not all closed yet; guarded by mu.
 	pendingRevocations map[string]bool
 
-	nodesChanged, cellsChanged chan struct{} // each holds one: something was added
+	nodesChanged, cellsChanged chan struct{} // each has a buffer of one: an entry was added
 
-	lobbySince map[linkID]time.Time // since when; of watchCells alone
+	lobbySince map[linkID]time.Time // since when; used by watchCells alone
 }
 
-// NewEnforcer makes an Enforcer. sys belongs to the hub's system account. Tell it of changes with Changed and Admitted.
+// NewEnforcer creates an Enforcer. sys belongs to the hub's system account. Report changes to it with OnRecordChanged
+// and OnAdmitted.
 func NewEnforcer(sys *nats.Conn, policy Policy, told Notifier, metrics *Metrics, log *zap.Logger) *Enforcer {
 	return &Enforcer{
 		system: systemAccount{sys}, policy: policy, notifier: told, metrics: metrics, log: log,
@@ -75,17 +77,17 @@ func NewEnforcer(sys *nats.Conn, policy Policy, told Notifier, metrics *Metrics,
 	}
 }
 
-// SetSources says where the records and links are; once, before Start.
+// SetSources sets the records and links; call it once, before Start.
 func (e *Enforcer) SetSources(records *Records, links *Links) { e.records, e.links = records, links }
 
-// OnRecordChanged is what Records calls.
+// OnRecordChanged is the callback of Records.
 func (e *Enforcer) OnRecordChanged(was, is *Record) {
 	switch {
 	case is == nil:
 		e.scheduleNode(was.Node, 0)
 		e.scheduleCell(e.accountOf(was.Node), recheckDelays())
 		return
-	case was == nil: // it begins, or this replica does: links of before may be left
+	case was == nil: // the node or this replica is new: older links may be left
 		if now := time.Now(); isSuspect(is, now) {
 			if e.isNewRevocation(is, now) {
 				e.markRevoked(is.Node)
@@ -108,8 +110,8 @@ func (e *Enforcer) OnRecordChanged(was, is *Record) {
 	}
 }
 
-// isNewRevocation says that a record that is new here is of a revocation that nobody may have been told of: of a Node that had no record, or of
-// one while this replica was about to begin.
+// isNewRevocation reports whether a record that is new here is of a revocation that may not have been reported yet: of
+// a Node that had no record, or of one while this replica was starting.
 func (e *Enforcer) isNewRevocation(is *Record, now time.Time) bool {
 	if is.RevokedAt.IsZero() {
 		return false
@@ -123,22 +125,22 @@ func (e *Enforcer) isNewRevocation(is *Record, now time.Time) bool {
 	return now.Sub(is.RevokedAt) < span
 }
 
-// markRevoked notes that a node was just revoked.
+// markRevoked records that a node was just revoked.
 func (e *Enforcer) markRevoked(node string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.pendingRevocations[node] = true
 }
 
-// IsClosing says that a node was just revoked, and that not all of its links are closed.
+// IsClosing reports whether a node was just revoked and not all of its links are closed.
 func (e *Enforcer) IsClosing(node string) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.pendingRevocations[node]
 }
 
-// markStrict asks for the links of a node to be closed that nobody knows: they may be of a key that another has replaced. Its own link is
-// known: a gateway has none but that which it asked for its key by, or one that it made with the key.
+// markStrict requests that unknown links of a node are closed: they may belong to a key that another has replaced. The
+// node's own link is known: a gateway has only the link on which it requested its key, or one that it made with the key.
 func (e *Enforcer) markStrict(node string) {
 	now := time.Now()
 	e.mu.Lock()
@@ -148,21 +150,22 @@ func (e *Enforcer) markStrict(node string) {
 	e.scheduleCell(e.accountOf(node), []time.Duration{recheckDelay})
 }
 
-// isStrict says whether the links of a node are closed now that nobody knows.
+// isStrict reports whether unknown links of a node are closed now.
 func (e *Enforcer) isStrict(node string, now time.Time) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return now.Before(e.strictUntil[node])
 }
 
-// isSuspect says that a link of the node may be one that must not stay.
+// isSuspect reports whether a link of the node may be one that must not stay.
 func isSuspect(record *Record, now time.Time) bool {
 	return record == nil || !record.RevokedAt.IsZero() || len(record.Revoked) > 0 || !now.Before(record.Expires)
 }
 
-// OnAdmitted is what Links calls. A replica that has not heard of a revocation may have let somebody in who must not stay; one that
-// has not heard of an enrolment yet is no judge, so only what is known to be revoked counts, and not before long: a link that is
-// not in its place yet cannot be closed. The replica that let it in, here, sees what it says of itself to the hub.
+// OnAdmitted is the callback of Links. A replica that has not received a revocation may have admitted a link that must
+// not stay. A replica that has not received an enrolment yet cannot decide about it. Therefore only a known revocation
+// counts here, and only after a delay: a link that is not registered yet cannot be closed. The replica that admitted
+// the link (here) checks what the link tells the hub about itself.
 func (e *Enforcer) OnAdmitted(node string, here bool) {
 	if here {
 		e.scheduleNewcomers(e.accountOf(node))
@@ -176,7 +179,7 @@ func (e *Enforcer) OnAdmitted(node string, here bool) {
 	}
 }
 
-// Why links are closed beside what a standing says.
+// The reasons for closing links, besides those of keyStatus.
 const (
 	reasonNobodyKnows Reason = "nobody-knows"
 	reasonLobby       Reason = "lobby"
@@ -184,19 +187,21 @@ const (
 )
 
 const (
-	// newcomerDelay is how long after a link a cell is looked through: it is in its place then, and all that came meanwhile cost one look.
+	// newcomerDelay is the delay between an admission and the check of its cell: by then the link is registered, and
+	// all admissions in between cost one check.
 	newcomerDelay = 5 * time.Second
 	// recheckDelay is longer than an informer usually lags.
 	recheckDelay = 2 * time.Second
 	// kickRetry is how soon a link that could not be closed is tried again.
 	kickRetry = time.Second
-	// maxParallel is how many nodes are judged, and links closed, at once: a server that does not answer costs kickTimeout.
+	// maxParallel is the number of nodes that are evaluated, and of links that are closed, concurrently: a server that
+	// does not answer costs kickTimeout.
 	maxParallel = 32
-	// strictPeriod is more than a cell may wait for its turn to be looked through.
+	// strictPeriod is longer than a cell may wait for its check.
 	strictPeriod = time.Minute
 )
 
-// accountOf is the cell of a node.
+// accountOf returns the cell of a node.
 func (e *Enforcer) accountOf(node string) string { return streams.CellAccount(node, e.policy.Cells) }
 
 // Start enforces until ctx ends, and then returns nil.
@@ -217,7 +222,7 @@ func (e *Enforcer) Start(ctx context.Context) error {
 	return g.Wait()
 }
 
-// forgetEnded forgets a link that is over, so that it is neither closed again nor in the way of one that stands.
+// forgetEnded removes a link that has ended, so that it is not closed again and does not take the place of a live one.
 func (e *Enforcer) forgetEnded(data []byte) {
 	var c disconnectEvent
 	if err := json.Unmarshal(data, &c); err == nil && isNodeName(c.Client.Name) {
@@ -225,7 +230,7 @@ func (e *Enforcer) forgetEnded(data []byte) {
 	}
 }
 
-// watchNodes closes the links that are known to be of a node, which takes a round trip.
+// watchNodes closes the known links of nodes, which takes a round trip.
 func (e *Enforcer) watchNodes(ctx context.Context) error {
 	ticker := time.NewTicker(sweepInterval)
 	defer ticker.Stop()
@@ -245,7 +250,7 @@ func (e *Enforcer) watchNodes(ctx context.Context) error {
 	}
 }
 
-// enforceDue judges the nodes that are due, many at once, and returns when the next one is.
+// enforceDue evaluates the nodes that are due, concurrently, and returns the time until the next one is.
 func (e *Enforcer) enforceDue(ctx context.Context) (wait time.Duration) {
 	nodes, wait := e.dueNodes(time.Now())
 	var g errgroup.Group
@@ -260,9 +265,9 @@ func (e *Enforcer) enforceDue(ctx context.Context) (wait time.Duration) {
 	return wait
 }
 
-// enforceNode judges a node, and tells of its revocation once its links are closed.
+// enforceNode evaluates a node, and reports its revocation once its links are closed.
 func (e *Enforcer) enforceNode(ctx context.Context, node string) {
-	revoked := e.IsClosing(node) // before it is judged: what it is judged by says so, too
+	revoked := e.IsClosing(node) // read before the evaluation: the record that it uses then contains the revocation, too
 	over := e.evaluateNode(ctx, node, time.Now())
 	switch {
 	case !revoked:
@@ -278,7 +283,7 @@ func (e *Enforcer) enforceNode(ctx context.Context, node string) {
 	}
 }
 
-// watchCells asks the hub's servers what links there are.
+// watchCells checks the links that the hub's servers list.
 func (e *Enforcer) watchCells(ctx context.Context) error {
 	ticker := time.NewTicker(sweepInterval)
 	defer ticker.Stop()
@@ -308,7 +313,7 @@ func (e *Enforcer) watchCells(ctx context.Context) error {
 	}
 }
 
-// runRound judges every known link by memory alone, and looks again at what was revoked or has expired lately.
+// runRound evaluates every known link from memory alone, and checks again what was revoked or has expired recently.
 func (e *Enforcer) runRound(ctx context.Context) {
 	now, records := time.Now(), e.records.All()
 	e.metrics.countNodes(records, now)
@@ -324,7 +329,7 @@ func (e *Enforcer) runRound(ctx context.Context) {
 		if ctx.Err() != nil {
 			break
 		}
-		e.enforceDue(ctx) // who was revoked meanwhile does not wait for the end of the round
+		e.enforceDue(ctx) // nodes that were revoked meanwhile do not wait for the end of the round
 		g.Go(func() error {
 			e.evaluateNode(ctx, node, now)
 			return nil

@@ -41,7 +41,7 @@ var sharedCluster kubetest.Shared
 
 func TestMain(m *testing.M) { sharedCluster.Verify(m) }
 
-// testTimeout is how long a test waits for what takes a second on an idle machine.
+// testTimeout is how long a test waits for an event that takes a second on an idle machine.
 const testTimeout = time.Minute
 
 // world is a hub and a Kubernetes, without any cloudcore yet.
@@ -62,7 +62,7 @@ func newFixture(t *testing.T, servers int) *world {
 	return w
 }
 
-// newKubeFixture has no hub.
+// newKubeFixture creates a world without a hub.
 func newKubeFixture(t *testing.T) *world {
 	t.Helper()
 	c := sharedCluster.Cluster(t)
@@ -78,7 +78,7 @@ func newKubeFixture(t *testing.T) *world {
 	return w
 }
 
-// installCRD installs the kind.
+// installCRD installs the CRD.
 func (w *world) installCRD() {
 	w.Helper()
 	definitions, err := crd.Definitions()
@@ -112,7 +112,7 @@ type identityReplica struct {
 	stop      func()
 }
 
-// recordingNotifier is identity.Notifier.
+// recordingNotifier implements identity.Notifier.
 type recordingNotifier struct {
 	mu                                 sync.Mutex
 	closedStreams, revoked, violations map[string]int // guarded by mu
@@ -130,7 +130,7 @@ func (t *recordingNotifier) NodeRevoked(node string) {
 	t.revoked[node]++
 }
 
-// RecordViolation is for identity.ViolationCounter.
+// RecordViolation is the callback of identity.ViolationCounter.
 func (t *recordingNotifier) RecordViolation(node, what string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -149,7 +149,7 @@ func (t *recordingNotifier) notifiedOf(node string) (cut, revoked int) {
 	return t.closedStreams[node], t.revoked[node]
 }
 
-// newRegistrar makes one that answers no calls by itself, with records that follow Kubernetes.
+// newRegistrar creates a Registrar that is not connected to calls, with records that follow Kubernetes.
 func (w *world) newRegistrar() *identity.Registrar {
 	w.Helper()
 	records := identity.NewRecords(w.objects, func(_, _ *identity.Record) {})
@@ -192,7 +192,7 @@ func (w *world) startParts(parts ...lifecycle.Part) (stop func()) {
 	return stop
 }
 
-// startReplica starts one that is connected to a server of the hub.
+// startReplica starts a replica that is connected to a server of the hub.
 func (w *world) startReplica(name string, on int) *identityReplica {
 	w.Helper()
 	r := &identityReplica{metrics: prometheus.NewRegistry(), notifier: &recordingNotifier{closedStreams: map[string]int{}, revoked: map[string]int{}, violations: map[string]int{}}}
@@ -234,7 +234,7 @@ func (w *world) startReplica(name string, on int) *identityReplica {
 	return r
 }
 
-// lookupToken is identity.TokenLookup.
+// lookupToken is an identity.TokenLookup.
 func (w *world) lookupToken(ctx context.Context, id string) (*api.Token, bool) {
 	secret, err := w.kube.CoreV1().Secrets(api.TokenNamespace).Get(ctx, api.TokenName(id), metav1.GetOptions{})
 	if err != nil {
@@ -247,7 +247,7 @@ func (w *world) lookupToken(ctx context.Context, id string) (*api.Token, bool) {
 	return &token, true
 }
 
-// counterSum is the sum of a counter whose label has a value.
+// counterSum returns the sum of a counter over the labels with a value.
 func (r *identityReplica) counterSum(t *testing.T, name, value string) (sum float64) {
 	t.Helper()
 	families, err := r.metrics.Gather()
@@ -268,7 +268,7 @@ func (r *identityReplica) counterSum(t *testing.T, name, value string) (sum floa
 
 const tokenSecret = "0123456789abcdef"
 
-// createToken makes a bootstrap token and returns it as people see it.
+// createToken creates a bootstrap token and returns it in its text form.
 func (w *world) createToken(id string, annotations map[string]string) string {
 	w.Helper()
 	secret := &corev1.Secret{
@@ -289,7 +289,7 @@ func (w *world) createToken(id string, annotations map[string]string) string {
 	return id + "." + tokenSecret
 }
 
-// tokenUses are those that the token's Secret notes.
+// tokenUses returns the uses that the token's Secret records.
 func (w *world) tokenUses(id string) []string {
 	w.Helper()
 	token, _ := w.lookupToken(w.Context(), id)
@@ -299,19 +299,19 @@ func (w *world) tokenUses(id string) []string {
 	return token.Used
 }
 
-// testGateway is one that has made its key.
+// testGateway is a gateway that has created its key.
 type testGateway struct {
 	*world
 	node    string
 	keyPair nkeys.KeyPair
 	key     string
 	leaf    *server.Server
-	// leafName is what the leaf calls itself, if not by the node.
+	// leafName is the leaf's name, if it is not the node's.
 	leafName string
-	// claimsHub makes the leaf say that it were the hub.
+	// claimsHub makes the leaf declare itself the hub.
 	claimsHub bool
 	mu        sync.Mutex
-	// token that is shown, and the nonce of the last dial; guarded by mu.
+	// token is the one presented, and nonce that of the last dial; guarded by mu.
 	token, nonce string
 }
 
@@ -325,7 +325,7 @@ func (w *world) newGateway(node, token string) *testGateway {
 	return g
 }
 
-// sameCellGateway is another gateway of the same cell.
+// sameCellGateway returns another gateway of the same cell.
 func (g *testGateway) sameCellGateway() *testGateway {
 	g.Helper()
 	for i := 0; ; i++ {
@@ -335,7 +335,7 @@ func (g *testGateway) sameCellGateway() *testGateway {
 	}
 }
 
-// newKey makes another key, and returns the one before.
+// newKey creates another key, and returns the previous one.
 func (g *testGateway) newKey() (before nkeys.KeyPair) {
 	g.Helper()
 	pair, err := nkeys.CreateUser()
@@ -364,7 +364,7 @@ func (g *testGateway) showCredential(nonce []byte) (string, []byte, error) {
 	return "", shown, err
 }
 
-// startLeaf starts the leaf, which dials a server of the hub until it is let in, and again when it is sent away.
+// startLeaf starts the leaf, which dials a server of the hub until it is admitted, and again when it is disconnected.
 func (g *testGateway) startLeaf(on int) {
 	g.Helper()
 	ca, err := os.ReadFile(g.hub.CA)
@@ -392,7 +392,8 @@ func (g *testGateway) stopLeaf() {
 	g.leaf.WaitForShutdown()
 }
 
-// linkAccount is where the hub has put the gateway's link; "" is nowhere. It knows it by the name that the leaf gives itself.
+// linkAccount returns the account in which the hub has placed the gateway's link; "" is none. It finds the link by the
+// name that the leaf has chosen.
 func (g *testGateway) linkAccount(on int) string {
 	g.Helper()
 	z, err := g.hub.Server(on).Leafz(nil)
@@ -407,7 +408,7 @@ func (g *testGateway) linkAccount(on int) string {
 	return ""
 }
 
-// linkNumber is the id of the gateway's link; 0 is none.
+// linkNumber returns the id of the gateway's link; 0 is none.
 func (g *testGateway) linkNumber(on int) uint64 {
 	g.Helper()
 	z, err := g.hub.Server(on).Leafz(nil)
@@ -424,7 +425,7 @@ func (g *testGateway) linkNumber(on int) uint64 {
 
 func (g *testGateway) cellAccount() string { return streams.CellAccount(g.node, cellCount) }
 
-// awaitAccount waits until the link is there.
+// awaitAccount waits until the link is in an account.
 func (g *testGateway) awaitAccount(on int, want string) {
 	g.Helper()
 	kubetest.Eventually(g.T, testTimeout, func() error {
@@ -435,7 +436,7 @@ func (g *testGateway) awaitAccount(on int, want string) {
 	})
 }
 
-// callCloud asks the cloud over the link, as caller, until somebody answers.
+// callCloud sends a call over the link, as caller, until it is answered.
 func (g *testGateway) callCloud(caller, verb string, request any, reply any) {
 	g.Helper()
 	nc, err := nats.Connect("", nats.InProcessServer(g.leaf), nats.CustomInboxPrefix(streams.InboxPrefix(caller)))
@@ -455,7 +456,7 @@ func (g *testGateway) enrolRequest() api.EnrolRequest {
 	return api.EnrolRequest{Node: g.node, Key: g.key, Token: g.token, Signature: signature}
 }
 
-// renewRequest asks for the present key, with the approval of one that was before.
+// renewRequest returns a renewal for the present key, approved by an earlier one.
 func (g *testGateway) renewRequest(current nkeys.KeyPair) api.RenewRequest {
 	g.Helper()
 	proof := api.Proof(api.VerbRenew, g.node, g.key)
@@ -491,7 +492,7 @@ func (g *testGateway) editSpec(edit func(*api.NodeIdentitySpec)) {
 	})
 }
 
-// revokeNode does what `frond node revoke` does.
+// revokeNode does the same as `frond node revoke`.
 func (g *testGateway) revokeNode() {
 	g.Helper()
 	g.editSpec(func(s *api.NodeIdentitySpec) {

@@ -61,7 +61,7 @@ func TestEnrol_JoinsByTokenAndReturnsByKey(t *testing.T) {
 	g.callCloud(g.node, streams.VerbPing, empty, &empty)
 }
 
-// The hub closes the older of two links that call themselves the same.
+// The hub closes the older of two links with the same name.
 func TestCallout_ForeignServerNameIsRefused(t *testing.T) {
 	w := newFixture(t, 1)
 	r := w.startReplica("a", 0)

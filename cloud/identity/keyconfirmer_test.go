@@ -10,7 +10,7 @@ import (
 	"github.com/frond-edge/frond/internal/lifecycle"
 )
 
-// A previous key ends once its node came with the newest one, and not once it came with one that was the newest before.
+// A previous key ends once its node has connected with the newest one, and not with one that was the newest before.
 func TestKeyConfirmer_EndsPreviousKeyByNewestOnly(t *testing.T) {
 	w := newKubeFixture(t)
 	settler := identity.NewKeyConfirmer(w.objects, zaptest.NewLogger(t))
@@ -29,7 +29,7 @@ func TestKeyConfirmer_EndsPreviousKeyByNewestOnly(t *testing.T) {
 	renewed(g)
 	settler.KeySeen(g.node, before)
 	w.startParts(lifecycle.Part{Name: "settler", Start: settler.Start})
-	for range 2 { // the second one begins after all that the first one came with
+	for range 2 { // the second one starts after all that the first one had recorded
 		renewed(other)
 		settler.KeySeen(other.node, other.key)
 		waitUntil(t, func() bool { return other.readSpec().Previous == "" }, "a previous key goes on")

@@ -15,11 +15,11 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// readTimeout bounds a look at what Kubernetes itself says of a node.
+// readTimeout bounds a live read of a node's record from Kubernetes.
 const readTimeout = 5 * time.Second
 
-// verdictCache judges the keys of one node by what this replica knows, and, before it shuts anybody out for what it may only not have
-// heard of yet, by what Kubernetes says itself. It asks once at most.
+// verdictCache evaluates the keys of one node by this replica's records. Before it refuses a key only because this
+// replica may lack a newer record, it reads the record from Kubernetes. It reads once at most.
 type verdictCache struct {
 	records  *Records
 	node     string
@@ -35,7 +35,8 @@ func (e *Enforcer) newVerdictCache(ctx context.Context, node string, now time.Ti
 	})}
 }
 
-// keyStatus says why a key is not the node; "" if it is. An error is that nobody can say: then all stays as it is.
+// keyStatus returns why a key does not authenticate as the node; "" if it does. An error means that this cannot be
+// determined: then everything stays unchanged.
 func (c verdictCache) keyStatus(key func(*Record) string) (Reason, error) {
 	record := c.records.Lookup(c.node)
 	why := keyStatus(record, key(record), c.records.IsRevoked(key(record)), c.now)
@@ -47,12 +48,12 @@ func (c verdictCache) keyStatus(key func(*Record) string) (Reason, error) {
 	case err == nil:
 		return keyStatus(is, key(is), c.records.IsRevoked(key(is)) || is != nil && slices.Contains(is.Revoked, key(is)), c.now), nil
 	case why == ReasonExpired, record != nil && !record.RevokedAt.IsZero():
-		return why, nil // somebody has said so, or time
+		return why, nil // it was revoked, or has expired
 	}
 	return why, err
 }
 
-// isSuspect is the suspicion against links of the node that nobody knows.
+// isSuspect reports whether unknown links of the node are suspect.
 func (c verdictCache) isSuspect() bool {
 	record := c.records.Lookup(c.node)
 	if !isSuspect(record, c.now) {
@@ -72,7 +73,8 @@ func currentKey(record *Record) string {
 	return record.Key
 }
 
-// evaluateNode closes those known links of a node whose key is not the node any more, all at once. It says whether none of them is left.
+// evaluateNode closes those known links of a node whose key is no longer valid, concurrently. It reports whether none
+// of them is left.
 func (e *Enforcer) evaluateNode(ctx context.Context, node string, now time.Time) bool {
 	c := e.newVerdictCache(ctx, node, now)
 	var g errgroup.Group
@@ -85,7 +87,7 @@ func (e *Enforcer) evaluateNode(ctx context.Context, node string, now time.Time)
 	return g.Wait() == nil
 }
 
-// evaluateLink closes a link whose key is not its node. An error is that it may stand although it should not.
+// evaluateLink closes a link whose key is not valid for its node. An error means that it may be open although it should not be.
 func (e *Enforcer) evaluateLink(ctx context.Context, c verdictCache, h knownLink) error {
 	why, err := c.keyStatus(func(*Record) string { return h.Key })
 	switch {
@@ -98,7 +100,7 @@ func (e *Enforcer) evaluateLink(ctx context.Context, c verdictCache, h knownLink
 	return e.closeInCell(ctx, h.admission, e.accountOf(h.Node), why)
 }
 
-// closeInCell closes a link of a cell. If that fails the cell is looked through again.
+// closeInCell closes a link of a cell. If that fails, the cell is checked again.
 func (e *Enforcer) closeInCell(ctx context.Context, a admission, account string, why Reason) error {
 	err := e.closeLink(ctx, a, why)
 	if err != nil {
@@ -107,7 +109,7 @@ func (e *Enforcer) closeInCell(ctx context.Context, a admission, account string,
 	return err
 }
 
-// closeLink closes a link and forgets it.
+// closeLink closes a link and removes it from Links.
 func (e *Enforcer) closeLink(ctx context.Context, a admission, why Reason) error {
 	there, err := e.system.kickClient(ctx, a.linkID())
 	switch {
@@ -123,9 +125,9 @@ func (e *Enforcer) closeLink(ctx context.Context, a admission, why Reason) error
 	return nil
 }
 
-// evaluateCell lists the links of a cell and closes those whose holder may not be there. Of links that nobody knows, let in before
-// any replica of today began, it closes those of nodes that are suspect: who may come in is back within seconds. No leaf gets in
-// under another name than its node's.
+// evaluateCell lists the links of a cell and closes those that may not stay. Of unknown links, which were admitted
+// before any present replica began, it closes those of suspect nodes: a gateway that may connect is back within
+// seconds. No leaf is admitted under another name than its node's.
 func (e *Enforcer) evaluateCell(ctx context.Context, account string) error {
 	links, err := e.system.listLeafs(ctx, account)
 	if err != nil || len(links) == 0 {
@@ -150,14 +152,14 @@ func (e *Enforcer) evaluateCell(ctx context.Context, account string) error {
 			case e.isStrict(leaf.Name, now) || e.newVerdictCache(ctx, leaf.Name, now).isSuspect():
 				_ = e.closeInCell(ctx, unknown, account, reasonNobodyKnows)
 			}
-			return nil // what failed is logged, and the cell's turn comes again
+			return nil // a failure is logged, and the cell is checked again
 		})
 	}
 	return g.Wait()
 }
 
-// evaluateLobby closes links that have been in the lobby for long. Nobody is told whose they are, so the lobby is never judged as a cell is:
-// what cannot be closed is tried again in a minute.
+// evaluateLobby closes links that have been in the lobby for too long. The nodes of these links are not announced, so
+// the lobby is never evaluated as a cell is: a link that cannot be closed is tried again in a minute.
 func (e *Enforcer) evaluateLobby(ctx context.Context, now time.Time) error {
 	links, err := e.system.listLeafs(ctx, streams.LobbyAccount)
 	if err != nil {

@@ -24,16 +24,17 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// enforcerFixture is an Enforcer before a hub whose answers the test chooses, and a Kubernetes that may know more than the records do.
+// enforcerFixture is an Enforcer with a hub whose answers the test chooses, and a Kubernetes that may have newer
+// records than the replica.
 type enforcerFixture struct {
 	*Enforcer
 	t *testing.T
 
 	mu sync.Mutex
-	// kubeRecords is what Kubernetes says, and broken that it says nothing; guarded by mu, as all that follows.
+	// kubeRecords are the records in Kubernetes, and kubeError its error instead; guarded by mu, as all that follows.
 	kubeRecords map[string]*Record
 	kubeError   error
-	// kicksMuted is that the hub's server does not answer who closes links.
+	// kicksMuted: the hub's server does not answer requests to close links.
 	kicksMuted    bool
 	leafs         []map[string]any
 	kicked        []uint64
@@ -77,7 +78,7 @@ func (b *enforcerFixture) serveSubject(subject string, nc *nats.Conn, answer fun
 	b.t.Helper()
 	_, err := nc.Subscribe(subject, func(msg *nats.Msg) {
 		if data, err := json.Marshal(answer(msg.Data)); err == nil && string(data) != "null" {
-			_ = msg.Respond(data) // who has asked is gone
+			_ = msg.Respond(data) // the requester is gone
 		}
 	})
 	if err == nil {
@@ -125,7 +126,7 @@ func (b *enforcerFixture) getIdentity(_ context.Context, _ client.WithWatch, key
 	return nil
 }
 
-// CloseStreams is Told, and so is Revoked.
+// CloseStreams implements Notifier, as NodeRevoked does.
 func (b *enforcerFixture) CloseStreams(node, _ string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -138,7 +139,7 @@ func (b *enforcerFixture) NodeRevoked(node string) {
 	b.revoked = append(b.revoked, node)
 }
 
-// addNode has the replica know of a record, and of links 1 to n with a key.
+// addNode adds a record to the replica's memory, and links 1 to n with a key.
 func (b *enforcerFixture) addNode(record *Record, node, key string, n int) {
 	if record != nil {
 		b.OnRecordChanged(b.records.putRecord(node, record), record)
@@ -155,7 +156,7 @@ func (b *enforcerFixture) closedLinks() []uint64 {
 	return slices.Clone(b.kicked)
 }
 
-// notifiedNodes returns whose revocation was told.
+// notifiedNodes returns the nodes whose revocation was reported.
 func (b *enforcerFixture) notifiedNodes() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -190,7 +191,7 @@ func (b *enforcerFixture) waitFor(holds func() bool, what string) {
 	}
 }
 
-// A replica that has not heard of a key asks Kubernetes before it closes the key's link, and lets it be when nobody answers.
+// A replica that does not know a key reads Kubernetes before it closes the key's link, and keeps the link if there is no answer.
 func TestEnforcer_StaleReplicaKeepsValidLinks(t *testing.T) {
 	now := time.Now()
 	valid := func(key string, revoked ...string) *Record {
@@ -229,7 +230,7 @@ func TestEnforcer_StaleReplicaKeepsValidLinks(t *testing.T) {
 	}
 }
 
-// Nobody is told that a revoked node's links are closed while one of them may stand; they are closed all at once.
+// A revocation is not reported as complete while one of the node's links may be open; the links are closed concurrently.
 func TestEnforcer_NotifiesRevocationAfterLinksClosed(t *testing.T) {
 	now := time.Now()
 	gone := &Record{Node: "gw", Revoked: []string{"A"}, RevokedAt: now}
@@ -262,7 +263,7 @@ func TestEnforcer_NotifiesRevocationAfterLinksClosed(t *testing.T) {
 	}
 }
 
-// A replica that begins tells of a revocation of a moment ago, and not of one of an hour ago.
+// A replica that starts reports a revocation of a moment ago, and not one of an hour ago.
 func TestEnforcer_NotifiesRevocationDuringStart(t *testing.T) {
 	b := newEnforcerFixture(t)
 	for node, ago := range map[string]time.Duration{"just": time.Second, "long": time.Hour} {
@@ -279,7 +280,7 @@ func TestEnforcer_NotifiesRevocationDuringStart(t *testing.T) {
 	}
 }
 
-// What cannot be closed in the lobby harms nobody else there.
+// A link in the lobby that cannot be closed does not affect the others there.
 func TestEnforcer_LobbyLinksTimeOut(t *testing.T) {
 	b := newEnforcerFixture(t)
 	b.kicksMuted = true
@@ -307,7 +308,7 @@ func TestEnforcer_LobbyLinksTimeOut(t *testing.T) {
 	}
 }
 
-// The cell that has waited longest is looked through first, and a node that was just revoked before all others.
+// The cell that has waited longest is checked first, and a node that was just revoked before all others.
 func TestEnforcer_DueOrder(t *testing.T) {
 	b := newEnforcerFixture(t)
 	now := time.Now()
@@ -330,7 +331,7 @@ func TestEnforcer_DueOrder(t *testing.T) {
 	}
 }
 
-// A link that ended by itself is forgotten.
+// A link that has ended is forgotten.
 func TestEnforcer_EndedLinkIsForgotten(t *testing.T) {
 	b := newEnforcerFixture(t)
 	b.addNode(nil, "gw", "A", 2)

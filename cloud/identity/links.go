@@ -15,44 +15,44 @@ import (
 )
 
 const (
-	// admittedSubject tells every replica whose link one has let in.
+	// admittedSubject carries the announcements of admitted links to every replica.
 	admittedSubject = "frond.identity.admitted"
-	// linkQuerySubject asks them about links, with an empty list about all.
+	// linkQuerySubject carries queries about links to the other replicas; an empty list asks for all links.
 	linkQuerySubject = "frond.identity.whose"
-	// maxLinksPerNode is how many of a node's links are remembered. It has one; the others are gone, or clones.
+	// maxLinksPerNode is how many of a node's links are remembered. It has one; the others have ended, or are clones.
 	maxLinksPerNode = 8
 	// linksPerReply bounds a message: an admission has 500 bytes at most.
 	linksPerReply = 1000
-	// linkQueryWait is how long the other replicas are waited for.
+	// linkQueryWait is how long to wait for the other replicas' replies.
 	linkQueryWait = time.Second
 )
 
-// linkID is one leaf connection of the hub. Both together never come again.
+// linkID identifies a leaf connection of the hub. The pair is never reused.
 type linkID struct {
 	Server string `json:"server"`
 	CID    uint64 `json:"cid"`
 }
 
-// admission says that a link was let in, and as whom. The hub itself does not tell: what it calls a leaf is what the leaf
-// calls itself.
+// admission says that a link was admitted, and for which node. The hub itself does not know: its name for a leaf is the
+// one that the leaf chose.
 type admission struct {
 	Server string `json:"server"`
 	CID    uint64 `json:"cid"`
 	Node   string `json:"node"`
 	Key    string `json:"key"`
-	// Nonce is what the key has signed. Nobody but the server and the two ends knows it.
+	// Nonce is the text that the key has signed. Only the server and the two ends know it.
 	Nonce string `json:"nonce,omitempty"`
-	// Rekeys counts the keys that the link was carried over to; of two sayings about a link the one with more turns is newer.
+	// Rekeys counts the keys that the link was transferred to; of two admissions of a link the one with more rekeys is newer.
 	Rekeys int `json:"turn,omitempty"`
 }
 
 func (a admission) linkID() linkID { return linkID{a.Server, a.CID} }
 
-// Links remembers whose the links are. All replicas hear of each admission; one that began later asks the others. What nobody
-// knows was let in before all of them.
+// Links records which node each link belongs to. All replicas receive each admission; one that started later asks the
+// others. A link that no replica knows was admitted before all of them started.
 type Links struct {
 	nc *nats.Conn
-	// onAdmitted hears of each admission, and whether it was by this replica; it must not block.
+	// onAdmitted is called for each admission, with whether this replica made it; it must not block.
 	onAdmitted func(node string, here bool)
 	synced     chan struct{}
 	log        *zap.Logger
@@ -61,21 +61,21 @@ type Links struct {
 	byNode map[string][]knownLink // guarded by mu; the newest last
 }
 
-// knownLink is an admission and when it was heard of; zero is before.
+// knownLink is an admission and when it was received; zero for one from before.
 type knownLink struct {
 	admission
 	heardAt time.Time
 }
 
-// NewLinks makes the memory. nc belongs to the account of the callout.
+// NewLinks creates an empty Links. nc belongs to the account of the callout.
 func NewLinks(nc *nats.Conn, admitted func(node string, here bool), log *zap.Logger) *Links {
 	return &Links{nc: nc, onAdmitted: admitted, log: log, synced: make(chan struct{}), byNode: make(map[string][]knownLink)}
 }
 
-// Synced closes when the other replicas were asked for their links: before that they should not go.
+// Synced returns a channel that closes when the other replicas were asked for their links: they should not stop before that.
 func (l *Links) Synced() <-chan struct{} { return l.synced }
 
-// Start listens until ctx ends, and then returns nil.
+// Start receives admissions and answers queries until ctx ends, and then returns nil.
 func (l *Links) Start(ctx context.Context) error {
 	heard, err := l.nc.Subscribe(admittedSubject, func(msg *nats.Msg) {
 		var a admission
@@ -99,7 +99,7 @@ func (l *Links) Start(ctx context.Context) error {
 	return nil
 }
 
-// syncFromPeers asks the other replicas for all their links, once there is a connection to ask over.
+// syncFromPeers asks the other replicas for all their links, once there is a connection.
 func (l *Links) syncFromPeers(ctx context.Context) {
 	defer close(l.synced)
 	connected := l.nc.StatusChanged(nats.CONNECTED)
@@ -111,13 +111,13 @@ func (l *Links) syncFromPeers(ctx context.Context) {
 		case <-connected:
 		}
 	}
-	// What is not learned now is asked for when it matters.
+	// Links that are not learned now are queried when they are needed.
 	if _, err := l.queryPeers(ctx, []linkID{}); err != nil && ctx.Err() == nil {
 		l.log.Warn("other replicas not asked for their links", zap.Error(err))
 	}
 }
 
-// answerQuery answers another replica.
+// answerQuery answers the query of another replica.
 func (l *Links) answerQuery(msg *nats.Msg) {
 	var links []linkID
 	if err := json.Unmarshal(msg.Data, &links); err != nil {
@@ -142,7 +142,7 @@ func (l *Links) answerQuery(msg *nats.Msg) {
 	}
 }
 
-// announceLink tells all replicas, this one too.
+// announceLink announces an admission to all replicas, including this one.
 func (l *Links) announceLink(a admission) error {
 	data, err := json.Marshal(a)
 	if err != nil {
@@ -158,7 +158,7 @@ func (l *Links) recordLink(one knownLink, here bool) {
 	}
 }
 
-// storeLink says whether that was news.
+// storeLink stores an admission and reports whether it was new.
 func (l *Links) storeLink(one knownLink) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -175,8 +175,8 @@ func (l *Links) storeLink(one knownLink) bool {
 	return true
 }
 
-// rekeyLink makes a link another key's: that of its node whose signature of the link's nonce is at hand. It says whether it is known
-// as that key's now; a link that nobody knows is not.
+// rekeyLink transfers a link to another key of its node, whose signature of the link's nonce is given. It reports
+// whether the link is recorded for that key now; an unknown link is not.
 func (l *Links) rekeyLink(node, key, nonce string, signature []byte) bool {
 	if nonce == "" || !verifySignature(key, []byte(nonce), signature) {
 		return false
@@ -212,7 +212,7 @@ func (l *Links) allLinks() (every []admission) {
 	return every
 }
 
-// linksOf returns the links of a node, and nodes all nodes that have some.
+// linksOf returns the links of a node.
 func (l *Links) linksOf(node string) []knownLink {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -236,7 +236,7 @@ func (l *Links) forgetLink(a admission) {
 	}
 }
 
-// knownLinks says whose some of these links are, from memory.
+// knownLinks returns the admissions of these links that are in memory.
 func (l *Links) knownLinks(links []linkID) map[linkID]knownLink {
 	wanted := make(map[linkID]bool, len(links))
 	for _, one := range links {
@@ -255,7 +255,7 @@ func (l *Links) knownLinks(links []linkID) map[linkID]knownLink {
 	return found
 }
 
-// resolveLinks says it, and asks the other replicas about what is not in memory.
+// resolveLinks returns the admissions of these links, and asks the other replicas for those that are not in memory.
 func (l *Links) resolveLinks(ctx context.Context, links []linkID) (map[linkID]knownLink, error) {
 	found := l.knownLinks(links)
 	missing := slices.DeleteFunc(slices.Clone(links), func(one linkID) bool { _, there := found[one]; return there })
@@ -272,7 +272,7 @@ func (l *Links) resolveLinks(ctx context.Context, links []linkID) (map[linkID]kn
 	return found, nil
 }
 
-// queryPeers asks the other replicas, and remembers what they say.
+// queryPeers asks the other replicas, and stores their answers.
 func (l *Links) queryPeers(ctx context.Context, links []linkID) ([]knownLink, error) {
 	request, err := json.Marshal(links)
 	if err != nil {
@@ -300,7 +300,7 @@ func (l *Links) queryPeers(ctx context.Context, links []linkID) ([]knownLink, er
 	return learned, nil
 }
 
-// gatherReplies asks and takes answers until none has come for wait.
+// gatherReplies sends a request and collects replies until none has arrived for wait.
 func gatherReplies(ctx context.Context, nc *nats.Conn, subject string, request []byte, wait time.Duration) ([][]byte, error) {
 	inbox := nc.NewInbox()
 	sub, err := nc.SubscribeSync(inbox)
@@ -319,7 +319,7 @@ func gatherReplies(ctx context.Context, nc *nats.Conn, subject string, request [
 		switch {
 		case err == nil && len(msg.Data) > 0:
 			replies = append(replies, msg.Data)
-		case err == nil: // nobody listens
+		case err == nil: // there is no subscriber
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
 		case errors.Is(err, context.DeadlineExceeded), errors.Is(err, nats.ErrTimeout), errors.Is(err, nats.ErrNoResponders):

@@ -73,7 +73,7 @@ func TestEnforcer_ClosesLinksOlderThanAllReplicas(t *testing.T) {
 	}
 	stays := other.linkNumber(0)
 	first.stop()
-	g.revokeNode() // nobody sees it happen
+	g.revokeNode() // no replica sees it happen
 	second := w.startReplica("second", 0)
 	g.awaitAccount(0, "")
 	waitUntil(t, func() bool { return second.counterSum(t, "frond_identity_refusals_total", "revoked-key") > 0 }, "it does not dial again")
@@ -99,7 +99,7 @@ func TestLinks_NewReplicaLearnsFromPeers(t *testing.T) {
 	waitUntil(t, func() bool { return w.replicasKnowing(asker, g.node) == 2 }, "the second replica has not learnt")
 	first.stop()
 
-	// Only now somebody is suspected, or a replica would have asked about the cell's links for that.
+	// A node becomes suspect only now; earlier a replica would have asked about the cell's links for that reason.
 	_, old := hubtest.NewKey(t)
 	g.editSpec(func(s *identity.NodeIdentitySpec) { s.Revoked = []string{old} })
 	other.startLeaf(0)
@@ -112,7 +112,7 @@ func TestLinks_NewReplicaLearnsFromPeers(t *testing.T) {
 	}
 }
 
-// replicasKnowing counts the replicas that know a link of the node.
+// replicasKnowing returns the number of replicas that know a link of the node.
 func (w *world) replicasKnowing(nc *nats.Conn, node string) (n int) {
 	w.Helper()
 	inbox := nc.NewInbox()
@@ -151,7 +151,7 @@ func TestCallout_AnyReplicaAnswers(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, leaf := range z.Leafs {
-			_ = w.hub.Server(0).DisconnectClientByID(leaf.ID) // gone is as good
+			_ = w.hub.Server(0).DisconnectClientByID(leaf.ID) // a link that is gone is fine, too
 		}
 	}
 	again := func() bool {
@@ -184,7 +184,7 @@ func TestKeyConfirmer_PreviousKeyIsRefused(t *testing.T) {
 	g.editSpec(func(s *identity.NodeIdentitySpec) { s.Issued.Time = s.Issued.Add(-w.policy.KeyLifetime / 2) })
 	g.startLeaf(0)
 	g.awaitAccount(0, g.cellAccount())
-	clone := w.newGateway("rotate-1", "") // of the disk as it was
+	clone := w.newGateway("rotate-1", "") // of the disk image
 	clone.keyPair, clone.key = g.keyPair, g.key
 
 	before := g.newKey()
@@ -197,7 +197,7 @@ func TestKeyConfirmer_PreviousKeyIsRefused(t *testing.T) {
 	g.stopLeaf()
 	clone.startLeaf(0)
 	clone.awaitAccount(0, g.cellAccount()) // the answer might have been lost
-	g.startLeaf(0)                         // the hub takes the newer of two leafs of one name
+	g.startLeaf(0)                         // the hub keeps the newer of two leafs with one name
 	waitUntil(t, func() bool { return g.readSpec().Previous == "" }, "the previous key goes on")
 	kubetest.Eventually(t, testTimeout, func() error {
 		if n := r.counterSum(t, "frond_identity_refusals_total", "other-key"); n == 0 {

@@ -8,11 +8,11 @@ import (
 const (
 	// logDedupSpan is how long the same refusal is not logged again; metrics count each.
 	logDedupSpan = 10 * time.Minute
-	// logDedupEntries bounds the memory: when it is full, what is new is logged once a span for all.
+	// logDedupEntries bounds the memory: when it is full, further refusals are logged once per span in total.
 	logDedupEntries = 4096
 )
 
-// logDedup remembers what was said.
+// logDedup records which refusals were logged.
 type logDedup struct {
 	now func() time.Time
 
@@ -25,7 +25,7 @@ func newLogDedup(now func() time.Time) *logDedup {
 	return &logDedup{now: now, logged: make(map[string]bool)}
 }
 
-// isFirst says that this was not said in the present span.
+// isFirst reports whether this is the first occurrence in the present span.
 func (q *logDedup) isFirst(what string) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

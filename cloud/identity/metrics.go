@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics counts who comes in and who does not.
+// Metrics counts admissions and refusals.
 type Metrics struct {
 	answers         *prometheus.CounterVec
 	refusals        *prometheus.CounterVec
@@ -18,7 +18,7 @@ type Metrics struct {
 	nodesByTimeLeft *prometheus.GaugeVec
 }
 
-// NewMetrics makes the metrics and registers them; a nil registerer leaves them unregistered.
+// NewMetrics creates the metrics and registers them; a nil registerer leaves them unregistered.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	counters := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "frond", Subsystem: "identity", Name: name, Help: help}, labels)
@@ -57,7 +57,7 @@ func (m *Metrics) observeAnswer(where placement, took time.Duration) {
 	m.answerTime.Observe(took.Seconds())
 }
 
-// countNodes counts the records by what is left of them.
+// countNodes counts the records by their remaining lifetime.
 func (m *Metrics) countNodes(records []*Record, now time.Time) {
 	const day = 24 * time.Hour
 	count := map[string]int{"revoked": 0, "expired": 0, "day": 0, "week": 0, "more": 0}

@@ -20,13 +20,13 @@ import (
 	"github.com/frond-edge/frond/api/identity"
 )
 
-// Record is what is kept of a NodeIdentity: some 300 bytes a node. It never changes; a newer one takes its place.
+// Record is the part of a NodeIdentity that is kept in memory: some 300 bytes a node. It never changes; a newer one replaces it.
 type Record struct {
 	Node          string
 	Key, Previous string
 	Expires       time.Time
 	Revoked       []string
-	// RevokedAt is zero for a node that is not.
+	// RevokedAt is zero for a node that is not revoked.
 	RevokedAt time.Time
 }
 
@@ -40,30 +40,31 @@ func recordOf(o *identity.NodeIdentity) *Record {
 	return r
 }
 
-// validKeys are those that are the node.
+// validKeys returns the keys that authenticate as the node.
 func (r *Record) validKeys() []string {
 	return slices.DeleteFunc([]string{r.Key, r.Previous}, func(key string) bool { return key == "" })
 }
 
-// Records is all that is known of nodes' keys. Make it with NewRecords and run Start.
+// Records holds the records of all nodes' keys. Make it with NewRecords and run Start.
 type Records struct {
 	objects client.WithWatch
-	// onChange hears of each change after it is known here; nil is a record that is not there.
+	// onChange is called for each change after it is stored here; nil is a record that does not exist.
 	onChange func(was, is *Record)
 	synced   chan struct{}
 
 	mu     sync.RWMutex
 	byNode map[string]*Record // guarded by mu
-	// holders are the nodes of keys that are somebody; guarded by mu.
+	// holders maps each valid key to its node; guarded by mu.
 	holders map[string]string
-	// revoked counts the records that say a key is nobody; guarded by mu.
+	// revoked counts, for each key, the records that reject it permanently; guarded by mu.
 	revoked map[string]int
-	// changed is closed with each change, and made anew; guarded by mu.
+	// changed is closed at each change, and replaced; guarded by mu.
 	changed chan struct{}
 	loaded  bool // guarded by mu; synced is closed
 }
 
-// Rules are the rights that cloudcore needs for this package. Those on Secrets are for bootstrap tokens, in identity.TokenNamespace.
+// Rules returns the RBAC rules that cloudcore needs for this package. Those on Secrets are for bootstrap tokens, in
+// identity.TokenNamespace.
 func Rules() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{
 		{APIGroups: []string{identity.Group}, Resources: []string{identity.Resource}, Verbs: []string{"get", "list", "watch", "create", "update"}},
@@ -72,7 +73,7 @@ func Rules() []rbacv1.PolicyRule {
 	}
 }
 
-// NewClient makes a client of NodeIdentities.
+// NewClient creates a client of NodeIdentities.
 func NewClient(config *rest.Config) (client.WithWatch, error) {
 	scheme := runtime.NewScheme()
 	if err := identity.AddToScheme(scheme); err != nil {
@@ -81,7 +82,7 @@ func NewClient(config *rest.Config) (client.WithWatch, error) {
 	return client.NewWithWatch(config, client.Options{Scheme: scheme})
 }
 
-// NewRecords makes an empty collection. changed must not block.
+// NewRecords creates an empty collection. changed must not block.
 func NewRecords(objects client.WithWatch, changed func(was, is *Record)) *Records {
 	return &Records{
 		objects: objects, onChange: changed, synced: make(chan struct{}), changed: make(chan struct{}),
@@ -89,10 +90,10 @@ func NewRecords(objects client.WithWatch, changed func(was, is *Record)) *Record
 	}
 }
 
-// Synced closes when all records were read once.
+// Synced returns a channel that closes when all records were read once.
 func (r *Records) Synced() <-chan struct{} { return r.synced }
 
-// Start follows Kubernetes until ctx ends and then returns nil.
+// Start watches the NodeIdentities until ctx ends and then returns nil.
 func (r *Records) Start(ctx context.Context) error {
 	lw := &toolscache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
@@ -116,7 +117,7 @@ func (r *Records) Lookup(node string) *Record {
 	return r.byNode[node]
 }
 
-// ReadLive returns the record of a node as Kubernetes has it at this moment, or nil. What is known here may be older.
+// ReadLive reads the record of a node from Kubernetes, nil if there is none. The one in memory may be older.
 func (r *Records) ReadLive(ctx context.Context, node string) (*Record, error) {
 	object := &identity.NodeIdentity{}
 	err := r.objects.Get(ctx, client.ObjectKey{Name: node}, object)
@@ -129,7 +130,7 @@ func (r *Records) ReadLive(ctx context.Context, node string) (*Record, error) {
 	return recordOf(object), nil
 }
 
-// Holder is the node that a key is, or "".
+// Holder returns the node that a key authenticates as, or "".
 func (r *Records) Holder(key string) string {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -150,7 +151,7 @@ func (r *Records) All() []*Record {
 	return slices.Collect(maps.Values(r.byNode))
 }
 
-// AwaitKey waits until a key is known here as a node, or ctx ends.
+// AwaitKey waits until a key is recorded here for a node, or ctx ends.
 func (r *Records) AwaitKey(ctx context.Context, node, key string) {
 	for {
 		r.mu.RLock()
@@ -167,7 +168,7 @@ func (r *Records) AwaitKey(ctx context.Context, node, key string) {
 	}
 }
 
-// putRecord takes the newer state of a node; nil for is removes it.
+// putRecord stores the newer record of a node; nil for is removes it.
 func (r *Records) putRecord(node string, is *Record) (was *Record) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -199,7 +200,7 @@ func (r *Records) putRecord(node string, is *Record) (was *Record) {
 	return was
 }
 
-// reflectorStore is the records as client-go's reflector fills them.
+// reflectorStore adapts Records to the store of client-go's reflector.
 type reflectorStore struct{ *Records }
 
 func (s reflectorStore) Add(object any) error {

@@ -23,14 +23,14 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// Trust is what a gateway is told beside its key. The files are read for each answer, so that they may change.
+// Trust contains what a gateway receives besides its key. The files are read for each answer, so that they may change.
 type Trust struct {
 	HubURLs                  []string
 	HubCAFile, ClusterCAFile string
 }
 
-// Registrar records keys: it answers enrol and renew. All that it knows it reads from Kubernetes at that moment, and writes
-// under the version that it read, so any number of replicas may answer the same gateway at once.
+// Registrar records keys: it answers enrol and renew. It reads everything it decides on from Kubernetes at that moment,
+// and writes under the version that it read, so any number of replicas may answer the same gateway at once.
 type Registrar struct {
 	objects  client.Client
 	kube     kubernetes.Interface
@@ -46,7 +46,7 @@ type Registrar struct {
 	log      *zap.Logger
 }
 
-// NewRegistrar makes a Registrar. seen hears that a node's newest key is in use; it must not block.
+// NewRegistrar creates a Registrar. seen is called when a node's newest key is in use; it must not block.
 func NewRegistrar(objects client.Client, kube kubernetes.Interface, records *Records, policy Policy, trust Trust,
 	links *Links, seen func(node, key string), metrics *Metrics, log *zap.Logger,
 ) *Registrar {
@@ -56,10 +56,11 @@ func NewRegistrar(objects client.Client, kube kubernetes.Interface, records *Rec
 	}
 }
 
-// awaitRecordTimeout is how long an answer waits for this replica's own records to have it: other replicas have it then, too, or soon.
+// awaitRecordTimeout is how long an answer waits until this replica's own records contain it: other replicas have it
+// then, too, or soon.
 const awaitRecordTimeout = 2 * time.Second
 
-// refusal is a request that is not granted; its text is for who runs the gateway.
+// refusal is the error of a request that is not granted; its text is for the operator of the gateway.
 type refusal struct {
 	reason Reason
 	text   string
@@ -71,7 +72,7 @@ func newRefusal(reason Reason, format string, values ...any) error {
 	return &refusal{reason, fmt.Sprintf(format, values...)}
 }
 
-// malformedRequest is no dead letter: what cannot be read may hold a token.
+// malformedRequest is not sent to the dead letters: a request that cannot be decoded may contain a token.
 func malformedRequest(err error) error {
 	return newRefusal(ReasonGarbage, "the request cannot be read: %v", err)
 }
@@ -95,7 +96,7 @@ func (r *Registrar) Renew(ctx context.Context, caller string, request []byte) (a
 	expires, err := r.renewKey(ctx, caller, req)
 	carried := err == nil && caller == req.Node && r.links.rekeyLink(req.Node, req.Key, req.Nonce, req.Link)
 	if carried && req.Key == req.Current {
-		r.keySeen(req.Node, req.Key) // it has heard the answer that made this its key
+		r.keySeen(req.Node, req.Key) // it has received the answer that made this its key
 	}
 	reply, err := r.buildReply(ctx, caller, identity.VerbRenew, req.Node, req.Key, expires, err)
 	if answer, ok := reply.(identity.Enrolment); ok && answer.Reason == "" {
@@ -105,7 +106,7 @@ func (r *Registrar) Renew(ctx context.Context, caller string, request []byte) (a
 	return reply, err
 }
 
-// buildReply makes the answer of what was decided. The same refusal of the same caller is logged once in a while.
+// buildReply creates the reply from a decision. The same refusal of the same caller is logged once per span.
 func (r *Registrar) buildReply(ctx context.Context, caller, verb, node, key string, expires time.Time, err error) (any, error) {
 	var refused *refusal
 	switch {
@@ -132,7 +133,7 @@ func (r *Registrar) buildReply(ctx context.Context, caller, verb, node, key stri
 	return answer, nil
 }
 
-// readTextFile returns a file's text; no file has none.
+// readTextFile returns a file's text; "" if no file is configured.
 func readTextFile(file string) (string, error) {
 	if file == "" {
 		return "", nil
@@ -141,7 +142,7 @@ func readTextFile(file string) (string, error) {
 	return string(data), err
 }
 
-// enrolNode records a key for a node, if a token says so.
+// enrolNode records a key for a node, if a token allows it.
 func (r *Registrar) enrolNode(ctx context.Context, caller string, req identity.EnrolRequest) (time.Time, error) {
 	if err := verifyClaim(identity.VerbEnrol, caller, req.Node, req.Key, req.Key, req.Signature); err != nil {
 		return time.Time{}, err
@@ -153,7 +154,7 @@ func (r *Registrar) enrolNode(ctx context.Context, caller string, req identity.E
 			return err
 		}
 		if object != nil && keyStatus(recordOf(object), req.Key, r.isRevoked(object, req.Key), r.now()) == "" {
-			expires = object.Spec.Expires.Time // asked again: the first answer was lost
+			expires = object.Spec.Expires.Time // repeated request: the first answer was lost
 			return nil
 		}
 		secret, token, err := r.checkRequestToken(ctx, caller, req)
@@ -172,15 +173,16 @@ func (r *Registrar) enrolNode(ctx context.Context, caller string, req identity.E
 	return expires, err
 }
 
-// conflictBackoff is how often is read again: some hundred gateways may come at once by one token.
+// conflictBackoff is the backoff of repeated reads: several hundred gateways may enrol at once with one token.
 func conflictBackoff() wait.Backoff {
 	return wait.Backoff{Steps: 12, Duration: 10 * time.Millisecond, Factor: 1.6, Jitter: 1, Cap: time.Second}
 }
 
-// isConflict says that another replica, or a person, was first: what was read must be read again.
+// isConflict reports whether another replica or a user wrote first: the object must be read again.
 func isConflict(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
 
-// verifyClaim checks that a request is the caller's own, and that its key has signed it. In the lobby the caller is the link's key.
+// verifyClaim verifies that a request is the caller's own, and that its key has signed it. In the lobby the caller is
+// the link's key.
 func verifyClaim(verb, caller, node, own, key string, signature []byte) error {
 	switch {
 	case own != caller:
@@ -201,7 +203,7 @@ func verifySignature(key string, data, signature []byte) bool {
 	return err == nil && public.Verify(data, signature) == nil
 }
 
-// readIdentity reads the NodeIdentity of a node from Kubernetes itself; nil is that there is none.
+// readIdentity reads the NodeIdentity of a node from Kubernetes itself; nil if there is none.
 func (r *Registrar) readIdentity(ctx context.Context, node string) (*identity.NodeIdentity, error) {
 	object := &identity.NodeIdentity{}
 	err := r.objects.Get(ctx, client.ObjectKey{Name: node}, object)
@@ -246,13 +248,13 @@ func (r *Registrar) checkRequestToken(ctx context.Context, caller string, req id
 		return nil, nil, newRefusal(reason, "token %s is used up%s", id, another)
 	case ReasonTokenNode:
 		return nil, nil, newRefusal(reason, "token %s is for another node%s", id, another)
-	default: // no word about which half is wrong
+	default: // the answer does not reveal which half is wrong
 		r.throttle.recordFailure(caller, id)
 		return nil, nil, newRefusal(reason, "the token is not known%s", another)
 	}
 }
 
-// authorizeKey says whether a good token lets this key be the node.
+// authorizeKey decides whether a valid token allows this key to become the node's.
 func (r *Registrar) authorizeKey(ctx context.Context, object *identity.NodeIdentity, token *identity.Token, req identity.EnrolRequest) error {
 	if r.isRevoked(object, req.Key) || object != nil && object.Spec.RevokedAt != nil && slices.Contains(recordOf(object).validKeys(), req.Key) {
 		return newRefusal(ReasonRevokedKey, "this key was revoked; run `frond reset` on the gateway, which makes another one")
@@ -278,24 +280,24 @@ func (r *Registrar) authorizeKey(ctx context.Context, object *identity.NodeIdent
 	switch record := recordOf(object); {
 	case !record.RevokedAt.IsZero():
 		return newRefusal(ReasonRevokedNode, "node %s was revoked%s", req.Node, advice)
-	case record.Key != "" && record.Key != req.Key: // also one that is over: whoever has a token would be whoever is off
+	case record.Key != "" && record.Key != req.Key: // also an expired key: otherwise a token would be enough to take over an offline node
 		return newRefusal(ReasonTaken, "node %s has another key%s", req.Node, advice)
 	}
 	return nil
 }
 
-// isRevoked reports whether a key is rejected permanently: by all records as they are known here, and by this one as it is.
+// isRevoked reports whether a key is rejected permanently: by any record in memory, or by this object as it was read.
 func (r *Registrar) isRevoked(object *identity.NodeIdentity, key string) bool {
 	return r.records.IsRevoked(key) || object != nil && slices.Contains(object.Spec.Revoked, key)
 }
 
-// inRenewWindow says that a key with this end is enough, or may still be renewed.
+// inRenewWindow reports whether a key with this expiry is valid, or may still be renewed.
 func (r *Registrar) inRenewWindow(expires time.Time) bool {
 	return r.now().Before(expires.Add(r.policy.RenewWindow))
 }
 
-// markTokenUse notes a use of the token before anything is recorded, under the version that was checked: of two gateways with the last use
-// one gets it. Those of a token for any number are not noted: they would grow without end.
+// markTokenUse records a use of the token before the key is recorded, under the version that was checked: of two
+// gateways with the last use one gets it. Uses of a token without a limit are not recorded: they would grow without end.
 func (r *Registrar) markTokenUse(ctx context.Context, secret *corev1.Secret, token *identity.Token, req identity.EnrolRequest) error {
 	if token.Uses == 0 || token.UsedBy(req.Node, req.Key) {
 		return nil
@@ -307,8 +309,8 @@ func (r *Registrar) markTokenUse(ctx context.Context, secret *corev1.Secret, tok
 	return nil
 }
 
-// recordKey writes the key. The keys that it replaces are rejected permanently, else a token that they have used would bring them
-// back.
+// recordKey writes the key. The keys that it replaces are rejected permanently; otherwise a token that they have used
+// would restore them.
 func (r *Registrar) recordKey(ctx context.Context, object *identity.NodeIdentity, req identity.EnrolRequest) (time.Time, error) {
 	fresh := object == nil
 	if fresh {
@@ -333,13 +335,13 @@ func (r *Registrar) recordKey(ctx context.Context, object *identity.NodeIdentity
 	return object.Spec.Expires.Time, nil
 }
 
-// setLifetime gives a key its time.
+// setLifetime sets the issue and expiry times of a key.
 func (r *Registrar) setLifetime(spec *identity.NodeIdentitySpec) {
 	now := r.now().Truncate(time.Second)
 	spec.Issued, spec.Expires = metav1.NewTime(now), metav1.NewTime(now.Add(r.policy.KeyLifetime))
 }
 
-// maxRevoked bounds what a record remembers; the oldest go first.
+// maxRevoked bounds the revoked keys in a record; the oldest are dropped first.
 const maxRevoked = 256
 
 func appendNew(keys []string, key string) []string {

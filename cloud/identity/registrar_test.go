@@ -16,7 +16,7 @@ import (
 	"github.com/frond-edge/frond/internal/kubetest"
 )
 
-// askRegistrar asks a registrar itself, as a caller whom the hub has proved.
+// askRegistrar calls a registrar directly, as a caller whose identity the hub has verified.
 func (g *testGateway) askRegistrar(r *cloud.Registrar, caller string, request any) identity.Enrolment {
 	g.Helper()
 	data, err := json.Marshal(request)
@@ -28,7 +28,7 @@ func (g *testGateway) askRegistrar(r *cloud.Registrar, caller string, request an
 		handle = r.Renew
 	}
 	var reply any
-	kubetest.Eventually(g.T, testTimeout, func() (err error) { // a request that Kubernetes was too busy for is asked again
+	kubetest.Eventually(g.T, testTimeout, func() (err error) { // a request for which Kubernetes was too busy is repeated
 		reply, err = handle(g.Context(), caller, data)
 		return err
 	})
@@ -77,7 +77,7 @@ func TestRegistrar_TokenUsesUnderConcurrency(t *testing.T) {
 	}
 	in := 0
 	for i := range gateways {
-		// One of a pair may be refused for what the other has just done; asked again it would not be.
+		// One of a pair may be refused because of what the other has just done; if it asked again, it would not be.
 		if answers[2*i].Reason == "" || answers[2*i+1].Reason == "" {
 			in++
 		}
@@ -103,7 +103,7 @@ func TestRegistrar_NodeIsNotTakenOver(t *testing.T) {
 		t.Fatalf("recorded: %+v", spec)
 	}
 
-	// Nor once its key is over, and once that cannot be renewed any more.
+	// Nor after its key has expired, nor after the key can no longer be renewed.
 	for _, ago := range []time.Duration{w.policy.RenewWindow / 2, 2 * w.policy.RenewWindow} {
 		owner.editSpec(func(s *identity.NodeIdentitySpec) { s.Expires = metav1.NewTime(time.Now().Add(-ago)) })
 		wantRefused(t, thief.enrolWith(r), "has another key", "--node take-1")
@@ -121,7 +121,7 @@ func TestRegistrar_NodeIsNotTakenOver(t *testing.T) {
 		t.Errorf("recorded: %+v", spec)
 	}
 
-	// A Node that is no gateway is nobody's for the asking.
+	// A Node that is no gateway cannot be taken over by a request.
 	if _, err := w.kube.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "take-vm"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/frond-edge/frond/internal/kubetest"
 )
 
-// rekeyRequest is a renewal that asks for its link to be carried over.
+// rekeyRequest returns a renewal that requests the transfer of its link.
 func (g *testGateway) rekeyRequest(current nkeys.KeyPair) identity.RenewRequest {
 	g.Helper()
 	r := g.renewRequest(current)
@@ -24,7 +24,7 @@ func (g *testGateway) rekeyRequest(current nkeys.KeyPair) identity.RenewRequest 
 	return r
 }
 
-// renewOverLink changes the key over the link, and tells that the answer has come.
+// renewOverLink changes the key over the link, and confirms that the answer has arrived.
 func (g *testGateway) renewOverLink() (carried bool) {
 	g.Helper()
 	g.editSpec(func(s *identity.NodeIdentitySpec) { s.Issued.Time = s.Issued.Add(-g.policy.KeyLifetime / 2) }) // long enough ago
@@ -38,7 +38,7 @@ func (g *testGateway) renewOverLink() (carried bool) {
 	return carried
 }
 
-// A link is carried over from key to key, at whichever replica, and the key before is nobody as soon as the answer has come.
+// A link is transferred from key to key, at any replica, and the previous key is rejected as soon as the answer has arrived.
 func TestLinks_SurviveKeyRenewal(t *testing.T) {
 	w := newFixture(t, 1)
 	replicas := []*identityReplica{w.startReplica("a", 0), w.startReplica("b", 0)}
@@ -56,14 +56,14 @@ func TestLinks_SurviveKeyRenewal(t *testing.T) {
 		t.Fatal(err)
 	}
 	link := g.linkNumber(0)
-	clone := w.newGateway("carry-1", "") // of the disk as it was
+	clone := w.newGateway("carry-1", "") // of the disk image
 	clone.keyPair, clone.key = g.keyPair, g.key
 	for range 3 {
 		if !g.renewOverLink() {
 			t.Fatal("the link is not carried over")
 		}
 		waitUntil(t, func() bool { return g.readSpec().Previous == "" }, "the previous key goes on, though the answer has come")
-		if err := bystander.PublishMsg(first); err != nil { // a replica that has not heard of it tells what it knows
+		if err := bystander.PublishMsg(first); err != nil { // a replica that has not received it answers with what it knows
 			t.Fatal(err)
 		}
 	}
@@ -87,7 +87,7 @@ func TestLinks_SurviveKeyRenewal(t *testing.T) {
 	g.awaitAccount(0, "")
 }
 
-// A link is carried over by nobody but who holds the next key and is at that link's node.
+// Only the holder of the next key, connected over that node's link, can transfer the link.
 func TestLinks_ForeignLinkIsNotRekeyed(t *testing.T) {
 	w := newFixture(t, 1)
 	w.startReplica("a", 0)
@@ -127,7 +127,7 @@ func TestLinks_ForeignLinkIsNotRekeyed(t *testing.T) {
 	}
 	thief.callCloud(thief.node, identity.VerbRenew, thief.rekeyRequest(thief.keyPair), &answer)
 	if !answer.Carried {
-		t.Error("its own link is not carried over") // or what comes before proves nothing
+		t.Error("its own link is not carried over") // otherwise the checks before prove nothing
 	}
 	thief.revokeNode()
 	thief.awaitAccount(0, "")
@@ -136,7 +136,7 @@ func TestLinks_ForeignLinkIsNotRekeyed(t *testing.T) {
 	}
 }
 
-// A link with a copied key of which nobody knows any more ends when its key is replaced; the node's own stays.
+// An unknown link with a copied key ends when the key is replaced; the node's own stays.
 func TestEnforcer_UnknownLinkEndsWithItsKey(t *testing.T) {
 	for name, forget := range map[string]func(g *testGateway, first *identityReplica) *identityReplica{
 		"all cloudcores were away": func(g *testGateway, first *identityReplica) *identityReplica {
@@ -144,7 +144,7 @@ func TestEnforcer_UnknownLinkEndsWithItsKey(t *testing.T) {
 			return g.startReplica("second", 2)
 		},
 		"more links than are remembered": func(g *testGateway, first *identityReplica) *identityReplica {
-			for i := range 9 { // each on a server that is gone, without a word
+			for i := range 9 { // each on a server that ended silently
 				a := fmt.Sprintf(`{"server":"gone","cid":%d,"node":%q,"key":%q}`, i+1, g.node, g.key)
 				if err := g.hub.Connect(1, "callout").Publish("frond.identity.admitted", []byte(a)); err != nil {
 					g.Fatal(err)

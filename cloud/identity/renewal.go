@@ -14,14 +14,13 @@ import (
 )
 
 const (
-	// renewShare is the part of its lifetime that a key must have spent before more is written down for it; before that the answer
-	// says what is recorded.
+	// renewShare: a renewal is written only after 1/renewShare of the key's lifetime; before that the answer contains what is recorded.
 	renewShare = 10
-	// renewPause is how soon a node may change its key again.
+	// renewPause is the minimum time between two changes of a node's key.
 	renewPause = 10 * time.Second
 )
 
-// renewKey gives a key more time, or records another one that the present one approves of.
+// renewKey extends a key's lifetime, or records another key that the present one has approved.
 func (r *Registrar) renewKey(ctx context.Context, caller string, req identity.RenewRequest) (time.Time, error) {
 	own := req.Node
 	if !isNodeName(caller) { // from the lobby
@@ -52,7 +51,7 @@ func (r *Registrar) renewKey(ctx context.Context, caller string, req identity.Re
 		case !again && spent < min(renewPause, r.policy.KeyLifetime/renewShare):
 			return newRefusal(ReasonSoon, "the key of %s was changed %s ago; try again in %s", req.Node, spent.Round(time.Second), renewPause)
 		case !again:
-			// Who asks with the previous key has lost the answer with the present one.
+			// A caller with the previous key has lost the answer about the present one.
 			spec.Key, spec.Previous = req.Key, req.Current
 		}
 		r.setLifetime(spec)
@@ -67,7 +66,7 @@ func (r *Registrar) renewKey(ctx context.Context, caller string, req identity.Re
 	return expires, err
 }
 
-// authorizeRenewal says whether the present key may.
+// authorizeRenewal decides whether the present key may renew.
 func (r *Registrar) authorizeRenewal(object *identity.NodeIdentity, req identity.RenewRequest) error {
 	advice := fmt.Sprintf("make a token with `frond token create --node %s`, and run `frond reset` and `frond join` with it on the gateway", req.Node)
 	if object == nil {
@@ -93,24 +92,24 @@ func (r *Registrar) authorizeRenewal(object *identity.NodeIdentity, req identity
 	return nil
 }
 
-// KeyConfirmer ends the time of previous keys: once a node came with its newest key, no other is it any more. It writes once a change
-// of keys.
+// KeyConfirmer ends the validity of previous keys: once a node has connected with its newest key, no other key
+// authenticates as it. It writes once per change of keys.
 type KeyConfirmer struct {
 	objects client.Client
 	log     *zap.Logger
 
 	mu sync.Mutex
-	// pending are nodes and the key that each came with; guarded by mu.
+	// pending maps each node to the key that it connected with; guarded by mu.
 	pending map[string]string
-	wake    chan struct{} // holds one: something was added
+	wake    chan struct{} // has a buffer of one: an entry was added
 }
 
-// NewKeyConfirmer makes a Settler.
+// NewKeyConfirmer creates a KeyConfirmer.
 func NewKeyConfirmer(objects client.Client, log *zap.Logger) *KeyConfirmer {
 	return &KeyConfirmer{objects: objects, log: log, pending: make(map[string]string), wake: make(chan struct{}, 1)}
 }
 
-// KeySeen notes that a node came with this key, which was its newest one then. It does not block.
+// KeySeen records that a node connected with this key, which was its newest one then. It does not block.
 func (s *KeyConfirmer) KeySeen(node, key string) {
 	s.mu.Lock()
 	s.pending[node] = key
@@ -118,7 +117,7 @@ func (s *KeyConfirmer) KeySeen(node, key string) {
 	wakeUp(s.wake)
 }
 
-// Start writes until ctx ends, and then returns nil. What cannot be written is written at the next link.
+// Start writes until ctx ends, and then returns nil. A failed write is repeated at the next link.
 func (s *KeyConfirmer) Start(ctx context.Context) error {
 	for {
 		select {
@@ -149,7 +148,7 @@ func (s *KeyConfirmer) clearPrevious(ctx context.Context, node, key string) erro
 		return err
 	}
 	if object.Spec.Key != key || object.Spec.Previous == "" {
-		return nil // another key by now, with which nobody has come yet
+		return nil // there is another key by now, with which the node has not connected yet
 	}
 	object.Spec.Previous = ""
 	return s.objects.Update(ctx, object)

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// scheduleNode asks for the links of a node to be judged, after some time.
+// scheduleNode schedules an evaluation of a node's links after some time.
 func (e *Enforcer) scheduleNode(node string, after time.Duration) {
 	at := time.Now().Add(after)
 	e.mu.Lock()
@@ -16,7 +16,7 @@ func (e *Enforcer) scheduleNode(node string, after time.Duration) {
 	wakeUp(e.nodesChanged)
 }
 
-// scheduleCell asks for a cell to be looked through, after each of these times.
+// scheduleCell schedules checks of a cell after each of these times.
 func (e *Enforcer) scheduleCell(account string, after []time.Duration) {
 	now := time.Now()
 	e.mu.Lock()
@@ -27,7 +27,7 @@ func (e *Enforcer) scheduleCell(account string, after []time.Duration) {
 	wakeUp(e.cellsChanged)
 }
 
-// scheduleNewcomers asks for a cell to be looked through for newcomers.
+// scheduleNewcomers schedules a check of a cell for newly admitted links.
 func (e *Enforcer) scheduleNewcomers(account string) {
 	e.mu.Lock()
 	_, there := e.newcomerCells[account]
@@ -47,7 +47,7 @@ func wakeUp(bell chan struct{}) {
 	}
 }
 
-// dueNodes returns the nodes to look at now, those that were just revoked first, and how long no other is due.
+// dueNodes returns the nodes to evaluate now, those that were just revoked first, and the time until the next one is due.
 func (e *Enforcer) dueNodes(now time.Time) (nodes []string, wait time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -70,8 +70,8 @@ func (e *Enforcer) dueNodes(now time.Time) (nodes []string, wait time.Duration) 
 	return nodes, wait
 }
 
-// dueCell returns the cell that has waited longest for its turn, or how long none is due. No cell is put off for ever; a revocation does not
-// wait here, as links that are known are closed without a look at the cell.
+// dueCell returns the cell that has waited longest for its check, or the time until one is due. No cell is postponed
+// indefinitely; a revocation does not wait here, as known links are closed without a check of the cell.
 func (e *Enforcer) dueCell(now time.Time) (account string, wait time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -97,7 +97,7 @@ func (e *Enforcer) dueCell(now time.Time) (account string, wait time.Duration) {
 	return e.dueNewcomerCell(now, wait)
 }
 
-// dueNewcomerCell is due for the cells that have some, the first one first; with mu held.
+// dueNewcomerCell is dueCell for the cells with newly admitted links, the one that is due longest first. The caller holds mu.
 func (e *Enforcer) dueNewcomerCell(now time.Time, wait time.Duration) (account string, until time.Duration) {
 	var first time.Time
 	for name, at := range e.newcomerCells {

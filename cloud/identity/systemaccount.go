@@ -10,21 +10,21 @@ import (
 )
 
 const (
-	// leafReplyWait is how long the hub's servers are waited for after the last answer of one.
+	// leafReplyWait is how long to wait for further servers of the hub after the last reply.
 	leafReplyWait = 300 * time.Millisecond
 	// kickTimeout bounds one kick.
 	kickTimeout = 2 * time.Second
 )
 
-// systemAccount is the hub's own account: which links there are, and how to close one.
+// systemAccount uses the hub's system account to list links and to close them.
 type systemAccount struct{ nc *nats.Conn }
 
-// hubLeaf is what the hub says of a link.
+// hubLeaf is what the hub reports about a link.
 type hubLeaf struct {
-	// Name is what it calls itself.
+	// Name is the name that the leaf has chosen.
 	Name string
-	// Hub says that it has declared itself the hub. Then the server drops what the other end may not send without a word, and keeps
-	// the link. No gateway of ours does that.
+	// Hub says that the leaf has declared itself the hub. The server then silently drops what the other end may not
+	// send, and keeps the link. No gateway of ours does that.
 	Hub bool
 }
 
@@ -48,7 +48,7 @@ func (s systemAccount) listLeafs(ctx context.Context, account string) (map[linkI
 				Leafs []struct {
 					ID    uint64 `json:"id"`
 					Name  string `json:"name"`
-					Spoke bool   `json:"is_spoke"` // the server to this leaf
+					Spoke bool   `json:"is_spoke"` // the server is the spoke of this leaf
 				} `json:"leafs"`
 			} `json:"data"`
 		}
@@ -62,12 +62,13 @@ func (s systemAccount) listLeafs(ctx context.Context, account string) (map[linkI
 	return links, nil
 }
 
-// KickClient closes a client's connection to a server of the hub, whose system account sys belongs to. It says whether there was one.
+// KickClient closes a client's connection to a server of the hub, whose system account sys belongs to. It reports
+// whether there was one.
 func KickClient(ctx context.Context, sys *nats.Conn, server string, client uint64) (bool, error) {
 	return systemAccount{sys}.kickClient(ctx, linkID{Server: server, CID: client})
 }
 
-// kickClient closes a link. It says whether there was one.
+// kickClient closes a link. It reports whether there was one.
 func (s systemAccount) kickClient(ctx context.Context, l linkID) (bool, error) {
 	request, err := json.Marshal(map[string]uint64{"cid": l.CID})
 	if err != nil {
@@ -75,7 +76,7 @@ func (s systemAccount) kickClient(ctx context.Context, l linkID) (bool, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, kickTimeout)
 	defer cancel()
-	// The hub does nothing without a reply subject.
+	// The hub ignores the request without a reply subject.
 	msg, err := s.nc.RequestWithContext(ctx, "$SYS.REQ.SERVER."+l.Server+".KICK", request)
 	if err != nil {
 		return false, fmt.Errorf("close link %d of server %s: %w", l.CID, l.Server, err)
@@ -88,5 +89,5 @@ func (s systemAccount) kickClient(ctx context.Context, l linkID) (bool, error) {
 	if err := json.Unmarshal(msg.Data, &reply); err != nil {
 		return false, fmt.Errorf("close link %d of server %s: %w", l.CID, l.Server, err)
 	}
-	return reply.Error == nil, nil // an error is that it is gone
+	return reply.Error == nil, nil // an error means that it is gone
 }

@@ -7,24 +7,25 @@ import (
 	"time"
 )
 
-// Wrong tokens that are looked at, within throttleSpan; more lock out for what is left of it. A token has 82 bits after its dot, so
-// this is not for the guesser, but for the time of the others.
+// The limits of wrong tokens that are checked within throttleSpan; more lock out the sender for the rest of it. A token
+// has 82 bits after its dot, so the limits are not needed against guessing, but protect the time of other callers.
 const (
 	throttleSpan = time.Minute
-	// maxPerAddressAndToken: of one address at one token. A site of many gateways has one address, and may have an old token in its image.
+	// maxPerAddressAndToken is for one address with one token. A site of many gateways has one address, and may have an
+	// old token in its image.
 	maxPerAddressAndToken = 10
-	// maxPerAddress: at any token.
+	// maxPerAddress is for one address with any token.
 	maxPerAddress = 300
-	// maxPerToken: of any address.
+	// maxPerToken is for one token from any address.
 	maxPerToken = 60
-	// maxThrottleEntries bounds the memory; who comes when it is full shares one entry.
+	// maxThrottleEntries bounds the memory; when it is full, new senders share one entry.
 	maxThrottleEntries = 1 << 16
 )
 
-// tokenThrottle counts wrong tokens. Each replica counts for itself.
+// tokenThrottle limits wrong tokens. Each replica counts for itself.
 type tokenThrottle struct {
 	now func() time.Time
-	// onLocked hears who has just been locked out.
+	// onLocked is called with the sender or token that was just locked out.
 	onLocked func(by string)
 
 	mu       sync.Mutex
@@ -36,7 +37,7 @@ func newTokenThrottle(now func() time.Time, locked func(by string)) *tokenThrott
 	return &tokenThrottle{now: now, onLocked: locked, failures: make(map[string]int)}
 }
 
-// throttleLimits are what one guess counts for.
+// throttleLimits returns the counters that one wrong token increments, with their limits.
 func throttleLimits(from, token string) map[string]struct {
 	by   string
 	most int
@@ -52,7 +53,7 @@ func throttleLimits(from, token string) map[string]struct {
 	}
 }
 
-// allow says whether another token of this id may be looked at for who comes from there.
+// allow reports whether another token with this id from this address may be checked.
 func (g *tokenThrottle) allow(from, token string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -65,7 +66,7 @@ func (g *tokenThrottle) allow(from, token string) bool {
 	return true
 }
 
-// recordFailure notes a wrong token.
+// recordFailure records a wrong token.
 func (g *tokenThrottle) recordFailure(from, token string) {
 	g.mu.Lock()
 	g.rollWindow()
@@ -82,7 +83,7 @@ func (g *tokenThrottle) recordFailure(from, token string) {
 	}
 }
 
-// rollWindow begins a new span when the last one is over; with mu held.
+// rollWindow begins a new span when the last one is over. The caller holds mu.
 func (g *tokenThrottle) rollWindow() {
 	if now := g.now(); now.Sub(g.since) >= throttleSpan || now.Before(g.since) {
 		g.since = now
@@ -90,7 +91,7 @@ func (g *tokenThrottle) rollWindow() {
 	}
 }
 
-// entryKey is the key's own entry, or the one of all that found no room; with mu held.
+// entryKey returns the key's own entry, or the shared one if there is no room. The caller holds mu.
 func (g *tokenThrottle) entryKey(key string) string {
 	if _, there := g.failures[key]; !there && len(g.failures) >= maxThrottleEntries {
 		return key[:1]
@@ -98,7 +99,7 @@ func (g *tokenThrottle) entryKey(key string) string {
 	return key
 }
 
-// networkOf is who an address stands for: a site has a /64 of IPv6.
+// networkOf returns the network that an address stands for: a site has a /64 of IPv6.
 func networkOf(from string) string {
 	address, err := netip.ParseAddr(strings.Trim(from, "[]"))
 	if err != nil || address.Unmap().Is4() {

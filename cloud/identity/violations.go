@@ -13,25 +13,25 @@ import (
 )
 
 const (
-	// disconnectSubject is where each server of the hub says of every link that it ended, and why.
+	// disconnectSubject is where each server of the hub reports every link that ended, and why.
 	disconnectSubject = "$SYS.ACCOUNT.*.DISCONNECT"
-	// disconnectGroup is the queue group of all cloudcores: one of them counts.
+	// disconnectGroup is the queue group of all cloudcores: one of them counts each report.
 	disconnectGroup = "cloudcore"
 )
 
-// ViolationCounter counts the links that the hub closed by itself because of what came over them. The hub checks each subject, and asks
-// nobody; its log has the subject, and cloudcore the node.
+// ViolationCounter counts the links that the hub closed because of the data sent over them. The hub checks
+// each subject without asking cloudcore; the hub's log has the subject, and cloudcore's the node.
 type ViolationCounter struct {
 	nc     *nats.Conn
 	policy Policy
-	// notify hears of a node's offence, once in a while; it must not block.
+	// notify is called with a node's violation, once per span; it must not block.
 	notify   func(node, what string)
 	logDedup *logDedup
 	metrics  *Metrics
 	log      *zap.Logger
 }
 
-// NewViolationCounter makes the counter. sys belongs to the hub's system account.
+// NewViolationCounter creates the counter. sys belongs to the hub's system account.
 func NewViolationCounter(sys *nats.Conn, policy Policy, told func(node, what string), metrics *Metrics, log *zap.Logger) *ViolationCounter {
 	return &ViolationCounter{nc: sys, policy: policy, notify: told, logDedup: newLogDedup(time.Now), metrics: metrics, log: log}
 }
@@ -47,7 +47,7 @@ func (o *ViolationCounter) Start(ctx context.Context) error {
 	return nil
 }
 
-// disconnectEvent is what the hub says of a link that ended.
+// disconnectEvent is the hub's report of a link that ended.
 type disconnectEvent struct {
 	Server struct {
 		Name string `json:"name"`
@@ -57,7 +57,7 @@ type disconnectEvent struct {
 		ID      uint64 `json:"id"`
 		Host    string `json:"host"`
 		Account string `json:"acc"`
-		// Name is what the leaf calls itself. In a cell that is its node, or it would not be there.
+		// Name is the name that the leaf has chosen. In a cell that is its node, as it would not be admitted otherwise.
 		Name string `json:"name"`
 	} `json:"client"`
 	Reason string `json:"reason"`
@@ -85,23 +85,23 @@ func (o *ViolationCounter) recordDisconnect(data []byte) {
 	}
 }
 
-// nodeOf says which node a link was, "" for one of the lobby, and whether it was a gateway's at all.
+// nodeOf returns the node of a link, "" for one of the lobby, and whether it was a gateway's at all.
 func (o *ViolationCounter) nodeOf(account, name string) (node string, ours bool) {
 	switch {
 	case account == streams.LobbyAccount:
-		return "", true // the name is proven by nothing
+		return "", true // the name is unverified
 	case isNodeName(name) && account == streams.CellAccount(name, o.policy.Cells):
 		return name, true
 	}
 	return "", false
 }
 
-// classifyDisconnect is what a gateway has done when the hub gives this reason for the end of its link, as a label of metrics; "" for what may
-// happen to anybody.
+// classifyDisconnect returns the kind of violation for the hub's reason for closing a link, as a label of metrics; ""
+// for reasons without a violation.
 func classifyDisconnect(reason string) string {
 	switch reason {
 	case "Protocol Violation", "Parse Error":
-		return "violation" // a subject that is not its own, or no leaf's protocol
+		return "violation" // a subject that is not its own, or no leaf protocol
 	case "Maximum Message Payload Exceeded":
 		return "too-large"
 	case "Maximum Control Line Exceeded":

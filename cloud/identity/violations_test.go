@@ -23,7 +23,7 @@ func TestViolationCounter_CountsHubDisconnects(t *testing.T) {
 		"too-large": "LMSG " + streams.HeartbeatSubject(thief.node) + " 9000000",
 	} {
 		tries := 0
-		waitUntil(t, func() bool { // the hub tells once, and whoever has just begun may not hear it
+		waitUntil(t, func() bool { // the hub reports once, and a subscriber that has just started may miss it
 			tries++
 			w.hub.ConnectRawLeaf(1, thief.node, thief.keyPair).Send(say)
 			return holdsWithinSecond(func() bool { return count(what) > 0 })

@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// Rules are the rights that cloudcore needs for this package: to ask who a user is and what he may do.
+// Rules returns the RBAC rules that cloudcore needs for this package: to review tokens and access rights.
 func Rules() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{
 		{APIGroups: []string{"authentication.k8s.io"}, Resources: []string{"tokenreviews"}, Verbs: []string{"create"}},
@@ -23,16 +23,16 @@ func Rules() []rbacv1.PolicyRule {
 	}
 }
 
-// accessReviewer asks Kubernetes who somebody is and what he may see.
+// accessReviewer asks Kubernetes for the identity of a user and for their rights.
 type accessReviewer struct{ kube kubernetes.Interface }
 
-// errUnauthenticated says that a request shows no valid credentials.
+// errUnauthenticated is returned for a request without valid credentials.
 var errUnauthenticated = errors.New("authentication required: use a client certificate or a token of this Kubernetes cluster")
 
-// errForbidden says that the user lacks a right.
+// errForbidden is returned if the user lacks a right.
 var errForbidden = errors.New("forbidden")
 
-// identifyUser is who sent a request. The certificate, if there is one, was verified by the TLS handshake.
+// identifyUser returns the sender of a request. The certificate, if there is one, was verified by the TLS handshake.
 func (a accessReviewer) identifyUser(ctx context.Context, r *http.Request) (authenticationv1.UserInfo, error) {
 	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
 		subject := r.TLS.VerifiedChains[0][0].Subject

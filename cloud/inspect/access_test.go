@@ -80,7 +80,7 @@ func freeAddress(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// requestAs asks as the user of a client configuration.
+// requestAs sends a request as the user of a client configuration.
 func requestAs(t *testing.T, cfg *rest.Config, server, authority, path string) (int, string) {
 	t.Helper()
 	cfg = rest.CopyConfig(cfg)
@@ -108,7 +108,7 @@ func requestAs(t *testing.T, cfg *rest.Config, server, authority, path string) (
 	return response.StatusCode, string(body)
 }
 
-// TestServer_KubernetesDecidesAccess asks as different users over the real listener.
+// TestServer_KubernetesDecidesAccess sends requests as different users to the real listener.
 func TestServer_KubernetesDecidesAccess(t *testing.T) {
 	w := newInspectFixture(t)
 	server, authority := w.startServer()
@@ -166,7 +166,7 @@ type unexpectedReply struct {
 
 func (u *unexpectedReply) Error() string { return http.StatusText(u.code) + ": " + u.body }
 
-// createToken is one of a service account that may list nodes.
+// createToken returns a token of a service account that may list nodes.
 func (w *inspectFixture) createToken() string {
 	w.Helper()
 	kube := sharedCluster.Cluster(w).Client(w)

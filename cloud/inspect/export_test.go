@@ -7,7 +7,7 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// ComputeProgress works out the progress of what was read.
+// ComputeProgress computes the progress from a reading.
 func ComputeProgress(heard *inspect.Heartbeat, consumer *inspect.Consumer, epoch string, marker uint64, all int, missing func(after uint64) int, oldest time.Time) inspect.Progress {
 	t := progressReading{heartbeat: heard, consumer: consumer, epoch: epoch, marker: marker, total: all, oldest: oldest}
 	if t.sequence, t.source = t.appliedCursor(); t.source != "" {
@@ -16,7 +16,7 @@ func ComputeProgress(heard *inspect.Heartbeat, consumer *inspect.Consumer, epoch
 	return t.computeProgress()
 }
 
-// HeartbeatLog is the memory of heartbeats.
+// HeartbeatLog wraps heartbeatLog for tests.
 type HeartbeatLog struct{ log heartbeatLog }
 
 func NewHeartbeatLog() *HeartbeatLog {

@@ -9,29 +9,29 @@ import (
 )
 
 // maxSteps is how many moves of a node's cursor are remembered, some 1.5 KB a node: enough for the acks of the last
-// changes, and what is older is told as on disk without a time.
+// changes. Older ones are reported as on disk without a time.
 const maxSteps = 32
 
-// cursorStep is a cursor that a heartbeat told, and when.
+// cursorStep is a cursor that a heartbeat reported, and when.
 type cursorStep struct {
 	sequence uint64
 	at       time.Time
 }
 
-// nodeHeartbeat is what one node said last.
+// nodeHeartbeat is the last heartbeat of one node.
 type nodeHeartbeat struct {
 	beat  wire.Heartbeat
 	at    time.Time
 	steps []cursorStep
 }
 
-// heartbeatLog remembers the last heartbeat of each node.
+// heartbeatLog holds the last heartbeat of each node.
 type heartbeatLog struct {
 	mu    sync.Mutex
 	nodes map[string]*nodeHeartbeat // guarded by mu
 }
 
-// recordHeartbeat takes a heartbeat. A cursor of another life of store or stream starts the steps anew.
+// recordHeartbeat records a heartbeat. A cursor of another incarnation of the store or stream starts the steps anew.
 func (b *heartbeatLog) recordHeartbeat(node string, beat wire.Heartbeat, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -49,7 +49,7 @@ func (b *heartbeatLog) recordHeartbeat(node string, beat wire.Heartbeat, now tim
 	h.beat, h.at = beat, now
 }
 
-// lastHeartbeat returns what a node said last, nil if nothing was heard.
+// lastHeartbeat returns a node's last heartbeat, nil if there was none.
 func (b *heartbeatLog) lastHeartbeat(node string) *inspect.Heartbeat {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -60,8 +60,8 @@ func (b *heartbeatLog) lastHeartbeat(node string) *inspect.Heartbeat {
 	return &inspect.Heartbeat{At: h.at, Cursor: h.beat.Cursor, Healthy: h.beat.Healthy, Outbox: h.beat.Outbox, Version: h.beat.Version}
 }
 
-// passedAt tells when the node's cursor was first heard to have passed a sequence. The zero time: it has not, or it had
-// before the first heartbeat that is remembered.
+// passedAt returns when a heartbeat first reported that the node's cursor had passed a sequence. The zero time: it has
+// not, or it had before the first heartbeat that is remembered.
 func (b *heartbeatLog) passedAt(node string, sequence uint64) time.Time {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -72,7 +72,7 @@ func (b *heartbeatLog) passedAt(node string, sequence uint64) time.Time {
 	for i, s := range h.steps {
 		if s.sequence >= sequence {
 			if i == 0 {
-				return time.Time{} // it may have been so for long
+				return time.Time{} // it may have passed it long before
 			}
 			return s.at
 		}
@@ -80,7 +80,7 @@ func (b *heartbeatLog) passedAt(node string, sequence uint64) time.Time {
 	return time.Time{}
 }
 
-// pruneNodes forgets the nodes that are no more.
+// pruneNodes removes the nodes that no longer exist.
 func (b *heartbeatLog) pruneNodes(exists func(node string) bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

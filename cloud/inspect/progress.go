@@ -6,25 +6,27 @@ import (
 	"github.com/frond-edge/frond/api/inspect"
 )
 
-// progressReading is what was read about one node, and what follows from it.
+// progressReading contains the data read about one node, and what is computed from it.
 type progressReading struct {
 	heartbeat *inspect.Heartbeat
 	consumer  *inspect.Consumer
-	// epoch is the present life of the stream.
+	// epoch identifies the present incarnation of the stream.
 	epoch string
-	// marker is the sequence of the snapshot marker, 0 if there is none. It counts as a message and is no object.
+	// marker is the sequence of the snapshot marker, 0 if there is none. It counts as a message but is no object.
 	marker uint64
-	// sequence and by are what cursor returned.
+	// sequence and source are the results of appliedCursor.
 	sequence uint64
 	source   string
-	// total are the messages in the stream, missing those of them after sequence, oldest the time of the first of these.
+	// total is the number of messages in the stream, missing the number of those after sequence, oldest the time of the
+	// first of these.
 	total, missing int
 	oldest         time.Time
 }
 
-// appliedCursor is the stream sequence up to which everything is on the node's disk, and who says so; "" if nobody does. The
-// heartbeat decides: a cursor of another life of the stream proves nothing of this one. Acks may be newer than it, but
-// before the first one the floor of a consumer is only where it was made to start, maybe before the node had saved the rest.
+// appliedCursor returns the stream sequence up to which everything is on the node's disk, and the source of that
+// knowledge; "" if there is none. The heartbeat decides: a cursor of another incarnation of the stream proves nothing
+// about this one. Acks may be newer than it. Before the first ack, however, the floor of a consumer is only its
+// configured start, maybe before the node had saved the rest.
 func (t progressReading) appliedCursor() (sequence uint64, by string) {
 	acked := uint64(0)
 	if t.consumer != nil && t.consumer.Acked {
@@ -41,7 +43,7 @@ func (t progressReading) appliedCursor() (sequence uint64, by string) {
 	return 0, ""
 }
 
-// computeProgress counts objects; the readings were made one after the other, so a difference may be off by what came between.
+// computeProgress counts objects. The data was read one after the other, so a difference may be off by the changes in between.
 func (t progressReading) computeProgress() inspect.Progress {
 	without := func(n int, after uint64) int {
 		if t.marker > after {

@@ -85,7 +85,7 @@ func TestHeartbeatLog_RemembersWhenCursorPassed(t *testing.T) {
 		b.RecordHeartbeat("a", beat("s", sequence), at(int64(second)))
 	}
 	for sequence, want := range map[uint64]time.Time{
-		5: {}, // it was so when first heard, and may have been for long
+		5: {}, // it had passed it at the first heartbeat, maybe long before
 		6: at(2), 8: at(2), 9: at(4), 10: {},
 	} {
 		if got := b.PassedAt("a", sequence); !got.Equal(want) {

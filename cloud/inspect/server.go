@@ -21,20 +21,20 @@ import (
 )
 
 const (
-	// headerTimeout cuts clients that open a connection and say nothing.
+	// headerTimeout closes connections of clients that send nothing.
 	headerTimeout = 5 * time.Second
-	// idleTimeout ends connections that a client left open.
+	// idleTimeout closes connections that a client left open.
 	idleTimeout = 2 * time.Minute
 	// answerTimeout bounds one answer: some 1 ms a node, sixteen at a time, and a hub without a leader does not answer.
 	answerTimeout = 30 * time.Second
-	// stopTimeout lets an answer end.
+	// stopTimeout lets an answer end at the stop.
 	stopTimeout = 2 * time.Second
 )
 
-// Config says where to listen. ClientCAFile may be empty: then only tokens are taken.
+// Config configures the listener. ClientCAFile may be empty: then only tokens are accepted.
 type Config struct{ Address, CertFile, KeyFile, ClientCAFile string }
 
-// Server answers on one address.
+// Server serves a View on one address.
 type Server struct {
 	cfg    Config
 	access accessReviewer
@@ -43,12 +43,12 @@ type Server struct {
 	ready  chan struct{}
 }
 
-// NewServer makes the server of a View. kube is asked for each request who the user is and what he may see.
+// NewServer creates the server of a View. kube is asked for each request who the user is and what they may see.
 func NewServer(cfg Config, kube kubernetes.Interface, view *View, log *zap.Logger) *Server {
 	return &Server{cfg: cfg, access: accessReviewer{kube}, view: view, log: log, ready: make(chan struct{})}
 }
 
-// Ready closes when the server listens.
+// Ready returns a channel that closes when the server listens.
 func (s *Server) Ready() <-chan struct{} { return s.ready }
 
 // Start serves until ctx ends and then returns nil.
@@ -57,7 +57,7 @@ func (s *Server) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("listen for questions: %w", err)
 	}
-	faults, err := zap.NewStdLogAt(s.log, zap.DebugLevel) // failed handshakes: anybody can cause them
+	faults, err := zap.NewStdLogAt(s.log, zap.DebugLevel) // failed handshakes: any client can cause them
 	if err != nil {
 		return fmt.Errorf("logger: %w", err)
 	}
@@ -93,7 +93,7 @@ func (s *Server) Start(ctx context.Context) error {
 	return g.Wait()
 }
 
-// Handler is the server without its listener.
+// Handler returns the server's handler, without its listener.
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET "+inspect.PathNodes, s.withAccess("list", "", func(ctx context.Context, _ string) (any, error) { return s.view.Nodes(ctx) }))
@@ -103,7 +103,7 @@ func (s *Server) Handler() http.Handler {
 	return mux
 }
 
-// withAccess lets those through who have the right.
+// withAccess serves only users with the right.
 func (s *Server) withAccess(verb, subresource string, find func(ctx context.Context, node string) (any, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), answerTimeout)

@@ -19,13 +19,13 @@ import (
 )
 
 const (
-	// maxReaders is how many nodes are looked at at once.
+	// maxReaders is the number of nodes that are read concurrently.
 	maxReaders = 16
-	// linkCondition is the condition that controllers/nodes keeps.
+	// linkCondition is the condition that controllers/nodes writes.
 	linkCondition corev1.NodeConditionType = "EdgeConnected"
 )
 
-// Members tells who serves which node. Calls may be concurrent and must not block.
+// Members returns the live cloudcores and the owner of each node. Calls may be concurrent and must not block.
 type Members interface {
 	// Live returns the live cloudcores.
 	Live() []string
@@ -33,7 +33,7 @@ type Members interface {
 	Owner(node string) string
 }
 
-// View puts together how far nodes are.
+// View assembles the progress of nodes.
 type View struct {
 	self       string
 	objects    client.Reader
@@ -43,18 +43,18 @@ type View struct {
 	heartbeats heartbeatLog
 }
 
-// NewView makes the view of the replica named self. objects must serve Nodes; autonomy says for how long the pods of a Node stay
-// while it is away, "" being as Kubernetes has it, and which NodeGroup says so, if not the Node itself.
+// NewView creates the view of the replica named self. objects must serve Nodes. autonomy returns how long the pods of a
+// Node stay while it is unreachable, "" being the Kubernetes default, and the NodeGroup that specifies it, if not the Node itself.
 func NewView(self string, objects client.Reader, members Members, hub *streams.Inspector, autonomy func(*corev1.Node) (value, group string)) *View {
 	return &View{self: self, objects: objects, members: members, hub: hub, autonomy: autonomy, heartbeats: heartbeatLog{nodes: map[string]*nodeHeartbeat{}}}
 }
 
-// RecordHeartbeat notes a heartbeat; the caller has made sure whose it is. It does not block.
+// RecordHeartbeat records a heartbeat; the caller has verified its sender. It does not block.
 func (v *View) RecordHeartbeat(node string, beat wire.Heartbeat) {
 	v.heartbeats.recordHeartbeat(node, beat, time.Now())
 }
 
-// Nodes looks at all gateways.
+// Nodes reads the status of all gateways.
 func (v *View) Nodes(ctx context.Context) (inspect.Nodes, error) {
 	var list corev1.NodeList
 	if err := v.objects.List(ctx, &list, client.HasLabels{identity.EdgeLabel}); err != nil {
@@ -75,13 +75,13 @@ func (v *View) Nodes(ctx context.Context) (inspect.Nodes, error) {
 			return nil
 		})
 	}
-	_ = g.Wait() // each node tells its own problem
+	_ = g.Wait() // each node reports its own problem
 	v.heartbeats.pruneNodes(func(node string) bool { return names[node] })
 	slices.SortFunc(answer.Nodes, func(a, b inspect.Node) int { return cmp.Compare(a.Name, b.Name) })
 	return answer, nil
 }
 
-// Node looks at one gateway. The error of one that does not exist is NotFound.
+// Node reads the status of one gateway. The error for one that does not exist is NotFound.
 func (v *View) Node(ctx context.Context, name string) (inspect.Node, error) {
 	var object corev1.Node
 	if err := v.objects.Get(ctx, client.ObjectKey{Name: name}, &object); err != nil {
@@ -94,7 +94,7 @@ func (v *View) Node(ctx context.Context, name string) (inspect.Node, error) {
 	return v.nodeStatus(ctx, &object, epoch), nil
 }
 
-// Sync looks at one gateway and each of its objects.
+// Sync reads the status of one gateway and of each of its objects.
 func (v *View) Sync(ctx context.Context, name string) (inspect.Sync, error) {
 	node, err := v.Node(ctx, name)
 	if err != nil {
@@ -112,10 +112,10 @@ func (v *View) Sync(ctx context.Context, name string) (inspect.Sync, error) {
 	for key, m := range held {
 		acked := known && m.Sequence <= cursor
 		if key == wire.SnapshotMarker() || acked && m.Op == wire.Delete {
-			continue // a tombstone stays for a while after it has done its work
+			continue // a tombstone stays for a while after it was acked
 		}
 		o := v.objectState(name, key, m, acked)
-		if o.Acked == "" && cursor != 0 { // a disk of which nothing is known may have been wiped since
+		if o.Acked == "" && cursor != 0 { // a disk of unknown state may have been wiped since
 			o.Acked = m.Acked
 		}
 		answer.Objects = append(answer.Objects, o)
@@ -126,7 +126,7 @@ func (v *View) Sync(ctx context.Context, name string) (inspect.Sync, error) {
 	return answer, nil
 }
 
-// objectState tells how far one object is.
+// objectState returns how far one object was delivered and applied.
 func (v *View) objectState(node string, key wire.Key, m wire.Message, acked bool) inspect.Object {
 	o := inspect.Object{
 		Group: key.Group, Resource: key.Resource, Namespace: key.Namespace, Name: key.Name,
@@ -141,7 +141,7 @@ func (v *View) objectState(node string, key wire.Key, m wire.Message, acked bool
 	return o
 }
 
-// nodeStatus puts one gateway together. What the hub does not tell is its problem.
+// nodeStatus assembles the status of one gateway. Data that the hub does not return is reported as a problem.
 func (v *View) nodeStatus(ctx context.Context, object *corev1.Node, epoch string) inspect.Node {
 	n := inspect.Node{
 		Name: object.Name, Link: string(corev1.ConditionUnknown), Owner: v.members.Owner(object.Name),
@@ -162,7 +162,7 @@ func (v *View) nodeStatus(ctx context.Context, object *corev1.Node, epoch string
 	return n
 }
 
-// readProgress asks the hub about one node.
+// readProgress reads one node's progress from the hub.
 func (v *View) readProgress(ctx context.Context, node string, heard *inspect.Heartbeat, epoch string) (inspect.Progress, error) {
 	info, err := v.hub.Consumer(ctx, node)
 	if err != nil {
@@ -191,7 +191,7 @@ func consumerOf(info *jetstream.ConsumerInfo) *inspect.Consumer {
 	}
 	c := &inspect.Consumer{
 		Stream: info.Stream, Name: info.Name, Delivered: info.Delivered.Stream, AckFloor: info.AckFloor.Stream,
-		// A node that lacks payloads of messages before its consumer acks what comes after them all the same.
+		// A node that lacks payloads of messages before its consumer's start acks later messages all the same.
 		Acked: info.AckFloor.Consumer != 0 && info.Config.Metadata[streams.MetadataAwaits] == "", AckPending: info.NumAckPending, Pending: info.NumPending,
 	}
 	if info.AckFloor.Last != nil {

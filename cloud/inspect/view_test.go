@@ -28,7 +28,7 @@ var sharedCluster kubetest.Shared
 
 func TestMain(m *testing.M) { sharedCluster.Verify(m) }
 
-// twoMembers are the members of the tests.
+// twoMembers implements Members for the tests.
 type twoMembers struct{}
 
 func (twoMembers) Live() []string           { return []string{"one", "two"} }
@@ -81,7 +81,7 @@ func configMapKey(name string) wire.Key {
 	return wire.Key{Resource: "configmaps", Namespace: "default", Name: name}
 }
 
-// publishVersion stores a version of an object, or its end, and returns the sequence.
+// publishVersion stores a version of an object, or its tombstone, and returns the sequence.
 func (w *inspectFixture) publishVersion(key wire.Key, op wire.Operation, version string, last uint64) uint64 {
 	w.Helper()
 	m := wire.Message{Node: w.node, Key: key, Op: op, UID: "uid", Version: version, Acked: "before", Time: time.Now()}
@@ -104,7 +104,7 @@ func (w *inspectFixture) streamEpoch() string {
 	return epoch
 }
 
-// sendHeartbeat says how far the node is.
+// sendHeartbeat reports the node's cursor.
 func (w *inspectFixture) sendHeartbeat(sequence uint64) {
 	w.view.RecordHeartbeat(w.node, wire.Heartbeat{
 		Cursor: wire.Cursor{StoreEpoch: "s", StreamEpoch: w.streamEpoch(), Sequence: sequence}, Healthy: true, Outbox: 7, Version: "v1",
@@ -120,7 +120,8 @@ func (w *inspectFixture) readSync() api.Sync {
 	return answer
 }
 
-// waitProgress waits until desired, delivered and applied are shown: a consumer hears of a message some time after it is stored.
+// waitProgress waits until desired, delivered and applied have these values: a consumer learns of a message some time
+// after it is stored.
 func (w *inspectFixture) waitProgress(what string, desired int, delivered, applied *int) {
 	w.Helper()
 	kubetest.Eventually(w, 30*time.Second, func() error {
@@ -135,7 +136,7 @@ func (w *inspectFixture) waitProgress(what string, desired int, delivered, appli
 	})
 }
 
-// attachNode makes the consumer start after what the node has.
+// attachNode makes the consumer start after the node's cursor.
 func (w *inspectFixture) attachNode(sequence uint64) jetstream.Consumer {
 	w.Helper()
 	request, err := json.Marshal(wire.AttachRequest{Cursor: wire.Cursor{StoreEpoch: "s", StreamEpoch: w.streamEpoch(), Sequence: sequence}})
@@ -152,7 +153,7 @@ func (w *inspectFixture) attachNode(sequence uint64) jetstream.Consumer {
 	return consumer
 }
 
-// TestView_ProgressFollowsTheNode: from nothing known over sent and not acked to applied, and a deletion at the end.
+// TestView_ProgressFollowsTheNode: from no knowledge, through sent but not acked, to applied, with a deletion at the end.
 func TestView_ProgressFollowsTheNode(t *testing.T) {
 	w := newInspectFixture(t)
 	w.waitProgress("nothing published", 0, nil, nil)

@@ -6,25 +6,25 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Warn tells people of an object what is wrong with it. It must not block.
+// Warn records a Warning event about an object. It must not block.
 type Warn func(about corev1.ObjectReference, reason, message string)
 
-// annotatedObject is an object that may be annotated: a Node or a NodeGroup.
+// annotatedObject identifies an object that may carry the annotation: a Node or a NodeGroup.
 type annotatedObject struct{ kind, name string }
 
-// annotationFault is what is wrong with an annotation.
+// annotationFault is an error in an annotation.
 type annotationFault struct {
 	about    corev1.ObjectReference
 	text     string
 	reported bool
 }
 
-// nodeReference is as the kubelet's own events have it: `kubectl describe node` finds those whose UID is the node's name.
+// nodeReference has the form of the kubelet's own events: `kubectl describe node` finds those whose UID is the node's name.
 func nodeReference(name string) corev1.ObjectReference {
 	return corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: name, UID: types.UID(name)}
 }
 
-// recordFault notes whether an annotation can be understood.
+// recordFault records whether an annotation can be parsed.
 func (k *TolerationController) recordFault(about corev1.ObjectReference, err error) {
 	key := annotatedObject{about.Kind, about.Name}
 	k.mu.Lock()
@@ -41,7 +41,8 @@ func (k *TolerationController) recordFault(about corev1.ObjectReference, err err
 	}
 }
 
-// reportFaults tells of each fault once: of a Node's its owner, of a group's who would own a Node of its name.
+// reportFaults reports each fault once: the fault of a Node by the Node's owner, that of a group by the replica that
+// would own a Node of the group's name.
 func (k *TolerationController) reportFaults() {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -24,20 +24,21 @@ import (
 	"github.com/frond-edge/frond/controllers"
 )
 
-// Ownership says which nodes this replica writes for. Calls may be concurrent and must not block.
+// Ownership reports which nodes this replica writes for. Calls may be concurrent and must not block.
 type Ownership interface {
 	// Owns reports whether this replica is the node's owner now.
 	Owns(node string) bool
-	// Changed returns a channel that is closed at the next change of any answer of Owns after this call.
+	// Changed returns a channel that is closed at the next change of any result of Owns after this call.
 	Changed() <-chan struct{}
 }
 
 const (
-	// workers is how many API writes run at once.
+	// workers is the number of concurrent API writes.
 	workers = 8
-	// A refused write is tried again soon, and during an outage of the apiserver not too often.
+	// A refused write is retried soon, and during an outage of the apiserver not too often.
 	retryBase, retryMax = 100 * time.Millisecond, 10 * time.Second
-	// settleTime is how long Kubernetes may take to see that a pod tolerates for ever: that takes it milliseconds, and seconds if it is busy.
+	// settleTime is how long Kubernetes may take to see that a pod tolerates a taint without limit: milliseconds, or
+	// seconds if it is busy.
 	settleTime = 10 * time.Second
 	// writeTimeout bounds one write.
 	writeTimeout = 10 * time.Second
@@ -45,7 +46,7 @@ const (
 	fieldManager = "frond-cloudcore"
 )
 
-// Rules are the rights that cloudcore needs for this package.
+// Rules returns the RBAC rules that cloudcore needs for this package.
 func Rules() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"list", "watch"}},
@@ -54,7 +55,7 @@ func Rules() []rbacv1.PolicyRule {
 	}
 }
 
-// TolerationController keeps the tolerations of the pods on annotated Nodes, and on Nodes of annotated NodeGroups.
+// TolerationController maintains the tolerations of the pods on annotated Nodes, and on Nodes of annotated NodeGroups.
 type TolerationController struct {
 	kube        kubernetes.Interface
 	objects     cache.Cache
@@ -67,22 +68,22 @@ type TolerationController struct {
 	queue       controllers.Queue[types.NamespacedName]
 
 	mu sync.Mutex
-	// pods and nodes are the informers' stores, which lock themselves; guarded by mu, nil before Start.
+	// pods and nodes are the informers' stores, which have their own locks; guarded by mu, nil before Start.
 	pods, nodes toolscache.Store
-	// choices is what was chosen for each Node last, but for those of which nobody says anything; guarded by mu.
+	// choices is the last choice for each Node, without the Nodes that have none; guarded by mu.
 	choices map[string]choice
-	// groups are the NodeGroups that ask for something; known: there are no others. refused is why they could not be read last.
-	// Guarded by mu.
+	// groups are the NodeGroups with an annotation; groupsLoaded: there are no others. lastRefusal is why they could
+	// not be read last. Guarded by mu.
 	groups       map[string]nodeGroup
 	groupsLoaded bool
 	lastRefusal  metav1.StatusReason
-	// waitingSince is since when a pod waits for settleTime; guarded by mu.
+	// waitingSince is when each pod began to wait for settleTime; guarded by mu.
 	waitingSince map[types.NamespacedName]time.Time
-	// faults are the annotations that nobody understands; guarded by mu.
+	// faults are the annotations that cannot be parsed; guarded by mu.
 	faults map[annotatedObject]*annotationFault
 }
 
-// New makes a TolerationController. objects must serve Nodes and Pods; groups is of NewGroupLister; metrics may be nil.
+// New creates a TolerationController. objects must serve Nodes and Pods; groups comes from NewGroupLister; metrics may be nil.
 func New(kube kubernetes.Interface, objects cache.Cache, groups toolscache.ListerWatcher, owner Ownership, warn Warn, metrics prometheus.Registerer, log *zap.Logger) *TolerationController {
 	k := &TolerationController{
 		kube: kube, objects: objects, groupSource: groups, owner: owner, warn: warn, onChange: func(string) {}, log: log,
@@ -97,12 +98,13 @@ func New(kube kubernetes.Interface, objects cache.Cache, groups toolscache.Liste
 	return k
 }
 
-// NotifyChanges has changed called with each node for which Lookup answers otherwise than before. It must not block. Call it before Start.
+// NotifyChanges sets the function that is called with each node for which the result of Lookup has changed. It must not
+// block. Call NotifyChanges before Start.
 func (k *TolerationController) NotifyChanges(changed func(node string)) { k.onChange = changed }
 
-// Lookup says how long the pods of a Node stay while it is away, as its annotation or its group's has it, and which NodeGroup says so,
-// "" being the Node itself. An empty value is as Kubernetes has it. known is false while a group may say otherwise that was
-// not read yet. It does not block.
+// Lookup returns how long the pods of a Node stay while it is unreachable, as its own annotation or its group's
+// specifies, and the NodeGroup that specifies it, "" being the Node itself. An empty value is the Kubernetes default.
+// known is false while a group that was not read yet may specify otherwise. It does not block.
 func (k *TolerationController) Lookup(node *corev1.Node) (value, group string, known bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -113,7 +115,7 @@ func (k *TolerationController) Lookup(node *corev1.Node) (value, group string, k
 	return c.value, c.group, known
 }
 
-// chooseForNode decides for a Node; known is false where it depends on groups that are not all read. The caller holds mu.
+// chooseForNode returns the choice for a Node; known is false if it depends on groups that are not all read. The caller holds mu.
 func (k *TolerationController) chooseForNode(node *corev1.Node) (c choice, known bool) {
 	c = chooseStay(node, k.groups)
 	if !k.groupsLoaded && (!c.specified || c.group != "") {
@@ -122,7 +124,7 @@ func (k *TolerationController) chooseForNode(node *corev1.Node) (c choice, known
 	return c, true
 }
 
-// Start keeps until ctx ends and then returns nil. The cache must be started by the caller.
+// Start maintains the tolerations until ctx ends and then returns nil. The caller must start the cache.
 func (k *TolerationController) Start(ctx context.Context) error {
 	k.queue = controllers.NewQueue[types.NamespacedName](retryBase, retryMax)
 	defer k.queue.ShutDown()
@@ -175,7 +177,7 @@ func (k *TolerationController) startInformers(ctx context.Context) (stop func(),
 	}, nil
 }
 
-// typedHandler calls handle for each object that is new or changed, and gone for each that is not there any more.
+// typedHandler returns a handler that calls handle for each object that is new or changed, and gone for each that was deleted.
 func typedHandler[T any](handle, gone func(T)) toolscache.ResourceEventHandler {
 	take := func(object any, handle func(T)) {
 		if missed, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
@@ -201,7 +203,7 @@ func (k *TolerationController) onNodeDeleted(node *corev1.Node) {
 	k.refreshChoices(node.Name)
 }
 
-// refreshChoices chooses anew for nodes, and asks for the pods of those for which that made a difference.
+// refreshChoices computes the choices of nodes again, and enqueues the pods of those whose choice has changed.
 func (k *TolerationController) refreshChoices(names ...string) {
 	changed := map[string]bool{}
 	k.mu.Lock()
@@ -210,7 +212,7 @@ func (k *TolerationController) refreshChoices(names ...string) {
 		if o, exists, err := k.nodes.GetByKey(name); err == nil && exists {
 			known := false
 			if now, known = k.chooseForNode(o.(*corev1.Node)); !known {
-				continue // onGroupsLoaded asks again
+				continue // onGroupsLoaded computes it again
 			}
 		}
 		if changed[name] = !now.sameSource(k.choices[name]); now.value == "" {
@@ -230,8 +232,8 @@ func (k *TolerationController) refreshChoices(names ...string) {
 	}
 }
 
-// enqueuePods asks for the pods of the nodes that match. It looks at each pod of the cluster, which is rare: at a changed
-// annotation, and when replicas come or go.
+// enqueuePods enqueues the pods of the nodes that match. It scans all pods of the cluster, which is rare: after a
+// changed annotation, and when replicas come or go.
 func (k *TolerationController) enqueuePods(match func(node string) bool) {
 	for _, o := range k.pods.List() {
 		if pod := o.(*corev1.Pod); match(pod.Spec.NodeName) {
@@ -240,7 +242,7 @@ func (k *TolerationController) enqueuePods(match func(node string) bool) {
 	}
 }
 
-// enqueuePod asks for a pod that may need a change.
+// enqueuePod enqueues a pod that may need a change.
 func (k *TolerationController) enqueuePod(pod *corev1.Pod) {
 	k.mu.Lock()
 	asked := !k.choices[pod.Spec.NodeName].isDefault()
@@ -255,10 +257,10 @@ func podKey(pod *corev1.Pod) types.NamespacedName {
 	return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 }
 
-// watchOwnership looks at all pods and faults again when nodes become ours.
+// watchOwnership enqueues all pods and reports all faults again when this replica comes to own nodes.
 func (k *TolerationController) watchOwnership(ctx context.Context) {
 	for {
-		changed := k.owner.Changed() // before the look, so that no change falls between
+		changed := k.owner.Changed() // read first, so that no change is missed in between
 		k.enqueuePods(func(string) bool { return true })
 		k.reportFaults()
 		select {
@@ -277,7 +279,7 @@ func (k *TolerationController) processPod(ctx context.Context, key types.Namespa
 	return err
 }
 
-// wantedStay is how long the pods of a node stay, if it is known, and whether Kubernetes has lost the node.
+// wantedStay returns how long the pods of a node stay, whether that is known, and whether Kubernetes considers the node lost.
 func (k *TolerationController) wantedStay(name string) (want stay, gone, known bool, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -290,7 +292,8 @@ func (k *TolerationController) wantedStay(name string) (want stay, gone, known b
 	return c.stay, nodeLost(node), known, nil
 }
 
-// settleElapsed reports whether Kubernetes has had the time to see a pod as it is; if not, it is looked at again then.
+// settleElapsed reports whether Kubernetes has had settleTime to see the pod's present state; if not, the pod is
+// enqueued again for then.
 func (k *TolerationController) settleElapsed(key types.NamespacedName) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -306,14 +309,14 @@ func (k *TolerationController) settleElapsed(key types.NamespacedName) bool {
 	return left <= 0
 }
 
-// stopWaiting is for pods that were changed or are gone.
+// stopWaiting ends the wait of a pod that was changed or deleted.
 func (k *TolerationController) stopWaiting(key types.NamespacedName) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.waitingSince, key)
 }
 
-// reconcilePod gives one pod the tolerations that are asked for on its node.
+// reconcilePod gives one pod the tolerations that its node specifies.
 func (k *TolerationController) reconcilePod(ctx context.Context, key types.NamespacedName) error {
 	found, exists, err := k.pods.GetByKey(key.String())
 	if err != nil || !exists {
@@ -325,7 +328,7 @@ func (k *TolerationController) reconcilePod(ctx context.Context, key types.Names
 	}
 	want, lost, known, err := k.wantedStay(pod.Spec.NodeName)
 	if err != nil || !known {
-		return err // onGroupsLoaded asks again
+		return err // onGroupsLoaded enqueues it again
 	}
 	change := decide(pod, want)
 	if change == nil || lost && change.resetEviction(pod) && !k.settleElapsed(key) {
@@ -345,7 +348,7 @@ func (k *TolerationController) reconcilePod(ctx context.Context, key types.Names
 	_, err = k.kube.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, body, metav1.PatchOptions{FieldManager: fieldManager})
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
-		return nil // its event comes and brings it here again
+		return nil // the event of its next change enqueues it again
 	case err != nil:
 		return fmt.Errorf("patch: %w", err)
 	}

@@ -23,7 +23,7 @@ import (
 	"github.com/frond-edge/frond/internal/kubetest"
 )
 
-// shared fills new namespaces with the service account that a pod needs, and evicts pods as Kubernetes does, only sooner.
+// shared creates new namespaces with the service account that a pod needs, and evicts pods as Kubernetes does, only sooner.
 var shared = kubetest.Shared{Options: kubetest.Options{
 	Controllers:     []string{"serviceaccount-controller", "node-lifecycle-controller", "taint-eviction-controller"},
 	ControllerFlags: []string{"--node-monitor-period=500ms", "--node-eviction-rate=10", "--node-monitor-grace-period=" + leaseGrace.String()},
@@ -34,7 +34,7 @@ const leaseGrace = 6 * time.Second
 
 func TestMain(m *testing.M) { shared.Verify(m) }
 
-// ownsEverything is owned.
+// ownsEverything is an Ownership that owns every node.
 type ownsEverything struct{}
 
 func (ownsEverything) Owns(string) bool         { return true }
@@ -49,7 +49,7 @@ type tolerationEnv struct {
 	warnings chan string
 }
 
-// newTolerationEnv has the kind NodeGroup and a TolerationController that runs.
+// newTolerationEnv installs the kind NodeGroup and starts a TolerationController.
 func newTolerationEnv(t *testing.T) *tolerationEnv {
 	t.Helper()
 	w := newBareEnv(t)
@@ -68,7 +68,7 @@ func newBareEnv(t *testing.T) *tolerationEnv {
 	return &tolerationEnv{T: t, client: cluster.Client(t), kinds: kinds, namespace: cluster.Namespace(t), warnings: make(chan string, 100)}
 }
 
-// startController runs a TolerationController with certain rights until the test ends, or stop is called.
+// startController runs a TolerationController with the given rights until the test ends, or stop is called.
 func (w *tolerationEnv) startController(user string, rules []rbacv1.PolicyRule, log *zap.Logger) (keeper *autonomy.TolerationController, stop func()) {
 	w.Helper()
 	config := shared.Cluster(w).ConfigWithRules(w, user, rules)
@@ -114,7 +114,7 @@ func (w *tolerationEnv) createNode(suffix string) string {
 	return n.Name
 }
 
-// createPod makes a pod that tolerates an unreachable node for so many seconds.
+// createPod creates a pod that tolerates an unreachable node for that many seconds.
 func (w *tolerationEnv) createPod(name, node string, seconds int64) {
 	w.Helper()
 	toleration := corev1.Toleration{
@@ -133,7 +133,7 @@ func (w *tolerationEnv) createPod(name, node string, seconds int64) {
 	})
 }
 
-// hasToleration fails until a pod tolerates an unreachable node for so long; nil is for ever.
+// hasToleration returns a check that a pod tolerates an unreachable node for that long; nil is without limit.
 func (w *tolerationEnv) hasToleration(pod string, seconds *int64) func() error {
 	return func() error {
 		p, err := w.client.CoreV1().Pods(w.namespace).Get(w.Context(), pod, metav1.GetOptions{})
@@ -158,8 +158,8 @@ func (w *tolerationEnv) annotateNode(name, value string) {
 	}
 }
 
-// TestTolerationController_FollowsNodeAnnotation follows the annotation of a Node: pods that are there and pods that come get its time, and
-// what they had before when it goes. The pods of another Node are left alone.
+// TestTolerationController_FollowsNodeAnnotation changes the annotation of a Node: existing and new pods get its time,
+// and their previous time when it is removed. The pods of another Node are not changed.
 func TestTolerationController_FollowsNodeAnnotation(t *testing.T) {
 	w := newTolerationEnv(t)
 	calm, usual := w.createNode("calm"), w.createNode("usual")

@@ -14,31 +14,31 @@ import (
 )
 
 const (
-	// Annotation is wire's, for short.
+	// Annotation is a shorthand for wire's constant.
 	Annotation = wire.AutonomyAnnotation
-	// Forever is wire's, for short.
+	// Forever is a shorthand for wire's constant.
 	Forever = wire.AutonomyForever
-	// beforeAnnotation of a pod holds the seconds it tolerated before, by taint.
+	// beforeAnnotation of a pod holds the toleration seconds that the pod had before, by taint.
 	beforeAnnotation = "frond.io/tolerated-before"
-	// defaultSeconds is what the apiserver gives a pod (DefaultTolerationSeconds).
+	// defaultSeconds is the toleration that the apiserver gives a pod (DefaultTolerationSeconds).
 	defaultSeconds = 300
 )
 
-// evictionTaints are those by which Kubernetes evicts the pods of a node that went silent.
+// evictionTaints returns the taints by which Kubernetes evicts the pods of an unreachable node.
 func evictionTaints() []string {
 	return []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable}
 }
 
-// stay is how long pods stay on an unreachable node. The zero value: nobody has said anything.
+// stay is how long pods stay on an unreachable node. The zero value: not specified.
 type stay struct {
 	specified bool
-	seconds   *int64 // nil: for ever
+	seconds   *int64 // nil: without limit
 }
 
-// isDefault reports whether pods stay as Kubernetes has it: nobody asks, or not for any time.
+// isDefault reports whether the Kubernetes default applies: no stay is specified, or it is zero.
 func (s stay) isDefault() bool { return !s.specified || s.seconds != nil && *s.seconds == 0 }
 
-// parseAnnotation reads the annotation of a Node or a NodeGroup.
+// parseAnnotation parses the annotation of a Node or a NodeGroup.
 func parseAnnotation(annotations map[string]string) (stay, error) {
 	value := annotations[Annotation]
 	switch value {
@@ -55,14 +55,14 @@ func parseAnnotation(annotations map[string]string) (stay, error) {
 	return stay{specified: true, seconds: &seconds}, nil
 }
 
-// nodeGroup is a NodeGroup, as far as it matters here.
+// nodeGroup is the part of a NodeGroup that this package needs.
 type nodeGroup struct {
 	nodes  map[string]bool
 	labels map[string]string
 	choice choice
 }
 
-// newNodeGroup reads a NodeGroup.
+// newNodeGroup converts a NodeGroup.
 func newNodeGroup(o *apps.NodeGroup) (nodeGroup, error) {
 	s, err := parseAnnotation(o.Annotations)
 	g := nodeGroup{nodes: make(map[string]bool, len(o.Spec.Nodes)), labels: o.Spec.MatchLabels, choice: choice{stay: s, value: o.Annotations[Annotation], group: o.Name}}
@@ -72,7 +72,7 @@ func newNodeGroup(o *apps.NodeGroup) (nodeGroup, error) {
 	return g, err
 }
 
-// hasMember reports whether a Node is a member.
+// hasMember reports whether a Node is a member of the group.
 func (g nodeGroup) hasMember(node *corev1.Node) bool {
 	if g.nodes[node.Name] {
 		return true
@@ -85,20 +85,20 @@ func (g nodeGroup) hasMember(node *corev1.Node) bool {
 	return len(g.labels) > 0
 }
 
-// choice is how long the pods of a Node stay, and by whose word.
+// choice is how long the pods of a Node stay, and the object that specifies it.
 type choice struct {
 	stay
-	// value is the annotation's; group is the NodeGroup that has it, "" for the Node itself.
+	// value is the value of the annotation; group is the NodeGroup that carries it, "" for the Node itself.
 	value, group string
 }
 
-// sameSource reports whether two choices are the same word of the same object.
+// sameSource reports whether two choices are the same annotation value of the same object.
 func (c choice) sameSource(other choice) bool {
 	return c.value == other.value && c.group == other.group
 }
 
-// chooseStay decides for a Node: what it says itself counts, and be it no time at all. What can't be understood is as if it were not
-// there. Else the longest time of its groups counts, of equals that of the first by name.
+// chooseStay returns the stay of a Node. The Node's own annotation wins, even if it is zero. An annotation that cannot
+// be parsed counts as absent. Otherwise the longest stay of its groups wins; among equal ones that of the first group by name.
 func chooseStay(node *corev1.Node, groups map[string]nodeGroup) choice {
 	if own, err := parseAnnotation(node.Annotations); err == nil && own.specified {
 		return choice{stay: own, value: node.Annotations[Annotation]}
@@ -117,19 +117,19 @@ func chooseStay(node *corev1.Node, groups map[string]nodeGroup) choice {
 	return best
 }
 
-// tolerationPatch is what a pod should have otherwise than it has.
+// tolerationPatch is the change of a pod's tolerations.
 type tolerationPatch struct {
 	tolerations []corev1.Toleration
-	// before is the value of beforeAnnotation, nil to remove it.
+	// before is the new value of beforeAnnotation, nil to remove it.
 	before *string
 }
 
-// decide returns the change that a pod needs on a node whose pods stay so long; nil for none.
+// decide returns the change that a pod needs on a node with this stay; nil for none.
 func decide(pod *corev1.Pod, want stay) *tolerationPatch {
 	kept, changed := pod.Annotations[beforeAnnotation]
 	before := map[string]*int64{}
 	if changed && json.Unmarshal([]byte(kept), &before) != nil {
-		before = map[string]*int64{} // somebody wrote over it
+		before = map[string]*int64{} // the annotation was overwritten
 	}
 	p := &tolerationPatch{tolerations: slices.Clone(pod.Spec.Tolerations)}
 	for _, taint := range evictionTaints() {
@@ -151,9 +151,9 @@ func decide(pod *corev1.Pod, want stay) *tolerationPatch {
 	return p
 }
 
-// resetEviction is how a pod of a node that Kubernetes has lost already gets to p: Kubernetes keeps the time of an eviction that it has
-// planned, whatever other time the pod then tolerates, and forgets it only if the pod tolerates for ever. So p becomes that step;
-// wait says that the pod is there, and is to stay so until Kubernetes has seen it.
+// resetEviction turns p into an intermediate step for a pod of a node that Kubernetes already considers lost. Kubernetes
+// keeps the time of a planned eviction, whatever other time the pod then tolerates, and drops the plan only if the pod
+// tolerates the taint without limit. wait says that the pod is in that step, and has to stay in it until Kubernetes has seen it.
 func (p *tolerationPatch) resetEviction(pod *corev1.Pod) (wait bool) {
 	for _, taint := range evictionTaints() {
 		i := slices.IndexFunc(pod.Spec.Tolerations, func(t corev1.Toleration) bool { return toleratesTaint(t, taint) })
@@ -168,31 +168,31 @@ func (p *tolerationPatch) resetEviction(pod *corev1.Pod) (wait bool) {
 			wait = true
 		default:
 			p.tolerations[j].TolerationSeconds = nil
-			p.before = mergeBefore(pod.Annotations[beforeAnnotation], ptr.Deref(p.before, "")) // all is still to be given back
+			p.before = mergeBefore(pod.Annotations[beforeAnnotation], ptr.Deref(p.before, "")) // all of it must still be restored later
 		}
 	}
 	return wait
 }
 
-// mergeBefore is what two values of beforeAnnotation have together; where they have the same taint, they say the same of it.
+// mergeBefore merges two values of beforeAnnotation. Where both contain the same taint, they have the same value for it.
 func mergeBefore(a, b string) *string {
 	before := map[string]*int64{}
 	for _, text := range []string{a, b} {
-		_ = json.Unmarshal([]byte(text), &before) // or there is none
+		_ = json.Unmarshal([]byte(text), &before) // an empty text has no entries
 	}
 	text, _ := json.Marshal(before) // a map of numbers always encodes
 	return new(string(text))
 }
 
-// nodeLost reports whether Kubernetes plans to evict from a Node.
+// nodeLost reports whether Kubernetes plans to evict the pods of a Node.
 func nodeLost(node *corev1.Node) bool {
 	return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool {
 		return t.Effect == corev1.TaintEffectNoExecute && slices.Contains(evictionTaints(), t.Key)
 	})
 }
 
-// extendTime gives a taint its time and notes in before what was there, if it is the first change. What the pod had before is never
-// cut short.
+// extendTime sets the toleration time of a taint, and records the previous time in before if this is the first change.
+// It never shortens the time that the pod had before.
 func (p *tolerationPatch) extendTime(taint string, seconds *int64, before map[string]*int64) {
 	i := p.indexOf(taint)
 	if i < 0 {
@@ -223,14 +223,14 @@ func (p *tolerationPatch) indexOf(taint string) int {
 	return slices.IndexFunc(p.tolerations, func(t corev1.Toleration) bool { return toleratesTaint(t, taint) })
 }
 
-// toleratesTaint reports whether a toleration is the one that decides about a taint: Kubernetes takes the first that matches.
+// toleratesTaint reports whether a toleration is the one that applies to a taint: Kubernetes uses the first that matches.
 func toleratesTaint(t corev1.Toleration, taint string) bool {
 	effect := t.Effect == "" || t.Effect == corev1.TaintEffectNoExecute
 	key := t.Key == taint || t.Key == "" && t.Operator == corev1.TolerationOpExists
 	return effect && key && (t.Operator == corev1.TolerationOpExists || t.Value == "")
 }
 
-// longerTime reports whether a is a longer time than b; nil is for ever.
+// longerTime reports whether a is a longer time than b; nil is without limit.
 func longerTime(a, b *int64) bool {
 	return b != nil && (a == nil || *a > *b)
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/frond-edge/frond/internal/kubetest"
 )
 
-// createReadyNode makes a Node that is Ready and renews its lease until it is told to go away.
+// createReadyNode creates a Node that is Ready and renews its lease until away is set.
 func (w *tolerationEnv) createReadyNode(suffix string) (name string, away *atomic.Bool) {
 	w.Helper()
 	name, away = w.createNode(suffix), new(atomic.Bool)
@@ -64,7 +64,7 @@ func (w *tolerationEnv) createReadyNode(suffix string) (name string, away *atomi
 	return name, away
 }
 
-// unreachableFor fails until Kubernetes has taken a Node for unreachable, and would evict its pods, for so long.
+// unreachableFor fails until Kubernetes has considered a Node unreachable, and would evict its pods, for that long.
 func (w *tolerationEnv) unreachableFor(node string, least time.Duration) error {
 	n, err := w.client.CoreV1().Nodes().Get(w.Context(), node, metav1.GetOptions{})
 	if err != nil {
@@ -94,10 +94,10 @@ func (w *tolerationEnv) podEvicted(pod string) error {
 	return fmt.Errorf("%s is there: deleted %v, tolerates %v", pod, p.DeletionTimestamp, p.Spec.Tolerations)
 }
 
-// TestTolerationController_PreventsEviction has Kubernetes' own controllers evict: three nodes go silent, each with a pod that
-// tolerates that for a second. The pods of the autonomous one and of that of an autonomous group stay, until they are
-// autonomous no longer. The other Nodes must be there: where more than half of a cluster is silent, Kubernetes takes itself for
-// what is cut off, and evicts nobody.
+// TestTolerationController_PreventsEviction lets Kubernetes' own controllers evict: three nodes become silent, each
+// with a pod that tolerates that for a second. The pods of the autonomous node and of that in an autonomous group stay
+// until the annotation is removed. The other Nodes are necessary: if more than half of a cluster is silent, Kubernetes
+// assumes that it is itself cut off, and evicts no pod.
 func TestTolerationController_PreventsEviction(t *testing.T) {
 	const short = 1
 	w := newTolerationEnv(t)

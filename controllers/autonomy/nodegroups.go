@@ -19,8 +19,8 @@ import (
 	"github.com/frond-edge/frond/api/apps"
 )
 
-// NewGroupLister reads and watches NodeGroups. It asks for the resource itself and not for what kinds there are, so that a 404 is the
-// apiserver's word that there is no such kind.
+// NewGroupLister returns a ListerWatcher of NodeGroups. It requests the resource itself, without discovery, so that a
+// 404 is the apiserver's statement that there is no such kind.
 func NewGroupLister(config *rest.Config) (toolscache.ListerWatcher, error) {
 	scheme := runtime.NewScheme()
 	if err := apps.AddToScheme(scheme); err != nil {
@@ -37,7 +37,7 @@ func NewGroupLister(config *rest.Config) (toolscache.ListerWatcher, error) {
 	return toolscache.NewListWatchFromClient(client, apps.NodeGroupsResource, metav1.NamespaceAll, fields.Everything()), nil
 }
 
-// watchGroups follows NodeGroups until ctx ends. What goes wrong is told and tried again, at least once a minute.
+// watchGroups keeps the NodeGroups in memory until ctx ends. Errors are logged and retried, at least once a minute.
 func (k *TolerationController) watchGroups(ctx context.Context) error {
 	informer := toolscache.NewSharedIndexInformer(k.groupSource, &apps.NodeGroup{}, 0, toolscache.Indexers{})
 	if err := informer.SetTransform(stripGroup); err != nil {
@@ -63,7 +63,7 @@ func (k *TolerationController) watchGroups(ctx context.Context) error {
 	return g.Wait()
 }
 
-// stripGroup drops what is not looked at: a status has an entry a Node.
+// stripGroup drops the fields that are not read: a status has an entry per Node.
 func stripGroup(object any) (any, error) {
 	if o, ok := object.(*apps.NodeGroup); ok {
 		o.ManagedFields, o.Status = nil, apps.NodeGroupStatus{}
@@ -71,8 +71,8 @@ func stripGroup(object any) (any, error) {
 	return object, nil
 }
 
-// onGroupsError tells once why there are no groups, and what to do. Without the kind there are none, and all goes on without.
-// Where they may not be read, nobody knows: then pods keep what they have.
+// onGroupsError logs once why the groups cannot be read, and what to do. If the kind does not exist, there are no
+// groups, and the controller works without them. If reading is forbidden, the groups are unknown: then pods keep what they have.
 func (k *TolerationController) onGroupsError(ctx context.Context, r *toolscache.Reflector, err error) {
 	reason := apierrors.ReasonForError(err)
 	k.mu.Lock()
@@ -96,7 +96,7 @@ func (k *TolerationController) onGroupsError(ctx context.Context, r *toolscache.
 	}
 }
 
-// onGroupsLoaded looks at everything again once there is nothing more to wait for.
+// onGroupsLoaded computes all choices again once all groups are known.
 func (k *TolerationController) onGroupsLoaded() {
 	k.mu.Lock()
 	first := !k.groupsLoaded
@@ -104,7 +104,7 @@ func (k *TolerationController) onGroupsLoaded() {
 	k.mu.Unlock()
 	k.refreshChoices(k.nodes.ListKeys()...)
 	if first {
-		k.enqueuePods(func(string) bool { return true }) // also those whose nodes nobody wants to keep any more
+		k.enqueuePods(func(string) bool { return true }) // also those of nodes that specify no stay any more
 	}
 }
 
@@ -132,5 +132,5 @@ func (k *TolerationController) onGroupChanged(o *apps.NodeGroup) {
 func (k *TolerationController) onGroupDeleted(o *apps.NodeGroup) {
 	gone := o.DeepCopy()
 	gone.Annotations = nil
-	k.onGroupChanged(gone) // a group that says nothing is as good as none
+	k.onGroupChanged(gone) // a group without an annotation counts as none
 }

@@ -31,7 +31,7 @@ import (
 	"github.com/frond-edge/frond/internal/kubetest"
 )
 
-// changeTimeout is how long a change may take on a busy machine. The kind may be looked for once a minute only.
+// changeTimeout is how long a change may take on a busy machine. The kind may be probed once a minute only.
 const changeTimeout = 2 * time.Minute
 
 func (w *tolerationEnv) groupClient() dynamic.ResourceInterface {
@@ -84,7 +84,7 @@ func (w *tolerationEnv) removeKind() {
 	})
 }
 
-// createGroup makes a NodeGroup, named after the namespace, too.
+// createGroup creates a NodeGroup whose name includes the namespace.
 func (w *tolerationEnv) createGroup(suffix, value string, nodes []string, labels map[string]string) types.UID {
 	w.Helper()
 	data, err := json.Marshal(&apps.NodeGroup{
@@ -124,7 +124,7 @@ func (w *tolerationEnv) patchGroup(suffix, patch string) {
 	}
 }
 
-// annotationPatch is a patch of it.
+// annotationPatch returns a patch of the annotation.
 func annotationPatch(value string) string {
 	return fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, autonomy.Annotation, value)
 }
@@ -138,7 +138,8 @@ func (w *tolerationEnv) labelNode(node, labels string) {
 	}
 }
 
-// TestTolerationController_FollowsGroupAnnotation follows what groups, their members and the Node itself say.
+// TestTolerationController_FollowsGroupAnnotation changes the annotations of groups, their members and the annotation
+// of the Node itself.
 func TestTolerationController_FollowsGroupAnnotation(t *testing.T) {
 	const hour = int64(3600)
 	w := newTolerationEnv(t)
@@ -189,7 +190,7 @@ func TestTolerationController_FollowsGroupAnnotation(t *testing.T) {
 	}
 }
 
-// hasLogged runs until a line that begins so was logged.
+// hasLogged returns a check that a line with this beginning was logged.
 func hasLogged(lines *observer.ObservedLogs, beginning string) func() error {
 	return func() error {
 		for _, line := range lines.All() {
@@ -201,15 +202,15 @@ func hasLogged(lines *observer.ObservedLogs, beginning string) func() error {
 	}
 }
 
-// newObservedLogger is a logger of a test whose warnings can be read.
+// newObservedLogger returns a logger whose warnings the test can read.
 func newObservedLogger(t *testing.T) (*zap.Logger, *observer.ObservedLogs) {
 	t.Helper()
 	core, lines := observer.New(zapcore.WarnLevel)
 	return zaptest.NewLogger(t, zaptest.WrapOptions(zap.WrapCore(func(test zapcore.Core) zapcore.Core { return zapcore.NewTee(test, core) }))), lines
 }
 
-// TestTolerationController_WorksWithoutNodeGroups is an older installation: Nodes are kept as ever, that there are no groups is told once, and the kind is found
-// when it comes. When it goes, so do the groups.
+// TestTolerationController_WorksWithoutNodeGroups simulates an older installation: Nodes are served as before, the
+// missing kind is logged once, and the kind is detected when it is installed. When the kind is removed, so are the groups.
 func TestTolerationController_WorksWithoutNodeGroups(t *testing.T) {
 	const hour = int64(3600)
 	w := newBareEnv(t)
@@ -234,8 +235,9 @@ func TestTolerationController_WorksWithoutNodeGroups(t *testing.T) {
 	kubetest.Eventually(t, changeTimeout, w.hasToleration("member", ptr.To(hour)))
 }
 
-// TestTolerationController_KeepsPodsWhileGroupsUnreadable has a cloudcore with the rights of an older installation come after one that kept a pod for a group: the
-// pod keeps its time, as nobody can say that the group is gone. What Nodes say themselves counts. With the rights comes the truth.
+// TestTolerationController_KeepsPodsWhileGroupsUnreadable starts a cloudcore with the rights of an older installation
+// after one that kept a pod for a group: the pod keeps its time, as it is not known whether the group is gone. The
+// annotations of Nodes apply. Once the rights are granted, the groups are read.
 func TestTolerationController_KeepsPodsWhileGroupsUnreadable(t *testing.T) {
 	const hour = int64(3600)
 	w := newBareEnv(t)
@@ -259,7 +261,7 @@ func TestTolerationController_KeepsPodsWhileGroupsUnreadable(t *testing.T) {
 	w.annotateNode(member, `"24h"`)
 	kubetest.Eventually(t, changeTimeout, w.hasToleration("member", ptr.To(24*hour)))
 	w.annotateNode(member, "null")
-	w.annotateNode(node, `"13h"`) // is noticed later
+	w.annotateNode(node, `"13h"`) // detected later
 	kubetest.Eventually(t, changeTimeout, w.hasToleration("own", ptr.To(13*hour)))
 	if err := w.hasToleration("member", ptr.To(24*hour))(); err != nil {
 		t.Errorf("taken away though a group may want it: %v", err)

@@ -23,14 +23,16 @@ import (
 )
 
 const (
-	// workers is how many decisions are written at once.
+	// workers is the number of concurrent decisions.
 	workers             = 4
 	retryBase, retryMax = 100 * time.Millisecond, 10 * time.Second
 	writeTimeout        = 10 * time.Second
-	// recheckAfter is when what was left or taken over is looked at again: a node that was not heard of yet, for one.
+	// recheckAfter is the delay before a request that was left undecided, or that another replica has to decide, is
+	// checked again: its node may not be in the cache yet, for example.
 	recheckAfter = 5 * time.Second
-	// A node gets so many certificates at once and then one every budgetEvery: a kubelet asks at its first start, when its names
-	// change, and once in 70 to 90 % of a certificate's life, which is a year unless the signer says less.
+	// A node gets certificateBudget certificates at once and then one every budgetEvery. A kubelet makes a request at
+	// its first start, when its names change, and once in 70 to 90 % of a certificate's life, which is a year unless
+	// the signer says less.
 	certificateBudget = 8
 	budgetEvery       = 10 * time.Minute
 
@@ -39,7 +41,7 @@ const (
 	reasonDenied = "FrondNotTheNodesOwn"
 )
 
-// Rules are the rights that cloudcore needs for this package.
+// Rules returns the RBAC rules that cloudcore needs for this package.
 func Rules() []rbacv1.PolicyRule {
 	certificates := []string{certificatesv1.GroupName}
 	return []rbacv1.PolicyRule{
@@ -53,7 +55,7 @@ func Rules() []rbacv1.PolicyRule {
 	}
 }
 
-// Approver decides on the requests of gateways.
+// Approver decides on the certificate requests of gateways.
 type Approver struct {
 	names     AllowedNames
 	kube      kubernetes.Interface
@@ -68,8 +70,8 @@ type Approver struct {
 	budgets map[string]*rate.Limiter // by node; guarded by mu
 }
 
-// New makes an Approver. Objects must serve Nodes and CertificateSigningRequests; warn tells people of a node and must not
-// block; metrics may be nil.
+// New creates an Approver. objects must serve Nodes and CertificateSigningRequests; warn records an event on a node and
+// must not block; metrics may be nil.
 func New(names AllowedNames, kube kubernetes.Interface, objects cache.Cache, owns func(node string) bool,
 	warn func(node, reason, message string), metrics prometheus.Registerer, log *zap.Logger,
 ) *Approver {
@@ -86,7 +88,7 @@ func New(names AllowedNames, kube kubernetes.Interface, objects cache.Cache, own
 	return a
 }
 
-// Start decides until ctx ends and then returns nil. The cache must be started by the caller.
+// Start decides on requests until ctx ends and then returns nil. The caller must start the cache.
 func (a *Approver) Start(ctx context.Context) error {
 	a.queue = controllers.NewQueue[string](retryBase, retryMax)
 	defer a.queue.ShutDown()
@@ -119,7 +121,7 @@ func (a *Approver) processRequest(ctx context.Context, name string) error {
 	return err
 }
 
-// reconcileRequest decides on one request, or says when to look again; 0: it is not for this replica any more.
+// reconcileRequest decides on one request, or returns the delay before the next check; 0: the request is no longer for this replica.
 func (a *Approver) reconcileRequest(ctx context.Context, name string) (again time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
@@ -132,7 +134,7 @@ func (a *Approver) reconcileRequest(ctx context.Context, name string) (again tim
 	case owner == "":
 		return 0, nil
 	case !a.owns(owner):
-		return recheckAfter, nil // its owner may go before it has decided
+		return recheckAfter, nil // its owner may stop before it has decided
 	}
 	node := &corev1.Node{}
 	switch err := a.objects.Get(ctx, client.ObjectKey{Name: owner}, node); {
@@ -154,7 +156,7 @@ func (a *Approver) reconcileRequest(ctx context.Context, name string) (again tim
 	return 0, a.writeDecision(ctx, csr, owner, what, why)
 }
 
-// spendBudget takes one certificate from a node's budget, or tells when there may be one.
+// spendBudget takes one certificate from a node's budget, or returns the time until the next one is available.
 func (a *Approver) spendBudget(node string) (wait time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

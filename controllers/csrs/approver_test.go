@@ -39,7 +39,7 @@ func TestMain(m *testing.M) { shared.Verify(m) }
 
 const edgeLabel = "node-role.kubernetes.io/edge"
 
-// validTemplate is what edgecore asks for.
+// validTemplate returns the request that edgecore makes.
 func validTemplate(node string) *x509.CertificateRequest {
 	return &x509.CertificateRequest{
 		Subject:  pkix.Name{CommonName: "system:node:" + node, Organization: []string{"system:nodes"}},
@@ -60,7 +60,7 @@ func signTemplate(t testing.TB, template *x509.CertificateRequest) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der})
 }
 
-// newRequest is as the apiserver keeps what a node has sent.
+// newRequest returns a node's request as the apiserver stores it.
 func newRequest(node string, data []byte) *certificatesv1.CertificateSigningRequest {
 	return &certificatesv1.CertificateSigningRequest{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "csr-"},
@@ -148,7 +148,7 @@ func TestDecide_OnlyNamesOfTheNode(t *testing.T) {
 	}
 }
 
-// approverEnv is an Approver with exactly the rights that it says it needs.
+// approverEnv is an Approver with exactly the rights of Rules.
 type approverEnv struct {
 	*testing.T
 	cluster *kubetest.Cluster
@@ -192,7 +192,7 @@ func newApproverEnv(t *testing.T) *approverEnv {
 	return w
 }
 
-// createGateway makes a Node and returns a client that is it.
+// createGateway creates a Node and returns a client that acts as it.
 func (w *approverEnv) createGateway(suffix string, labels map[string]string) (string, kubernetes.Interface) {
 	w.Helper()
 	name := w.name + "-" + suffix
@@ -218,7 +218,7 @@ func (w *approverEnv) submitRequest(client kubernetes.Interface, csr *certificat
 	return made.Name
 }
 
-// conditionsOf is the condition of a request with its message; "" for none.
+// conditionsOf returns the condition of a request with its message; "" for none.
 func (w *approverEnv) conditionsOf(name string) string {
 	w.Helper()
 	csr, err := w.admin.CertificatesV1().CertificateSigningRequests().Get(w.Context(), name, metav1.GetOptions{})
@@ -242,7 +242,8 @@ func (w *approverEnv) eventuallyDecided(name, want string) {
 	})
 }
 
-// A stolen gateway asks for all that it should not get; its honest request, sent last, shows that all were looked at.
+// A stolen gateway requests every certificate that it must not get; its legitimate request, sent last, shows that all
+// were processed.
 func TestApprover_StolenGatewayGetsOwnNamesOnly(t *testing.T) {
 	w := newApproverEnv(t)
 	gateway := map[string]string{edgeLabel: ""}
@@ -256,7 +257,7 @@ func TestApprover_StolenGatewayGetsOwnNamesOnly(t *testing.T) {
 	denied := map[string]string{
 		"the victim's names": w.submitRequest(thief, newRequest("", signTemplate(t, func() *x509.CertificateRequest { r := validTemplate(name); r.DNSNames = []string{victim}; return r }()))),
 	}
-	// NodeRestriction says this, before anybody decides.
+	// NodeRestriction refuses this, before the Approver sees it.
 	if _, err := thief.CertificatesV1().CertificateSigningRequests().Create(t.Context(), own, metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("the victim's own request, sent again by the thief: %v", err)
 	}
@@ -317,7 +318,7 @@ func TestApprover_LimitsCertificatesPerNode(t *testing.T) {
 	}
 }
 
-// What a gateway had asked for before it was known is decided when it is.
+// A request that a gateway made before its Node was labelled is decided once it is.
 func TestApprover_DecidesWhenNodeIsLabelled(t *testing.T) {
 	w := newApproverEnv(t)
 	name, client := w.createGateway("new", nil)

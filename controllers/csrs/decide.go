@@ -19,22 +19,24 @@ import (
 )
 
 const (
-	// MaxRequest is the most bytes of a request's PEM: one with an RSA key of 4096 bits and ten names has 2 KiB.
+	// MaxRequest is the maximum size of a request's PEM in bytes: one with an RSA key of 4096 bits and ten names has 2 KiB.
 	MaxRequest = 8 << 10
 
 	userPrefix = "system:node:"
 	nodesGroup = "system:nodes"
 )
 
-// AllowedNames are what a gateway may be called in its certificate beside its name and its tunnel address.
+// AllowedNames are the names and addresses that a gateway's certificate may contain besides its node name and its
+// tunnel address.
 type AllowedNames struct {
 	// DirectHost is the host of gateway.direct; "" for none.
 	DirectHost string
-	// Networks are those whose addresses a gateway may have because its Node reports them; none: it may have no such address.
+	// Networks are the networks in which a gateway may have an address because its Node reports it; none: it may have
+	// no such address.
 	Networks []netip.Prefix
 }
 
-// decision is what is to be done with a request.
+// decision is the result for one request.
 type decision string
 
 const (
@@ -43,7 +45,7 @@ const (
 	denyRequest    decision = "denied"
 )
 
-// requestorNode returns the node that made a request; "" if it is not for us to decide on, or not any more.
+// requestorNode returns the node that made a request; "" if the request is not for this package, or is already decided.
 func requestorNode(csr *certificatesv1.CertificateSigningRequest) string {
 	node, isNode := strings.CutPrefix(csr.Spec.Username, userPrefix)
 	if csr.Spec.SignerName != certificatesv1.KubeletServingSignerName || !isNode || !slices.Contains(csr.Spec.Groups, nodesGroup) {
@@ -57,13 +59,14 @@ func requestorNode(csr *certificatesv1.CertificateSigningRequest) string {
 	return node
 }
 
-// decide judges the request of a node for itself. Node is its Node as Kubernetes has it, nil if there is none. A denial says why.
+// decide decides on the request of a node for itself. node is its Node in Kubernetes, nil if there is none. A denial
+// carries its reason.
 func decide(csr *certificatesv1.CertificateSigningRequest, name string, node *corev1.Node, names AllowedNames) (decision, error) {
 	if node == nil {
 		return leaveUndecided, nil
 	}
 	if _, edge := node.Labels[identity.EdgeLabel]; !edge {
-		return leaveUndecided, nil // another kind of node, or one that has not been heard of yet
+		return leaveUndecided, nil // not a gateway, or one that is not in the cache yet
 	}
 	request, err := parseRequest(csr.Spec.Request)
 	if err != nil {
@@ -81,7 +84,7 @@ func decide(csr *certificatesv1.CertificateSigningRequest, name string, node *co
 	return approveRequest, nil
 }
 
-// parseRequest reads a request that is nothing else beside, and whose sender holds the key.
+// parseRequest parses a PEM that contains exactly one request, and verifies that the sender holds the key.
 func parseRequest(data []byte) (*x509.CertificateRequest, error) {
 	if len(data) > MaxRequest {
 		return nil, fmt.Errorf("the request has %d bytes, %d are enough", len(data), MaxRequest)
@@ -100,7 +103,7 @@ func parseRequest(data []byte) (*x509.CertificateRequest, error) {
 	return request, nil
 }
 
-// checkSubject wants the requestor's own name and group, and no word more.
+// checkSubject requires exactly the requestor's own name and group.
 func checkSubject(request *x509.CertificateRequest, username string) error {
 	s := request.Subject
 	switch {
@@ -114,7 +117,7 @@ func checkSubject(request *x509.CertificateRequest, username string) error {
 	return nil
 }
 
-// checkUsages wants exactly what a serving certificate is used for. RSA keys encipher, too.
+// checkUsages requires exactly the usages of a serving certificate. RSA keys also encipher.
 func checkUsages(have []certificatesv1.KeyUsage) error {
 	want := []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth}
 	sorted := slices.Sorted(slices.Values(have))
@@ -124,7 +127,7 @@ func checkUsages(have []certificatesv1.KeyUsage) error {
 	return fmt.Errorf("the usages are %.200q, not %q", have, want)
 }
 
-// checkNames wants no name that does not lead to this very node.
+// checkNames rejects every name that does not lead to this very node.
 func (n AllowedNames) checkNames(request *x509.CertificateRequest, name string, node *corev1.Node) error {
 	if len(request.EmailAddresses)+len(request.URIs) > 0 {
 		return errors.New("e-mail addresses and URIs are not names of a node")

@@ -15,8 +15,8 @@ import (
 	"github.com/frond-edge/frond/streams/streamstest"
 )
 
-// The graph of 100,000 nodes with 10 pods each, where a pod needs two objects of its own and three that its namespace
-// shares: what an event costs must not grow with the number of nodes.
+// BenchmarkGraph measures a graph of 100,000 nodes with 10 pods each, where a pod needs two objects of its own and
+// three that its namespace shares: the cost of an event must not grow with the number of nodes.
 func BenchmarkGraph(b *testing.B) {
 	for _, nodes := range []int{1_000, 100_000} {
 		b.Run(fmt.Sprint(nodes, "-nodes"), func(b *testing.B) {
@@ -53,8 +53,8 @@ func BenchmarkGraph(b *testing.B) {
 	}
 }
 
-// What an event of a scoped kind costs under the engine's lock, where ten nodes have a scope on it and all others on another
-// kind or namespace: it must not grow with the others.
+// BenchmarkScopedEvent measures an event of a scoped kind under the engine's lock, where ten nodes have a scope on it
+// and all others on another kind or namespace: the cost must not grow with the others.
 func BenchmarkScopedEvent(b *testing.B) {
 	for _, nodes := range []int{1_000, 100_000} {
 		b.Run(fmt.Sprint(nodes, "-nodes"), func(b *testing.B) {
@@ -86,7 +86,8 @@ func heapBytes() uint64 {
 	return m.HeapAlloc
 }
 
-// From the start of an update of a ConfigMap at the apiserver until the hub has stored it for the node, one at a time.
+// BenchmarkUpdate measures the time from the start of an update of a ConfigMap at the apiserver until the hub has
+// stored it for the node, one at a time.
 func BenchmarkUpdate(b *testing.B) {
 	w := newEngineEnv(b)
 	w.createAccount("default")

@@ -12,8 +12,8 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// A pod names the trust bundles of a projected volume by a signer and a label selector. Between the pod and the bundles stands a
-// vertex of the graph that is never published: the selection. An event of a bundle asks for the selections of its signer alone.
+// A pod names the trust bundles of a projected volume by a signer and a label selector. The graph has a vertex between
+// the pod and the bundles that is never published: the selection. An event of a bundle refreshes only the selections of its signer.
 
 const (
 	certificatesGroup    = "certificates.k8s.io"
@@ -21,13 +21,14 @@ const (
 	resourceGroup        = "resource.k8s.io"
 	claimsResource       = "resourceclaims"
 
-	// selectionsResource is the resource of such a vertex.
+	// selectionsResource is the resource of a selection's vertex.
 	selectionsResource = "trustbundleselections"
 	// signerIndex is the name of the cache's index of bundles by their signer.
 	signerIndex = "frond.io/signer"
 )
 
-// selectionKey names what a projection selects; false for a selector that selects nothing or is invalid, which a kubelet refuses.
+// selectionKey returns the key of a projection's selection. It returns false for a selector that is invalid or selects
+// nothing, which a kubelet refuses.
 func selectionKey(signer string, selector *metav1.LabelSelector) (wire.Key, bool) {
 	parsed, err := metav1.LabelSelectorAsSelector(selector)
 	if err != nil || signer == "" {
@@ -43,13 +44,13 @@ func isSelection(key wire.Key) bool {
 	return key.Group == "frond.io" && key.Resource == selectionsResource
 }
 
-// isVirtual reports whether a key is of a vertex that is never published.
+// isVirtual reports whether a key belongs to a vertex that is never published.
 func isVirtual(key wire.Key) bool { return isSubject(key) || isSelection(key) }
 
 func signerOf(o client.Object) string { return nestedString(o, "spec", "signerName") }
 
-// selectBundles returns the bundles that a selection matches now, sorted. It remembers the selection, so that events of bundles find it. The
-// caller holds mu.
+// selectBundles returns the bundles that a selection matches now, sorted. It records the selection, so that later
+// events of bundles find it. The caller holds mu.
 func (e *Engine) selectBundles(selection wire.Key) []wire.Key {
 	signer, text, _ := strings.Cut(selection.Name, " ") // a signer's name has no space
 	if e.selections[signer] == nil {
@@ -58,7 +59,7 @@ func (e *Engine) selectBundles(selection wire.Key) []wire.Key {
 	e.selections[signer][selection] = struct{}{}
 	k, store := e.lookupKind(groupResource{certificatesGroup, trustBundlesResource})
 	if store == nil {
-		return nil // when the kind is followed, placeKind comes
+		return nil // placeKind refreshes the selection once the kind is synced
 	}
 	selector, err := labels.Parse(text)
 	if err != nil {
@@ -80,8 +81,8 @@ func (e *Engine) selectBundles(selection wire.Key) []wire.Key {
 	return keys
 }
 
-// refreshSelections brings the graph up to date with what the selections of a signer match, and forgets those that nothing needs. The
-// caller holds mu.
+// refreshSelections updates the graph with the bundles that a signer's selections match, and drops the selections that
+// nothing needs. The caller holds mu.
 func (e *Engine) refreshSelections(signer string) {
 	for selection := range e.selections[signer] {
 		if e.graph.vertices[selection] == nil {
@@ -95,7 +96,8 @@ func (e *Engine) refreshSelections(signer string) {
 	}
 }
 
-// bundleHandler is the handler of trust bundles: an event concerns the bundle itself, and the selections of its signer now and before.
+// bundleHandler is the event handler of trust bundles. An event concerns the bundle itself, and the selections of its
+// signer before and after the change.
 func (e *Engine) bundleHandler(k *kindSpec, handle func(any)) toolscache.ResourceEventHandler {
 	reselect := func(objects ...any) {
 		e.mu.Lock()

@@ -6,7 +6,7 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// streamAction is what has to happen to one subject of the stream.
+// streamAction is the action to take on one subject of the stream.
 type streamAction int
 
 const (
@@ -16,7 +16,7 @@ const (
 	purgeAction
 )
 
-// streamRecord is what the stream holds of one object, as far as this replica knows. The zero record: nothing.
+// streamRecord is what the stream holds of one object, as far as this replica knows. The zero record: the subject is empty.
 type streamRecord struct {
 	sequence uint64
 	deleted  bool
@@ -28,11 +28,11 @@ type streamRecord struct {
 	deletionReason wire.DeletionReason
 	// madeAt is when the message was made.
 	madeAt time.Time
-	// foreign: it was published of another Kubernetes history than the present one.
+	// foreignEpoch: the message was published from another Kubernetes history than the present one.
 	foreignEpoch bool
 }
 
-// recordOf is the record of a message; cluster is the present cluster epoch.
+// recordOf returns the record of a message; cluster is the present cluster epoch.
 func recordOf(m wire.Message, cluster string) streamRecord {
 	return streamRecord{
 		sequence: m.Sequence, deleted: m.Op == wire.Delete, uid: m.UID, digest: m.Digest, version: m.Version, ackedVersion: m.Acked, deletionReason: m.DeletionReason, madeAt: m.Time,
@@ -40,16 +40,16 @@ func recordOf(m wire.Message, cluster string) streamRecord {
 	}
 }
 
-// decisionInput is all that a decision about one object at one node depends on.
+// decisionInput is everything that a decision about one object at one node depends on.
 type decisionInput struct {
-	// want is the object's state, nil if the node needs no such object or the object does not exist.
+	// want is the object's state; nil if the node needs no such object or the object does not exist.
 	want      *payload
 	published streamRecord
-	// keep: nothing may be removed now, as it is not certain that the node is gone for good.
+	// retain: nothing may be removed now, as it is not certain that the node is gone permanently.
 	retain bool
-	// ackedSequence is the stream sequence up to which the node has everything on disk.
+	// ackedSequence is the stream sequence up to which the node has all messages on disk.
 	ackedSequence uint64
-	// ripe: a tombstone is old enough to be purged.
+	// purgeable: a tombstone is old enough to be purged.
 	purgeable bool
 }
 

@@ -13,34 +13,34 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// Guard says when deletions are held back. The zero Guard holds back nothing.
+// Guard configures which deletions are held back. The zero Guard holds back nothing.
 type Guard struct {
-	// Share of a node's pods, 0 to 1; if more go at once without having been terminated, they are kept. 0: off.
+	// Share is a fraction of a node's pods, 0 to 1. If more than that vanish at once without termination, they are kept. 0: off.
 	Share float64
-	// Minimum is the least number of pods that is ever taken for a mass delete.
+	// Minimum is the lowest number of pods that counts as a mass deletion.
 	Minimum int
-	// After lets held deletions go by itself; 0: never.
+	// After is the time after which held deletions are released without confirmation; 0: never.
 	After time.Duration
-	// Settle is how long the number of missing pods must not have grown before it is judged, so that one sweep is seen as
-	// one; 0: 2 s. Removals without termination, and what they leave behind, are delayed by it.
+	// Settle is how long the set of missing pods must be unchanged before it is evaluated, so that one sweep is seen as
+	// one; 0: 2 s. It delays removals without termination, and those of the objects that these pods needed.
 	Settle time.Duration
 }
 
-// Restore says that the Kubernetes API went back in time. The zero Restore: it never did.
+// Restore says that the Kubernetes API went back in time. The zero Restore: it did not.
 type Restore struct {
-	// Since is when that was noticed.
+	// Since is when the restore was detected.
 	Since time.Time
-	// KeepFor is how long pods that the API no longer knows are kept at their nodes, unless somebody confirms.
+	// KeepFor is how long pods that the API no longer knows are kept at their nodes, unless an operator confirms their removal.
 	KeepFor time.Duration
 }
 
 const (
 	defaultSettle = 2 * time.Second
-	// guardWindow is how long a pod that went without a word counts with those that go now.
+	// guardWindow is how long a pod that vanished without termination counts together with those that vanish now.
 	guardWindow = time.Minute
-	// verifyRetry is how soon Config.VerifiedSince is asked again; a look takes two requests to the apiserver.
+	// verifyRetry is the delay before Config.VerifiedSince is called again; one verification takes two requests to the apiserver.
 	verifyRetry = 200 * time.Millisecond
-	// maxSampleNames is how many names a hold tells.
+	// maxSampleNames is how many pod names a hold lists.
 	maxSampleNames = 5
 )
 
@@ -55,7 +55,7 @@ func (g Guard) validate() error {
 	return errors.Join(faults...)
 }
 
-// endsAt is when the time of a restore is over.
+// endsAt returns when the keep time of a restore ends.
 func (r Restore) endsAt() time.Time {
 	if r.Since.IsZero() {
 		return time.Time{}
@@ -63,23 +63,24 @@ func (r Restore) endsAt() time.Time {
 	return r.Since.Add(r.KeepFor)
 }
 
-// lostPod is a pod that the stream holds alive for a node, that the node should have no more, and that never said it would go.
+// lostPod is a pod that the stream holds alive for a node, that the node should no longer have, and that was never
+// marked for termination.
 type lostPod struct {
 	key wire.Key
 	uid string
-	// foreign: it was published of another Kubernetes history than the present one.
+	// foreignEpoch: the pod was published from another Kubernetes history than the present one.
 	foreignEpoch bool
 }
 
-// podLosses is all that the guard judges of a node.
+// podLosses is the input of the guard's decision for one node.
 type podLosses struct {
 	missing []lostPod
-	// recent is the number of pods that went without a word within the guardWindow, and live of those in the stream, the
-	// missing among them.
+	// recent is the number of pods that vanished without termination within the guardWindow. live is the number of live
+	// pods in the stream, the missing ones included.
 	recent, live int
 }
 
-// holdReason tells why the losses are not to be believed, "" if they are.
+// holdReason returns why the losses are suspicious, "" if they are not.
 func (g Guard) holdReason(l podLosses) wire.HoldReason {
 	if slices.ContainsFunc(l.missing, func(p lostPod) bool { return p.foreignEpoch }) {
 		return wire.HoldRestored
@@ -91,7 +92,7 @@ func (g Guard) holdReason(l podLosses) wire.HoldReason {
 	return ""
 }
 
-// holdToken names a set of pods.
+// holdToken returns the confirmation token of a set of pods.
 func holdToken(pods []lostPod) string {
 	lines := make([]string, 0, len(pods))
 	for _, p := range pods {
@@ -99,10 +100,10 @@ func holdToken(pods []lostPod) string {
 	}
 	slices.Sort(lines)
 	sum := sha256.Sum256([]byte(strings.Join(lines, "\n")))
-	return hex.EncodeToString(sum[:5]) // short enough to be typed; it tells holds of one node apart, no more
+	return hex.EncodeToString(sum[:5]) // short enough to type; it only distinguishes the holds of one node
 }
 
-// sampleNames names the first of the pods.
+// sampleNames returns the first maxSampleNames names of the pods, sorted.
 func sampleNames(pods []lostPod) []string {
 	var names []string
 	for _, p := range pods {
@@ -112,27 +113,27 @@ func sampleNames(pods []lostPod) []string {
 	return names[:min(len(names), maxSampleNames)]
 }
 
-// guardState is the guard's memory of one node. All of it can be found again from Kubernetes and the stream.
+// guardState is the guard's memory of one node. All of it can be rebuilt from Kubernetes and the stream.
 type guardState struct {
-	// told: the outside knows whether something is held.
+	// reported: Config.OnHold was called with the present hold, or with nil for none.
 	reported bool
 	hold     *wire.Hold
-	// deferred are the objects whose tombstones wait for hold.
+	// deferred are the objects whose tombstones wait for hold to end.
 	deferred map[wire.Key]struct{}
-	// lastToken is the token of the missing pods at the last look, and grown is when it last changed.
+	// lastToken is the token of the missing pods at the last evaluation; changedAt is when it last changed.
 	lastToken string
 	changedAt time.Time
-	// confirmed are the pods, by UID, that may go, and the word that said so.
+	// confirmed maps the UID of each pod that may be removed to the token that confirmed it.
 	confirmed map[string]string
 }
 
-// guardVerdict is what to do about a tombstone: wait for hold, look again later, or let it go.
+// guardVerdict is the decision about a tombstone: wait for the hold to end, evaluate again after retryAfter, or publish it.
 type guardVerdict struct {
 	held       bool
 	retryAfter time.Duration
 }
 
-// evaluateGuard looks at all that a node would lose now.
+// evaluateGuard evaluates all that a node would lose now.
 func (e *Engine) evaluateGuard(s *nodeState, now time.Time) guardVerdict {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -140,7 +141,7 @@ func (e *Engine) evaluateGuard(s *nodeState, now time.Time) guardVerdict {
 	hold, word := e.holdAnnotations(s)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if e.nodeGone(s) && !exists { // taken away on purpose: nobody is left to be asked
+	if e.nodeGone(s) && !exists { // deleted on purpose: no Node is left to ask a confirmation on
 		e.clearHold(s)
 		return guardVerdict{}
 	}
@@ -160,7 +161,7 @@ func (e *Engine) evaluateGuard(s *nodeState, now time.Time) guardVerdict {
 	}
 	reason := e.cfg.Guard.holdReason(l)
 	switch {
-	case reason == "" && !unbroken: // perhaps it is the history that is gone, not the pods
+	case reason == "" && !unbroken: // the Kubernetes history may have been replaced, and the pods may not be gone
 		return guardVerdict{retryAfter: verifyRetry}
 	case reason == "":
 		e.clearHold(s)
@@ -179,7 +180,7 @@ func (e *Engine) evaluateGuard(s *nodeState, now time.Time) guardVerdict {
 	return guardVerdict{held: true}
 }
 
-// holdExpiry is when a hold is let go by itself.
+// holdExpiry returns when a hold is released without confirmation; false: never.
 func (e *Engine) holdExpiry(hold wire.Hold, token string) (time.Time, bool) {
 	if e.cfg.Guard.After == 0 || hold.Token != token || hold.Since.IsZero() {
 		return time.Time{}, false
@@ -187,13 +188,13 @@ func (e *Engine) holdExpiry(hold wire.Hold, token string) (time.Time, bool) {
 	return hold.Since.Add(e.cfg.Guard.After), true
 }
 
-// countLosses counts. The caller holds e.mu and s.mu.
+// countLosses counts the pods that a node would lose. The caller holds e.mu and s.mu.
 func (e *Engine) countLosses(s *nodeState, now time.Time) podLosses {
 	var l podLosses
 	gone, restored := e.nodeGone(s), now.Before(e.cfg.Restore.endsAt())
 	for key := range s.ownPods {
 		if e.cfg.Protected.Covers(key) {
-			continue // taken back on purpose
+			continue // removed on purpose
 		}
 		r := s.published[key]
 		_, confirmed := s.guard.confirmed[r.uid]
@@ -209,7 +210,7 @@ func (e *Engine) countLosses(s *nodeState, now time.Time) podLosses {
 		case confirmed, r.deletionReason.IsFinal(), !gone && e.nodeNeeds(s, key) && e.podAlive(key):
 		case r.foreignEpoch && restored:
 			l.missing = append(l.missing, lostPod{key: key, uid: r.uid, foreignEpoch: true})
-		case r.foreignEpoch && !e.cfg.Restore.Since.IsZero(): // its time is over
+		case r.foreignEpoch && !e.cfg.Restore.Since.IsZero(): // the keep time of the restore has ended
 		case r.deletionReason == "" && (e.cfg.Guard.Share > 0 || e.cfg.VerifiedSince != nil):
 			l.missing = append(l.missing, lostPod{key: key, uid: r.uid})
 		}
@@ -217,14 +218,14 @@ func (e *Engine) countLosses(s *nodeState, now time.Time) podLosses {
 	return l
 }
 
-// podAlive reports whether a pod is there and nobody has taken it away by force.
+// podAlive reports whether a pod exists and was not force-deleted.
 func (e *Engine) podAlive(key wire.Key) bool {
 	o, err := e.readCached(key)
 	pod, ok := o.(*corev1.Pod)
 	return err == nil && ok && !forceDeleted(pod)
 }
 
-// nodeNeeds reports whether a node needs an object by the graph. The caller holds e.mu.
+// nodeNeeds reports whether a node needs an object according to the graph. The caller holds e.mu.
 func (e *Engine) nodeNeeds(s *nodeState, key wire.Key) bool {
 	v := e.graph.vertices[key]
 	if v == nil {
@@ -234,7 +235,7 @@ func (e *Engine) nodeNeeds(s *nodeState, key wire.Key) bool {
 	return ok
 }
 
-// holdAnnotations reads what stands on the Node about deletions.
+// holdAnnotations reads the hold and the confirmation token from the Node's annotations.
 func (e *Engine) holdAnnotations(s *nodeState) (hold wire.Hold, confirmed string) {
 	o, err := e.readCached(wire.Key{Resource: "nodes", Name: s.name})
 	if err != nil {
@@ -243,13 +244,13 @@ func (e *Engine) holdAnnotations(s *nodeState) (hold wire.Hold, confirmed string
 	return wire.ParseHold(o.GetAnnotations())
 }
 
-// confirmsRemoval reports whether a word allows exactly the missing pods to go, or the rest of those that it allowed before. The
-// caller holds mu.
+// confirmsRemoval reports whether a confirmation token (word) allows the removal of exactly the missing pods, or of the
+// rest of those that it allowed before. The caller holds mu.
 func (s *nodeState) confirmsRemoval(word string, missing []lostPod) bool {
 	if word == "" {
 		return false
 	}
-	all := slices.Clone(missing) // before the first has gone, they alone
+	all := slices.Clone(missing) // until the first one is removed, the token covers exactly these
 	for key := range s.ownPods {
 		if r := s.published[key]; r.deletionReason.ConfirmationToken() == word {
 			all = append(all, lostPod{key: key, uid: r.uid})
@@ -258,7 +259,7 @@ func (s *nodeState) confirmsRemoval(word string, missing []lostPod) bool {
 	return holdToken(all) == word
 }
 
-// confirmLosses lets the missing pods go. The caller holds e.mu and s.mu.
+// confirmLosses allows the removal of the missing pods. The caller holds e.mu and s.mu.
 func (e *Engine) confirmLosses(s *nodeState, word string, missing []lostPod) guardVerdict {
 	if s.guard.confirmed == nil {
 		s.guard.confirmed = map[string]string{}
@@ -270,7 +271,7 @@ func (e *Engine) confirmLosses(s *nodeState, word string, missing []lostPod) gua
 	return guardVerdict{}
 }
 
-// setHold notes and tells what is held. The caller holds e.mu and s.mu.
+// setHold records and reports the hold. The caller holds e.mu and s.mu.
 func (e *Engine) setHold(s *nodeState, h wire.Hold) {
 	if s.guard.hold != nil && s.guard.hold.Token == h.Token && s.guard.hold.Pods == h.Pods {
 		return
@@ -284,7 +285,7 @@ func (e *Engine) setHold(s *nodeState, h wire.Hold) {
 	}
 }
 
-// clearHold ends what is held and asks for what waited. The caller holds e.mu and s.mu.
+// clearHold ends the hold and enqueues the deferred deletions. The caller holds e.mu and s.mu.
 func (e *Engine) clearHold(s *nodeState) {
 	if s.guard.hold == nil && s.guard.reported {
 		return
@@ -298,7 +299,7 @@ func (e *Engine) clearHold(s *nodeState) {
 	}
 }
 
-// reevaluateHold looks again at a hold after something of the node has changed.
+// reevaluateHold evaluates a hold again after an object of the node has changed.
 func (e *Engine) reevaluateHold(s *nodeState, key wire.Key) {
 	if key.Group != "" || key.Resource != "pods" && key.Resource != "nodes" {
 		return
@@ -311,7 +312,7 @@ func (e *Engine) reevaluateHold(s *nodeState, key wire.Key) {
 	}
 }
 
-// deletionAllowed reports whether an object may be taken from the node now. One that may not is asked for again when it may.
+// deletionAllowed reports whether an object may be removed from the node now. If not, it is enqueued again when it may.
 func (e *Engine) deletionAllowed(s *nodeState, key wire.Key, held streamRecord) bool {
 	if isPod(key) && held.deletionReason.IsFinal() || e.cfg.Protected.Covers(key) {
 		return true
@@ -332,7 +333,7 @@ func (e *Engine) deletionAllowed(s *nodeState, key wire.Key, held streamRecord) 
 	return !v.held
 }
 
-// deletionReason is what the message that takes an object from the node says about why.
+// deletionReason returns the reason that the message removing an object from the node carries.
 func (s *nodeState) deletionReason(held streamRecord) wire.DeletionReason {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -344,12 +345,12 @@ func (s *nodeState) deletionReason(held streamRecord) wire.DeletionReason {
 
 func isPod(key wire.Key) bool { return key.Group == "" && key.Resource == "pods" }
 
-// isOwnPod tells the pods that run at the node from those that somebody there only looks at.
+// isOwnPod reports whether a record is of a pod that runs at the node, not of a copy for a component that only reads it.
 func (r streamRecord) isOwnPod(key wire.Key) bool {
 	return isPod(key) && r.deletionReason != wire.DeletionOfCopy
 }
 
-// mirrorAnnotation is on the API's copy of a static pod; the kubelet makes and removes it at once.
+// mirrorAnnotation marks the API's copy of a static pod; the kubelet creates and removes it at once.
 const mirrorAnnotation = "kubernetes.io/config.mirror"
 
 func isMirror(pod *corev1.Pod) bool {
@@ -357,14 +358,14 @@ func isMirror(pod *corev1.Pod) bool {
 	return ok
 }
 
-// forceDeleted reports whether a pod is on its way out without any time to end: by force, or as the last step of an orderly end.
-// Between that and its disappearance the API shows it for a moment, or for as long as it has finalizers; a node that sees it
-// so kills it.
+// forceDeleted reports whether a pod is being deleted with a grace period of zero: by force, or as the last step of an
+// orderly termination. The API shows such a pod for a moment before it disappears, or for as long as it has finalizers.
+// A node that receives it in this state kills it.
 func forceDeleted(pod *corev1.Pod) bool {
 	return pod.DeletionTimestamp != nil && pod.DeletionGracePeriodSeconds != nil && *pod.DeletionGracePeriodSeconds == 0
 }
 
-// podDeletionReason says why a pod's removal would be no surprise.
+// podDeletionReason returns the reason for which a pod's removal is expected, "" if there is none.
 func podDeletionReason(pod *corev1.Pod) wire.DeletionReason {
 	mirror := isMirror(pod)
 	grace := pod.Spec.TerminationGracePeriodSeconds
@@ -392,7 +393,7 @@ func (e *Engine) countHeld() float64 {
 	return e.sumNodes(func(s *nodeState) int { return len(s.guard.deferred) })
 }
 
-// sumNodes adds up what of returns for each site, called with its mu held.
+// sumNodes adds up the results of a function for each node; it is called with the node's mu held.
 func (e *Engine) sumNodes(of func(*nodeState) int) float64 {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 	"github.com/frond-edge/frond/controllers/desired"
 )
 
-// The guard alone: a test says what Kubernetes and the stream hold, and when it is.
+// These tests run the guard alone: a test sets what Kubernetes and the stream hold, and the time.
 
 const settleTime = 5 * time.Second
 
@@ -30,19 +30,19 @@ func testPod(n int) *corev1.Pod {
 
 func podKey(n int) wire.Key { return coreKey("pods", "n", fmt.Sprint("p", n)) }
 
-// livePod is what the stream holds of a pod that was published for good.
+// livePod returns the stream's message of a pod that was published without a deletion reason.
 func livePod(n int) wire.Message {
 	return wire.Message{Key: podKey(n), Op: wire.Apply, UID: fmt.Sprint("u", n), ClusterEpoch: "one", Time: time.Now()}
 }
 
-// podTombstone is a pod's tombstone of a time.
+// podTombstone returns a pod's tombstone made at a time.
 func podTombstone(n int, leaving wire.DeletionReason, at time.Time) wire.Message {
 	m := livePod(n)
 	m.Op, m.DeletionReason, m.Time = wire.Delete, leaving, at
 	return m
 }
 
-// newGuardedNode is a node of which the stream holds so many pods, and Kubernetes only those from missing on.
+// newGuardedNode returns a node for which the stream holds that many pods, and Kubernetes only those from missing on.
 func newGuardedNode(cfg desired.Config, pods, missing int, more ...wire.Message) *desired.GuardHarness {
 	g := desired.NewGuardHarness(cfg, nil)
 	for n := range pods {
@@ -55,7 +55,7 @@ func newGuardedNode(cfg desired.Config, pods, missing int, more ...wire.Message)
 	return g
 }
 
-// evaluateSettled judges twice, so that the losses have settled the second time, and returns what it says then.
+// evaluateSettled evaluates twice, so that the losses have settled the second time, and returns the second result.
 func evaluateSettled(t *testing.T, g *desired.GuardHarness, at time.Time) (isHeld bool) {
 	t.Helper()
 	if isHeld, later := g.Evaluate(at); isHeld || later <= 0 {
@@ -174,7 +174,7 @@ func TestGuard_CountsUnexpectedLosses(t *testing.T) {
 	})
 }
 
-// A sweep is judged when it has not grown for a while, as one.
+// A sweep is evaluated as one, when it has not grown for a while.
 func TestGuard_WaitsForLossesToSettle(t *testing.T) {
 	now := time.Now()
 	g := newGuardedNode(guardConfig(), 8, 1)
@@ -207,7 +207,7 @@ func TestGuard_WaitsForLossesToSettle(t *testing.T) {
 	later(11*time.Second, settleTime) // the same pods again are another sweep
 }
 
-// While it is not known whether the history is whole, what vanished stays, and it is asked again and again.
+// While the history is not verified, vanished pods are kept, and the verification is retried.
 func TestGuard_RetriesUntilHistoryVerified(t *testing.T) {
 	now := time.Now()
 	whole, since := false, time.Time{}
@@ -235,7 +235,7 @@ func TestGuard_RetriesUntilHistoryVerified(t *testing.T) {
 	}
 }
 
-// What is held is told once, and again when it is another; when it ends, all that waited is asked for, once.
+// A hold is reported once, and again when it changes; when it ends, all deferred objects are enqueued, once.
 func TestGuard_ReportsAndClearsHold(t *testing.T) {
 	now := time.Now()
 	g := newGuardedNode(guardConfig(), 11, 6)
@@ -271,7 +271,7 @@ func TestGuard_ReportsAndClearsHold(t *testing.T) {
 	}
 }
 
-// A node of which nothing is held is told so at the first look, as there may be a word of another replica about it.
+// A node without a hold is reported at the first evaluation, as there may be a hold written by another replica.
 func TestGuard_ReportsNoHoldOnce(t *testing.T) {
 	g := newGuardedNode(guardConfig(), 8, 0)
 	for range 3 {
@@ -282,7 +282,8 @@ func TestGuard_ReportsNoHoldOnce(t *testing.T) {
 	}
 }
 
-// A word lets exactly those go that it names, also when some of them went before; another word, or none, lets nobody.
+// A token allows the removal of exactly its pods, also if some of them were removed before; another token, or none,
+// allows no removal.
 func TestGuard_TokenConfirmsItsPodsOnly(t *testing.T) {
 	now := time.Now()
 	g := newGuardedNode(guardConfig(), 11, 6)
@@ -305,7 +306,7 @@ func TestGuard_TokenConfirmsItsPodsOnly(t *testing.T) {
 		t.Errorf("a pod that was not confirmed goes with the word %q", word)
 	}
 
-	// Another replica begins when two of the six are gone already.
+	// Another replica starts when two of the six pods are already removed.
 	messages := []wire.Message{
 		podTombstone(0, wire.DeletionConfirmed(is), now), podTombstone(1, wire.DeletionConfirmed(is), now), podTombstone(30, wire.DeletionTerminating, now), podTombstone(31, wire.DeletionConfirmed("0123456789"), now),
 	}
@@ -326,7 +327,7 @@ func TestGuard_TokenConfirmsItsPodsOnly(t *testing.T) {
 	}
 }
 
-// A hold ends by itself after its time, by the clock that stands on the Node, and is looked at then.
+// A hold expires after its time, by the time recorded on the Node, and is evaluated then.
 func TestGuard_HoldExpires(t *testing.T) {
 	now := time.Now()
 	cfg := guardConfig()
@@ -372,7 +373,7 @@ func TestGuard_HoldExpires(t *testing.T) {
 	}
 }
 
-// What is held after a restore is looked at again when the time for that is over.
+// A hold after a restore is evaluated again when the keep time is over.
 func TestGuard_RestoreHoldIsReevaluated(t *testing.T) {
 	cfg := guardConfig()
 	cfg.Restore = desired.Restore{Since: time.Now(), KeepFor: time.Hour}
@@ -387,7 +388,7 @@ func TestGuard_RestoreHoldIsReevaluated(t *testing.T) {
 	}
 }
 
-// A tombstone that may not go now waits and is counted, or comes again; what says by itself that it goes does not wait for anything.
+// A tombstone that may not be published now is deferred and counted, or retried; a removal that states its own reason does not wait.
 func TestGuard_DefersTombstones(t *testing.T) {
 	cfg := guardConfig()
 	cfg.Guard.Settle = 20 * time.Millisecond

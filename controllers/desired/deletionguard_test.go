@@ -18,7 +18,7 @@ import (
 	"github.com/frond-edge/frond/internal/kubetest"
 )
 
-// holdRecorder keeps what engines tell of held deletions.
+// holdRecorder records the holds that engines report.
 type holdRecorder struct {
 	mu   sync.Mutex
 	last map[string]*wire.Hold
@@ -33,7 +33,7 @@ func (h *holdRecorder) recordHold(node string, hold *wire.Hold) {
 	h.last[node] = hold
 }
 
-// lastHold returns the last word about a node; known is false if there was none.
+// lastHold returns the last report about a node; known is false if there was none.
 func (h *holdRecorder) lastHold(node string) (hold *wire.Hold, known bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -41,7 +41,7 @@ func (h *holdRecorder) lastHold(node string) (hold *wire.Hold, known bool) {
 	return hold, known
 }
 
-// eventuallyHeld waits for a hold of so many pods.
+// eventuallyHeld waits for a hold of that many pods.
 func (h *holdRecorder) eventuallyHeld(w *engineEnv, node string, missing int) *wire.Hold {
 	w.Helper()
 	var hold *wire.Hold
@@ -64,7 +64,7 @@ func (h *holdRecorder) eventuallyNone(w *engineEnv, node string) {
 	})
 }
 
-// recordedGuardConfig is a configuration that judges soon, and what it says.
+// recordedGuardConfig returns a configuration whose guard settles quickly, and the recorder of its reports.
 func recordedGuardConfig() (desired.Config, *holdRecorder) {
 	h := &holdRecorder{}
 	return desired.Config{
@@ -73,7 +73,7 @@ func recordedGuardConfig() (desired.Config, *holdRecorder) {
 	}, h
 }
 
-// createPods makes pods named p0, p1 … on a node, each with a ConfigMap of its own.
+// createPods creates pods named p0, p1 … on a node, each with a ConfigMap of its own.
 func (w *engineEnv) createPods(node string, n int) {
 	w.Helper()
 	for i := range n {
@@ -99,7 +99,7 @@ func (w *engineEnv) annotateNode(node, name, value string) {
 	}
 }
 
-// checkUntouched checks that what is made now arrives, and all else that is named is still there.
+// checkUntouched checks that a newly created object arrives, and that all other named objects are still there.
 func (w *engineEnv) checkUntouched(node, witness string, want ...string) {
 	w.Helper()
 	w.createConfigMap(witness, "x")
@@ -130,7 +130,7 @@ func TestGuard_MassDeleteWaitsForConfirmation(t *testing.T) {
 	w.checkUntouched(node, "witness", podNames(8)...)
 	with := append(podNames(8), "pods witness", "configmaps witness")
 
-	// Another replica comes to the same conclusion from Kubernetes and the stream.
+	// Another replica reaches the same result from Kubernetes and the stream.
 	cfg2, h2 := recordedGuardConfig()
 	w.startEngine(cfg2, second, "desired-b")
 	first.setOwned(node, false)
@@ -148,7 +148,7 @@ func TestGuard_MassDeleteWaitsForConfirmation(t *testing.T) {
 		t.Errorf("tombstone of a confirmed deletion: %+v", m)
 	}
 
-	// The old word does not confirm what is missed later.
+	// The old token does not confirm later losses.
 	for i := range 5 {
 		w.createPod(fmt.Sprint("n", i), node)
 		left = append(left, fmt.Sprint("pods n", i))
@@ -195,8 +195,8 @@ func TestGuard_HoldEndsWithPodsOrTime(t *testing.T) {
 	h.eventuallyNone(w, node)
 }
 
-// What Kubernetes takes away in its own way is never held: eviction, deletion with a grace period, ends of pods, pods without
-// a grace period. The test acts the kubelet, which removes what is published as terminating.
+// Orderly removals by Kubernetes are never held: eviction, deletion with a grace period, ends of pods, pods without a
+// grace period. The test plays the kubelet, which removes what is published as terminating.
 func TestGuard_OrderlyEndIsNeverHeld(t *testing.T) {
 	w := newEngineEnv(t)
 	w.createAccount("default")
@@ -285,7 +285,7 @@ func TestGuard_DeletedNodeIsNotHeld(t *testing.T) {
 	})
 }
 
-// A Node that lost its label keeps everything until somebody confirms: it is still there to be asked.
+// A Node that lost its label keeps everything until an operator confirms: the Node still exists to carry the confirmation.
 func TestGuard_LostEdgeLabelIsHeld(t *testing.T) {
 	w := newEngineEnv(t)
 	w.createAccount("default")
@@ -308,7 +308,7 @@ func TestGuard_LostEdgeLabelIsHeld(t *testing.T) {
 	w.eventuallyHasObjects(node, podNames(6)...)
 }
 
-// What the API forgot by going back in time is kept whatever its number, for so long as was configured or until confirmed.
+// Pods that the API lost by going back in time are kept whatever their number, for the configured time or until confirmed.
 func TestGuard_PodsUnknownAfterRestoreAreHeld(t *testing.T) {
 	w := newEngineEnv(t)
 	w.createAccount("default")
@@ -344,7 +344,7 @@ func TestGuard_PodsUnknownAfterRestoreAreHeld(t *testing.T) {
 	h.eventuallyNone(w, node)
 }
 
-// A pod that vanished stays at its node until the history is known to be unbroken since.
+// A vanished pod stays at its node until the history is verified to be unbroken since.
 func TestGuard_WaitsForVerifiedHistory(t *testing.T) {
 	w := newEngineEnv(t)
 	w.createAccount("default")

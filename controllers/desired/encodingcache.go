@@ -7,10 +7,11 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// encodedLimit bounds the memory of encodings: room for the objects that change while thousands of nodes wait for them.
+// encodedLimit bounds the memory of cached encodings: room for the objects that change while thousands of nodes wait for them.
 const encodedLimit = 32 << 20
 
-// encodingCache keeps the JSON of shared objects, so that a ConfigMap for 1,000 nodes is encoded once. Oldest out first.
+// encodingCache is an LRU cache of the JSON of shared objects, so that a ConfigMap for 1,000 nodes
+// is encoded once.
 type encodingCache struct {
 	limit int
 
@@ -18,7 +19,7 @@ type encodingCache struct {
 	// Guarded by mu.
 	size  int
 	byKey map[wire.Key]*list.Element
-	order list.List // of *encoding, newest first
+	order list.List // of *cachedEncoding, newest first
 }
 
 type cachedEncoding struct {

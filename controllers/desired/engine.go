@@ -27,13 +27,13 @@ type Engine struct {
 	log            *zap.Logger
 	metrics        *metrics
 	kinds          map[groupResource]*kindSpec
-	referringKinds []groupResource // those of them whose objects say what else a node needs
+	referringKinds []groupResource // the kinds whose objects reference other objects that a node needs
 	encoded        *encodingCache
 	ready          chan struct{}
 	synced         kindRegistry
-	// wake has room for one word to runInformers, which covers all before it is taken.
+	// wake signals runInformers. Its buffer is one: a signal that was not yet received covers all later changes.
 	wake chan struct{}
-	// stores are the informers' own, complete since before the first read; they lock themselves.
+	// stores are the informers' own stores, complete before the first read; they have their own locks.
 	stores map[*kindSpec]toolscache.Indexer
 
 	mu sync.Mutex
@@ -42,32 +42,33 @@ type Engine struct {
 	graph *graph
 	// everywhere are the objects that each node gets.
 	everywhere map[wire.Key]struct{}
-	// staticObjects are those of them that SetStatic gave.
+	// staticObjects are the objects among them that SetStatic set.
 	staticObjects map[wire.Key]payload
-	// subscribers are the sites with scopes, followers the kinds that only these want.
+	// subscribers are the nodes with scopes; kindInformers are the informers of kinds that only scopes want, and of
+	// optional kinds.
 	subscribers   scopeSubscribers
 	kindInformers map[groupResource]*kindInformer
-	// optional are the kinds that the apiserver may lack; optionalChanged is closed and replaced when what is known of one changes.
+	// optional are the kinds that the apiserver may lack. optionalChanged is closed and replaced when the state of one changes.
 	optional        map[groupResource]*optionalKind
 	optionalChanged chan struct{}
-	// selections are those of trust bundles that pods of nodes make, by signer.
+	// selections are the trust bundle selections that pods of nodes make, by signer.
 	selections map[string]map[wire.Key]struct{}
 	// fillCount counts how often a scope was filled.
 	fillCount uint64
-	// waitBackoff paces what waits until this replica is heard of again; it locks itself.
+	// waitBackoff is the backoff of items that wait until this replica's lease is valid again; it has its own lock.
 	waitBackoff workqueue.TypedRateLimiter[workItem]
 	// queue is nil before Start.
 	queue controllers.Queue[workItem]
 }
 
-// workItem is one piece of work: an object at a node, or with the zero Key the reading of what the stream holds for it.
-// The queue never gives one item to two workers, which keeps the order of each object at each node.
+// workItem is one item of the work queue: an object at a node. The zero Key stands for loading what the stream holds
+// for the node. The queue never gives one item to two workers, which keeps the order of each object at each node.
 type workItem struct {
 	node string
 	key  wire.Key
 }
 
-// New makes an Engine over a cache made with CacheOptions. It starts nothing.
+// New creates an Engine over a cache made with CacheOptions. It starts nothing.
 func New(cfg Config, objects cache.Cache, publisher Publisher, owner Ownership, log *zap.Logger) (*Engine, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("desired: %w", err)
@@ -96,13 +97,13 @@ func New(cfg Config, objects cache.Cache, publisher Publisher, owner Ownership, 
 	return e, nil
 }
 
-// NeedLeaderElection says no: each replica serves the nodes that it owns.
+// NeedLeaderElection returns false: each replica serves the nodes that it owns.
 func (*Engine) NeedLeaderElection() bool { return false }
 
-// Ready is closed when the engine has seen every object once and has begun to publish.
+// Ready returns a channel that is closed when the engine has seen every object once and has begun to publish.
 func (e *Engine) Ready() <-chan struct{} { return e.ready }
 
-// Start follows the objects and publishes until ctx ends. The cache must be started by the caller.
+// Start follows the objects and publishes until ctx ends. The caller must start the cache.
 func (e *Engine) Start(ctx context.Context) error {
 	queue := controllers.NewQueue[workItem](retryBase, retryMax)
 	defer queue.ShutDown()
@@ -134,16 +135,16 @@ func (e *Engine) Start(ctx context.Context) error {
 }
 
 const (
-	// A lost race is decided after one more round trip; a stream without a leader needs 4 to 9 s to elect one.
+	// After a conflict the decision is repeated after one more round trip; a stream without a leader needs 4 to 9 s to elect one.
 	retryBase = 20 * time.Millisecond
 	retryMax  = 5 * time.Second
-	// waitMax bounds the pause of what waits for the members alone: nobody is asked meanwhile, and an election that took seconds
-	// should not be felt for seconds more.
+	// waitMax bounds the retry delay of an item that only waits for a valid lease. The wait sends no request, and an
+	// election that took seconds should not delay work for seconds more.
 	waitMax = time.Second
 )
 
-// startInformers subscribes to all kinds and returns when each handler has seen every object there is: before that, absence
-// proves nothing. The returned function ends the subscriptions and is never nil.
+// startInformers subscribes to all kinds and returns when each handler has seen every existing object: before that,
+// absence proves nothing. The returned function ends the subscriptions and is never nil.
 func (e *Engine) startInformers(ctx context.Context) (stop func(), err error) {
 	var undo []func()
 	stop = func() {
@@ -167,7 +168,7 @@ func (e *Engine) startInformers(ctx context.Context) (stop func(), err error) {
 		e.stores[k] = informer.GetIndexer()
 	}
 	for _, s := range e.nodes {
-		e.activateNode(s) // those that AdmitNode named before
+		e.activateNode(s) // nodes that AdmitNode named before
 	}
 	e.mu.Unlock()
 	for k, informer := range informers {
@@ -200,7 +201,7 @@ func (e *Engine) informerFor(ctx context.Context, k *kindSpec) (toolscache.Share
 // nodeIndex is the name of the cache's index of objects by the node they belong to.
 const nodeIndex = "frond.io/home"
 
-// eventHandler takes events as hints only: what counts is the cache's state when it is read.
+// eventHandler uses events as hints only: the cache's state at the time of the read decides.
 func (e *Engine) eventHandler(k *kindSpec) toolscache.ResourceEventHandler {
 	handle := func(object any) {
 		if last, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
@@ -227,7 +228,7 @@ func (e *Engine) eventHandler(k *kindSpec) toolscache.ResourceEventHandler {
 	}
 }
 
-// watchOwnership sees to it that what the stream holds is known for each owned node and for no other.
+// watchOwnership keeps the stream's content loaded for each owned node, and for no other.
 func (e *Engine) watchOwnership(ctx context.Context) {
 	for {
 		changed := e.owner.Changed()
@@ -244,7 +245,7 @@ func (e *Engine) watchOwnership(ctx context.Context) {
 	}
 }
 
-// takeOwnership loads a node that became ours, or releases one that did not. The caller holds mu.
+// takeOwnership loads a node that this replica has come to own, or releases one that it does not own. The caller holds mu.
 func (e *Engine) takeOwnership(s *nodeState) {
 	switch term := e.owner.Term(s.name); {
 	case term == 0:
@@ -254,22 +255,22 @@ func (e *Engine) takeOwnership(s *nodeState) {
 	}
 }
 
-// addItem puts work into the queue. The caller holds mu.
+// addItem adds an item to the queue. The caller holds mu.
 func (e *Engine) addItem(it workItem) {
 	if e.queue != nil {
 		e.queue.Add(it)
 	}
 }
 
-// enqueueKey asks for one object at one node, if the node is ours. The caller holds mu.
+// enqueueKey enqueues one object at one node, if this replica owns the node. The caller holds mu.
 func (e *Engine) enqueueKey(s *nodeState, key wire.Key) {
 	if s.loaded() && !isVirtual(key) {
 		e.addItem(workItem{node: s.name, key: key})
 	}
 }
 
-// AdmitNode asks for a node that has proved itself to the cloud, whether it has a Node object or not. Call it at each attach
-// and at each heartbeat, on any replica; it does not block.
+// AdmitNode requests service for a node that has authenticated to the cloud, whether or not it has a Node object. Call
+// it at each attach and at each heartbeat, on any replica; it does not block.
 func (e *Engine) AdmitNode(node string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -290,7 +291,7 @@ func (e *Engine) AdmitNode(node string) {
 	}
 }
 
-// activateNode takes up a node that was admitted by AdmitNode. The caller holds mu.
+// activateNode begins to serve a node that AdmitNode admitted. The caller holds mu.
 func (e *Engine) activateNode(s *nodeState) {
 	_, err := e.readCached(wire.Key{Resource: "nodes", Name: s.name})
 	s.present = s.present || err == nil
@@ -298,7 +299,7 @@ func (e *Engine) activateNode(s *nodeState) {
 	e.loadExisting(s)
 }
 
-// RecordAck tells the engine what a node has on disk. The cursor must belong to the stream's present life
+// RecordAck records what a node has on disk. The cursor must belong to the stream's present incarnation
 // (wire.Cursor.StreamEpoch). It does not block.
 func (e *Engine) RecordAck(node string, sequence uint64) {
 	e.mu.Lock()
@@ -312,7 +313,7 @@ func (e *Engine) RecordAck(node string, sequence uint64) {
 	}
 }
 
-// Resync compares everything again with what the stream holds, for the named nodes or for all: after the stream was
+// Resync compares all objects again with what the stream holds, for the named nodes or for all: after the stream was
 // lost or restored, or when an audit found a difference.
 func (e *Engine) Resync(nodes ...string) {
 	e.mu.Lock()

@@ -51,7 +51,7 @@ func TestEngine_PublishesReferencesOfPods(t *testing.T) {
 		t.Error("tombstone without a UID")
 	}
 	w.eventuallyMessage(node, coreKey("secrets", w.ns, "volume"), "purged", func(m wire.Message) bool {
-		engine.RecordAck(node, tomb.Sequence+100) // again and again, as heartbeats do
+		engine.RecordAck(node, tomb.Sequence+100) // repeatedly, as heartbeats do
 		return m.Sequence == 0
 	})
 
@@ -59,7 +59,7 @@ func TestEngine_PublishesReferencesOfPods(t *testing.T) {
 	w.eventuallyHasObjects(node)
 }
 
-// createVolume makes a bound pair of claim and volume; the volume is named as the namespace.
+// createVolume creates a bound pair of claim and volume; the volume's name is that of the namespace.
 func (w *engineEnv) createVolume(claim, secret string) {
 	w.Helper()
 	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
@@ -128,7 +128,7 @@ func TestEngine_PublishesAgainAfterPurge(t *testing.T) {
 		w.deletePod("one")
 		tomb := w.eventuallyMessage(node, k, "leaves", isDeleted)
 		w.eventuallyMessage(node, k, "is purged", func(m wire.Message) bool {
-			engine.RecordAck(node, tomb.Sequence) // again and again, as heartbeats do: the first may come before the engine has noted the tombstone
+			engine.RecordAck(node, tomb.Sequence) // repeatedly: the first may arrive before the engine has recorded the tombstone
 			return m.Sequence == 0
 		})
 	}
@@ -252,7 +252,7 @@ func TestEngine_KeepsObjectsDuringGrace(t *testing.T) {
 	w.deletePod("one")
 	w.eventuallyMessage(node, coreKey("pods", w.ns, "one"), "tombstone after the grace", func(m wire.Message) bool {
 		if time.Since(deletedAt) < time.Second {
-			engine.AdmitNode(node) // its heartbeats go on for a while
+			engine.AdmitNode(node) // its heartbeats continue for a while
 		}
 		return isDeleted(m)
 	})
@@ -306,7 +306,7 @@ func TestEngine_OwnershipMovesWithoutLoss(t *testing.T) {
 			next.setOwned(node, true)
 			w.setConfigMap("cm", fmt.Sprint(round, " both"))
 			old.setOwned(node, false)
-		} else { // nobody does
+		} else { // neither does
 			old.setOwned(node, false)
 			w.setConfigMap("cm", fmt.Sprint(round, " none"))
 			next.setOwned(node, true)

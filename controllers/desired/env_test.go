@@ -39,7 +39,7 @@ type fakeOwnership struct {
 	notOwned     map[string]bool
 	termBreaks   uint64
 	leaseExpired bool
-	refusals     int // how often Fresh has said no
+	refusals     int // how often LeaseValid has returned false
 	changed      chan struct{}
 }
 
@@ -90,7 +90,7 @@ func (o *fakeOwnership) changeAndNotify(do func()) {
 	o.changed = make(chan struct{})
 }
 
-// counted counts what is published of each object at each node.
+// counted counts the publications of each object at each node.
 type counted struct {
 	*streams.Publisher
 
@@ -159,7 +159,7 @@ func (w *engineEnv) startEngineWith(publisher desired.Publisher, cfg desired.Con
 	return w.startEngineWatching(newWatchBlocker(), publisher, cfg, owner, agent)
 }
 
-// startEngineWatching is startEngineWith with watches that may be held back.
+// startEngineWatching is startEngineWith with watches that the test can block.
 func (w *engineEnv) startEngineWatching(ear *watchBlocker, publisher desired.Publisher, cfg desired.Config, owner desired.Ownership, agent string) *desired.Engine {
 	w.Helper()
 	config := w.cluster.ConfigWithRules(w, agent, desired.Rules())
@@ -191,7 +191,7 @@ func (w *engineEnv) startEngineWatching(ear *watchBlocker, publisher desired.Pub
 	return engine
 }
 
-// createNode makes an edge node of the test's own and deletes it afterwards.
+// createNode creates an edge node of the test's own and deletes it afterwards.
 func (w *engineEnv) createNode(suffix string) string {
 	w.Helper()
 	name := w.ns + "-" + suffix
@@ -246,7 +246,7 @@ func (w *engineEnv) createSecret(name string) *corev1.Secret {
 	return s
 }
 
-// createPod makes a pod that is bound to a node, of the account "default".
+// createPod creates a pod that is bound to a node, with the service account "default".
 func (w *engineEnv) createPod(name, node string, volumes ...corev1.VolumeSource) *corev1.Pod {
 	w.Helper()
 	off := false
@@ -282,7 +282,7 @@ func mountSecret(name string) corev1.VolumeSource {
 	return corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: name}}
 }
 
-// heldMessages is what the stream holds for a node.
+// heldMessages returns what the stream holds for a node.
 func (w *engineEnv) heldMessages(node string) map[wire.Key]wire.Message {
 	w.Helper()
 	held, err := w.publisher.Held(w.Context(), node)
@@ -292,7 +292,7 @@ func (w *engineEnv) heldMessages(node string) map[wire.Key]wire.Message {
 	return held
 }
 
-// liveObjects names the live objects of a node, the node's own Node, the marker, RBAC and the cluster's Service left out.
+// liveObjects returns the names of a node's live objects, without its own Node, the marker, RBAC and the cluster's Service.
 func (w *engineEnv) liveObjects(node string) []string {
 	w.Helper()
 	var found []string
@@ -321,7 +321,7 @@ func (w *engineEnv) eventuallyHasObjects(node string, want ...string) {
 	})
 }
 
-// decodeObject decodes what the stream holds of an object.
+// decodeObject decodes an object that the stream holds.
 func (w *engineEnv) decodeObject(node string, key wire.Key, into any) {
 	w.Helper()
 	stream, err := w.js.Stream(w.Context(), streams.DesiredStream)

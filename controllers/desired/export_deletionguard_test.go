@@ -11,17 +11,18 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// GuardHarness is an Engine with one node, which never starts: a test says what Kubernetes and the stream hold, and has it judged.
+// GuardHarness is an Engine with one node that never starts: a test sets what Kubernetes and the stream hold, and
+// evaluates the guard.
 type GuardHarness struct {
 	*Engine
 	node *nodeState
-	// Reports are the words about what is held, Asked how often all of the node was asked for at once, Later when it will be.
+	// Reports are the reported holds, Resyncs the number of immediate reloads of the node, Delays the delayed ones.
 	Reports []*wire.Hold
 	Resyncs int
 	Delays  []time.Duration
 }
 
-// recordingQueue is a queue that only remembers.
+// recordingQueue is a queue that only records the reloads of the node.
 type recordingQueue struct {
 	workqueue.TypedRateLimitingInterface[workItem]
 	harness *GuardHarness
@@ -39,7 +40,7 @@ func (a recordingQueue) AddAfter(it workItem, d time.Duration) {
 	}
 }
 
-// NewGuardHarness makes a Guarded whose node has a Node object with annotations.
+// NewGuardHarness creates a GuardHarness whose node has a Node object with annotations.
 func NewGuardHarness(cfg Config, annotations map[string]string) *GuardHarness {
 	g := &GuardHarness{node: newNodeState("a", time.Now())}
 	cfg.OnHold = func(_ string, hold *wire.Hold) { g.Reports = append(g.Reports, hold) }
@@ -62,7 +63,7 @@ func (g *GuardHarness) SetAnnotations(annotations map[string]string) {
 	_ = g.indexerOf("nodes").Update(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", Annotations: annotations}}) // the key function knows it
 }
 
-// RemoveNode takes the Node away, or only what makes it an edge node's, longer ago than anything is kept for.
+// RemoveNode removes the Node, or only its edge label, longer ago than any grace period.
 func (g *GuardHarness) RemoveNode(exists bool) {
 	g.node.present, g.node.absentSince = false, time.Now().Add(-time.Hour-g.cfg.Grace)
 	if !exists {
@@ -75,7 +76,7 @@ func (g *GuardHarness) indexerOf(resource string) toolscache.Indexer {
 	return store
 }
 
-// AddPod says that Kubernetes has a pod for the node, RemovePod that it has it no more.
+// AddPod adds a pod of the node to what Kubernetes holds.
 func (g *GuardHarness) AddPod(pod *corev1.Pod) {
 	_ = g.indexerOf("pods").Update(pod) // the same
 	g.graph.placeObject(wire.Key{Resource: "pods", Namespace: pod.Namespace, Name: pod.Name}, g.node)
@@ -87,7 +88,7 @@ func (g *GuardHarness) RemovePod(pod *corev1.Pod) {
 	g.graph.placeObject(wire.Key{Resource: "pods", Namespace: pod.Namespace, Name: pod.Name}, nil)
 }
 
-// SetPublished says what the stream holds for the node.
+// SetPublished sets what the stream holds for the node.
 func (g *GuardHarness) SetPublished(messages ...wire.Message) {
 	held := map[wire.Key]wire.Message{}
 	for i, m := range messages {
@@ -98,22 +99,22 @@ func (g *GuardHarness) SetPublished(messages ...wire.Message) {
 	g.node.setPending(nil)
 }
 
-// Evaluate judges at a time.
+// Evaluate evaluates the guard at a time.
 func (g *GuardHarness) Evaluate(at time.Time) (held bool, later time.Duration) {
 	v := g.evaluateGuard(g.node, at)
 	return v.held, v.retryAfter
 }
 
-// DeletionAllowed asks whether an object may go now, and tells what would be on its tombstone.
+// DeletionAllowed reports whether an object may be removed now, and the reason that its tombstone would carry.
 func (g *GuardHarness) DeletionAllowed(key wire.Key) (bool, wire.DeletionReason) {
 	held := g.node.published[key]
 	return g.deletionAllowed(g.node, key, held), g.node.deletionReason(held)
 }
 
-// Reevaluate looks again after an object has changed.
+// Reevaluate evaluates the hold again after an object has changed.
 func (g *GuardHarness) Reevaluate(key wire.Key) { g.reevaluateHold(g.node, key) }
 
-// HeldCounts is how many tombstones wait, and how many nodes have such, as the metrics say.
+// HeldCounts returns the metrics' values: how many tombstones wait, and how many nodes have such.
 func (g *GuardHarness) HeldCounts() (tombstones, nodes float64) {
 	return g.countHeld(), g.countHeldNodes()
 }

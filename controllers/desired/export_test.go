@@ -19,7 +19,7 @@ var (
 	RunsAs            = runsAs
 )
 
-// GuardReason judges a node with so many missing, foreign missing, recently gone and live pods.
+// GuardReason evaluates a node with these numbers of missing, foreign missing, recently gone and live pods.
 func GuardReason(g Guard, missing, foreign, recent, live int) wire.HoldReason {
 	l := podLosses{missing: make([]lostPod, missing), recent: recent, live: live}
 	for range foreign {
@@ -28,7 +28,7 @@ func GuardReason(g Guard, missing, foreign, recent, live int) wire.HoldReason {
 	return g.holdReason(l)
 }
 
-// Digest returns what makePayload makes of an object, and the JSON that would be sent.
+// Digest returns the digest that makePayload makes of an object, and the JSON that would be sent.
 func Digest(o client.Object) (digest string, object []byte, err error) {
 	p, err := makePayload(o.DeepCopyObject().(client.Object), false)
 	if err == nil {
@@ -51,7 +51,7 @@ type Graph struct {
 	graph *graph
 	nodes map[string]*nodeState
 	Refs  map[wire.Key][]wire.Key
-	// Changes counts what the graph told, and OnChange is called with it unless it is nil.
+	// Changes counts the graph's notifications; OnChange is called for each of them unless it is nil.
 	Changes  int
 	OnChange func(wire.Key)
 }
@@ -92,7 +92,8 @@ func (g *Graph) Wants(node string) map[wire.Key]bool {
 
 func (g *Graph) Size() int { return len(slices.Collect(maps.Keys(g.graph.vertices))) }
 
-// NewScopedEngine is an Engine with so many nodes that have scopes on one kind each, and returns what an event of an object costs.
+// NewScopedEngine creates an Engine with that many nodes that have scopes on one kind each, and returns a function that
+// processes an event of an object.
 func NewScopedEngine(nodes int, scope func(node int) wire.Scope) (event func(wire.Key)) {
 	e := &Engine{subscribers: scopeSubscribers{}}
 	for n := range nodes {
@@ -107,7 +108,7 @@ func NewScopedEngine(nodes int, scope func(node int) wire.Scope) (event func(wir
 	}
 }
 
-// NewPublishedEngine is an Engine that believes the stream to hold these messages for a node.
+// NewPublishedEngine creates an Engine whose record of the stream has these messages for a node.
 func NewPublishedEngine(node string, held map[wire.Key]wire.Message) *Engine {
 	s := newNodeState(node, time.Now())
 	s.endLoad(s.beginLoad(), held, "", 0)

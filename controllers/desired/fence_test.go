@@ -19,7 +19,7 @@ import (
 type stopping struct {
 	*counted
 	key wire.Key
-	// stopped gets a message when it is stopped; it goes on when resume is closed. sent gets the result.
+	// stopped receives a message when the process is stopped; it continues when resume is closed. sent receives the result.
 	stopped, resume chan struct{}
 	sent            chan error
 }
@@ -52,15 +52,15 @@ func (s *stopping) awaitStop(t *testing.T) {
 	}
 }
 
-// deadlineIgnoringPublisher lets a message go in spite of its age: the process is stopped after the last look at the clock.
+// deadlineIgnoringPublisher sends a message in spite of its age: the process is stopped after the last check of the clock.
 type deadlineIgnoringPublisher struct{ *stopping }
 
 func (u deadlineIgnoringPublisher) Publish(ctx context.Context, m wire.Message, expectLast uint64) (uint64, error) {
 	return u.stopping.Publish(context.WithoutCancel(ctx), m, expectLast)
 }
 
-// setupStoppedOwner is a node with a pod, of which the old owner is stopped right before it publishes the pod's ConfigMap for the first
-// time, and a new owner that has taken over.
+// setupStoppedOwner creates a node with a pod, whose old owner is stopped right before it publishes the pod's ConfigMap
+// for the first time, and a new owner that has taken over.
 func setupStoppedOwner(t *testing.T, age time.Duration, wrap func(*stopping) desired.Publisher) (w *engineEnv, node string, old *stopping, next *desired.Engine) {
 	t.Helper()
 	w = newEngineEnv(t)
@@ -117,7 +117,7 @@ func TestEngine_StoppedWriterCannotPublishOlder(t *testing.T) {
 	}
 }
 
-// A writer that was stopped for longer than tombstones are kept finds the subject empty; its own clock stops it.
+// A writer that was stopped for longer than tombstones are kept finds the subject empty; its own deadline stops it.
 func TestEngine_DecisionExpiresBeforePurge(t *testing.T) {
 	w, node, old, next := setupStoppedOwner(t, 2*time.Second, func(s *stopping) desired.Publisher { return s })
 	w.eventuallyMessage(node, old.key, "published by the next owner", isApplied)
@@ -126,7 +126,7 @@ func TestEngine_DecisionExpiresBeforePurge(t *testing.T) {
 	}
 	tomb := w.eventuallyMessage(node, old.key, "tombstone", isDeleted)
 	w.eventuallyMessage(node, old.key, "purged", func(m wire.Message) bool {
-		next.RecordAck(node, tomb.Sequence) // again and again, as heartbeats do
+		next.RecordAck(node, tomb.Sequence) // repeatedly, as heartbeats do
 		return m.Sequence == 0
 	})
 	close(old.resume)
@@ -161,8 +161,8 @@ func TestEngine_PublishesNothingWithoutLease(t *testing.T) {
 	w.eventuallyHasObjects(node, "pods one", "pods two", "serviceaccounts default")
 }
 
-// What another hand writes is found, in a new term at once and otherwise by comparing: here the last word of an owner that
-// did not know better.
+// Writes by others are detected, in a new term at once and otherwise by the audit: here the last message of an owner
+// with outdated knowledge.
 func TestEngine_DetectsForeignMessages(t *testing.T) {
 	for name, tt := range map[string]struct {
 		cfg   desired.Config

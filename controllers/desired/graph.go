@@ -2,15 +2,14 @@ package desired
 
 import "github.com/frond-edge/frond/api/wire"
 
-// graph knows for each node which objects it needs, and for each needed object which nodes need it. It holds needed
-// objects only. Needs are counted: an object stays with a node until the last thing there that needs it is gone.
-// References never form a ring (pod → account or claim → volume → secret), so counting is exact.
-// It has no lock of its own.
+// graph is a reference-counted graph of needs: for each node the objects it needs, and for each needed object the nodes
+// that need it. It holds needed objects only. An object stays with a node until the last object there that needs it is
+// gone. References never form a cycle (pod → account or claim → volume → secret), so counting is exact. It has no lock of its own.
 type graph struct {
 	vertices map[wire.Key]*vertex
-	// expand says what an object needs now; it may look at memory only.
+	// expand returns what an object needs now; it may read memory only.
 	expand func(wire.Key) []wire.Key
-	// onChange is told of each object that a node begins or ceases to need.
+	// onChange is called for each object that a node begins or ceases to need.
 	onChange func(*nodeState, wire.Key)
 }
 
@@ -18,13 +17,13 @@ type graph struct {
 type vertex struct {
 	key  wire.Key
 	refs []*vertex
-	// node is the node that an object belongs to by itself (a pod, a Node), and nil for what is only referenced.
+	// node is the node that an object itself belongs to (a pod, a Node); nil for objects that are only referenced.
 	node *nodeState
-	// needers counts, for each node, the needers there; home counts one.
+	// needers counts, for each node, the needers there; node counts as one.
 	needers needCounter
 }
 
-// needCounter counts needers by node. Most objects have one node, which costs no map.
+// needCounter counts needers by node. Most objects have one node, which needs no map.
 type needCounter struct {
 	firstNode  *nodeState
 	firstCount int
@@ -78,7 +77,7 @@ func (g *graph) ensureVertex(key wire.Key) *vertex {
 	return v
 }
 
-// placeObject makes an object belong to a node, or to none.
+// placeObject assigns an object to a node, or to none.
 func (g *graph) placeObject(key wire.Key, home *nodeState) {
 	v := g.vertices[key]
 	if v == nil && home == nil || v != nil && v.node == home {
@@ -95,7 +94,7 @@ func (g *graph) placeObject(key wire.Key, home *nodeState) {
 	}
 }
 
-// refreshReferences reads again what an object needs, if anybody needs the object.
+// refreshReferences reads again what an object needs, if any node needs the object.
 func (g *graph) refreshReferences(key wire.Key) {
 	v := g.vertices[key]
 	if v == nil {
@@ -110,7 +109,7 @@ func (g *graph) refreshReferences(key wire.Key) {
 	for _, ref := range keys {
 		v.refs = append(v.refs, g.ensureVertex(ref))
 	}
-	for s := range v.needers.all { // first the new, so that what stays is never out
+	for s := range v.needers.all { // adds the new references first, so that objects that stay are never dropped in between
 		for _, ref := range v.refs {
 			g.addNeed(ref, s)
 		}
@@ -144,8 +143,8 @@ func (g *graph) addNeed(v *vertex, s *nodeState) {
 		return
 	}
 	s.wants[v] = struct{}{}
-	// What it needs goes first: a pod that reaches a node before its ConfigMaps makes the kubelet ask the cloud for each
-	// of them, and cannot start at all if the link is cut in between.
+	// References are added before the object: a pod that reaches a node before its ConfigMaps makes the kubelet request
+	// each of them from the cloud, and cannot start at all if the link is cut in between.
 	for _, ref := range v.refs {
 		g.addNeed(ref, s)
 	}

@@ -2,9 +2,9 @@ package desired
 
 import "github.com/frond-edge/frond/api/wire"
 
-// Inventory sums up what the stream holds for a node but for the objects of except, and up to which sequence that reaches. A
-// node whose cursor has come there holds the same. known is false while this replica does not know what the stream
-// holds, or the first publication is under way. It does not block.
+// Inventory sums up what the stream holds for a node, without the objects in except, and returns the sequence up to
+// which the sum reaches. A node whose cursor has reached that sequence holds the same objects. known is false while
+// this replica does not know what the stream holds, or the first publication is in progress. It does not block.
 func (e *Engine) Inventory(node string, except []wire.Key) (census wire.Inventory, upTo uint64, known bool) {
 	e.mu.Lock()
 	s := e.nodes[node]

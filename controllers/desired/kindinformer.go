@@ -16,21 +16,22 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// informerRetry is the pause after a kind could not be followed. Who grants scopes has listed it before, so it is rare.
+// informerRetry is the pause after a kind could not be synced. The component that grants scopes has listed the kind
+// before, so this is rare.
 const informerRetry = 5 * time.Second
 
-// kindInformer keeps a kind in the cache that is not in the table of kinds: one that only scopes want, as long as a node of this replica
-// has one, or an optional one while it is served. Guarded by Engine.mu.
+// kindInformer keeps a kind in the cache that is not in kindTable: a kind that only scopes want, while a node of this
+// replica has such a scope, or an optional kind, while it is served. Guarded by Engine.mu.
 type kindInformer struct {
 	kind *kindSpec
-	// refCount counts the scopes, and the apiserver that serves an optional kind.
+	// refCount counts the scopes, plus one while the apiserver serves an optional kind.
 	refCount int
 	running  bool
-	// stop ends the present following; nil between two.
+	// stop ends the present run; nil between two runs.
 	stop context.CancelFunc
 }
 
-// kindRegistry are the kinds of followers whose objects are all in the cache.
+// kindRegistry holds the kinds of kindInformers whose objects are all in the cache.
 type kindRegistry struct {
 	mu     sync.RWMutex
 	kinds  map[groupResource]*kindSpec          // guarded by mu
@@ -50,7 +51,7 @@ func (f *kindRegistry) removeKind(id groupResource) {
 	delete(f.stores, id)
 }
 
-// lookupKind returns a kind and its objects, nil for one that is not followed.
+// lookupKind returns a kind and its store; nil for a kind that is not synced.
 func (e *Engine) lookupKind(id groupResource) (*kindSpec, toolscache.Indexer) {
 	if k := e.kinds[id]; k != nil {
 		return k, e.stores[k]
@@ -60,7 +61,7 @@ func (e *Engine) lookupKind(id groupResource) (*kindSpec, toolscache.Indexer) {
 	return e.synced.kinds[id], e.synced.stores[id]
 }
 
-// retainScopeKind counts a scope of a kind. The caller holds mu.
+// retainScopeKind adds a scope's reference to its kind. The caller holds mu.
 func (e *Engine) retainScopeKind(want wire.ScopeKind) {
 	id := groupResource{want.Group, want.Resource}
 	if e.kinds[id] != nil {
@@ -69,7 +70,7 @@ func (e *Engine) retainScopeKind(want wire.ScopeKind) {
 	e.retainKind(id, schema.GroupVersionKind{Group: want.Group, Version: want.Version, Kind: want.Kind})
 }
 
-// retainKind counts who wants a kind followed that is not in the table of kinds. The caller holds mu.
+// retainKind adds a reference to a kind that is not in kindTable. The caller holds mu.
 func (e *Engine) retainKind(id groupResource, gvk schema.GroupVersionKind) {
 	f := e.kindInformers[id]
 	if f == nil {
@@ -78,7 +79,7 @@ func (e *Engine) retainKind(id groupResource, gvk schema.GroupVersionKind) {
 	}
 	f.refCount++
 	next := e.dynamicKind(gvk, id.resource)
-	if f.kind == nil || f.kind.gvk != next.gvk { // the newest word on the version counts
+	if f.kind == nil || f.kind.gvk != next.gvk { // the latest version that was requested wins
 		f.kind = next
 		if f.stop != nil {
 			f.stop()
@@ -106,7 +107,7 @@ func (e *Engine) wakeInformers() {
 	}
 }
 
-// runInformers runs each follower that has none running, until ctx ends.
+// runInformers starts each kindInformer that is not running, until ctx ends.
 func (e *Engine) runInformers(ctx context.Context) error {
 	var g errgroup.Group
 	for {
@@ -133,7 +134,7 @@ func (e *Engine) runInformers(ctx context.Context) error {
 	}
 }
 
-// runInformer follows one kind until no scope wants it.
+// runInformer keeps one kind synced until nothing refers to it.
 func (e *Engine) runInformer(ctx context.Context, id groupResource, f *kindInformer) {
 	for {
 		e.mu.Lock()
@@ -187,7 +188,7 @@ func (e *Engine) syncKind(ctx context.Context, id groupResource, k *kindSpec) er
 	e.mu.Unlock()
 	defer e.markUnsynced(id)
 	e.log.Info("follows a kind", zap.String("kind", k.gvk.String()))
-	// The handler comes first: what changes after the look of refillScopes is told by it.
+	// The handler is added first: it receives every change after refillScopes has read the store.
 	registration, err := informer.AddEventHandlerWithResyncPeriod(e.eventHandler(k), 0)
 	if err != nil {
 		return fmt.Errorf("handler: %w", err)
@@ -205,7 +206,7 @@ func (e *Engine) syncKind(ctx context.Context, id groupResource, k *kindSpec) er
 	return nil
 }
 
-// markUnsynced notes that a kind is followed no more: what of it is there is not known.
+// markUnsynced records that a kind is no longer synced: which of its objects exist is not known.
 func (e *Engine) markUnsynced(id groupResource) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -11,22 +11,22 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// kindSpec is one kind of object that nodes get.
+// kindSpec describes one kind of object that nodes get.
 type kindSpec struct {
 	gvk      schema.GroupVersionKind
 	resource string
 	object   func() client.Object
-	// nodeOf names the node that an object belongs to by itself; nil where objects are only referenced or for all.
+	// nodeOf returns the node that an object itself belongs to; nil for kinds whose objects are only referenced or go to all nodes.
 	nodeOf func(client.Object) string
-	// references says what an object needs; nil: nothing.
+	// references returns what an object needs; nil: nothing.
 	references func(client.Object) []wire.Key
-	// everywhere: every edge node gets each object.
+	// everywhere: every edge node gets each object of the kind.
 	everywhere bool
-	// subjects says whom a binding names; nil for all but bindings.
+	// subjects returns the subjects that a binding names; nil for all other kinds.
 	subjects func(client.Object) []string
-	// signer names the signer of a trust bundle; nil for all but these.
+	// signer returns the signer of a trust bundle; nil for all other kinds.
 	signer func(client.Object) string
-	// scopedOnly: nodes get it only because a component there asked; such kinds are not in the table.
+	// scopedOnly: nodes get the kind only in scopes that a component there requested; such kinds are not in kindTable.
 	scopedOnly bool
 }
 
@@ -34,7 +34,7 @@ func (k *kindSpec) keyOf(namespace, name string) wire.Key {
 	return wire.Key{Group: k.gvk.Group, Resource: k.resource, Namespace: namespace, Name: name}
 }
 
-// kindTable is the table of all that reaches nodes by itself. Other kinds come only in scopes: see kindinformer.go.
+// kindTable returns the kinds that reach nodes without a scope. Other kinds come only in scopes: see kindinformer.go.
 func kindTable(services bool) []*kindSpec {
 	core, storage := corev1.SchemeGroupVersion.WithKind, storagev1.SchemeGroupVersion.WithKind
 	all := []*kindSpec{
@@ -97,7 +97,7 @@ func kindTable(services bool) []*kindSpec {
 		})
 }
 
-// groupResource tells kinds apart in a key.
+// groupResource identifies a kind in a key.
 type groupResource struct{ group, resource string }
 
 func kindOf(key wire.Key) groupResource { return groupResource{key.Group, key.Resource} }

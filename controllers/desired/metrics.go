@@ -26,7 +26,7 @@ type metrics struct {
 	followed       prometheus.GaugeFunc
 }
 
-// gaugeSources are what gauges read.
+// gaugeSources are the functions that the gauges read.
 type gaugeSources struct{ nodes, queue, heldNodes, held, filling, complete, followed func() float64 }
 
 func newMetrics(reg prometheus.Registerer, c gaugeSources) *metrics {
@@ -51,7 +51,7 @@ func newMetrics(reg prometheus.Registerer, c gaugeSources) *metrics {
 		loads:  counter("loads_total", "Readings of what the stream holds for a node."),
 		publishSeconds: f.NewHistogram(prometheus.HistogramOpts{
 			Name: "frond_desired_publish_seconds", Help: "Time of one publish until the stream has stored it.",
-			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 16), // 0.5 ms to 16 s: one round trip to a lost leader's election
+			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 16), // 0.5 ms to 16 s: from one round trip to the election of a lost leader
 		}),
 		nodes: f.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "frond_desired_nodes", Help: "Edge nodes whose desired state this replica publishes.",

@@ -9,7 +9,7 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// nodeState is one edge node as the engine sees it.
+// nodeState is the engine's state of one edge node.
 type nodeState struct {
 	name string
 
@@ -19,42 +19,43 @@ type nodeState struct {
 	wants map[*vertex]struct{}
 	// present: there is a Node object, and it is an edge node's.
 	present bool
-	// admitted: the node has proved itself to the cloud, so it is served whatever its Node says.
+	// admitted: the node has authenticated to the cloud, so it is served whatever its Node says.
 	admitted bool
-	// deleted: its Node object was there and is gone. Heartbeats do not hold up the grace of such a node.
+	// deleted: its Node object existed and is gone. Heartbeats do not extend the grace period of such a node.
 	deleted bool
-	// scopes are what components at the node were granted, and told is whether it is known what they asked for.
+	// scopes are the scopes that components at the node were granted. scopesLoaded: the node's scope requests are known.
 	scopes       map[scopeID]*grantedScope
 	scopesLoaded bool
-	// withheld are the needed objects that are in protected namespaces, each told of once.
+	// withheld are the needed objects in protected namespaces, each reported once.
 	withheld map[wire.Key]struct{}
-	// absentSince is when the Node object was last known, or when a node that never had one was last heard.
+	// absentSince is when the Node object was last known, or when a node that never had one last sent a heartbeat.
 	absentSince time.Time
 
 	mu sync.Mutex
 	// Guarded by mu.
 
-	// published is what the stream holds; nil while it is not known, then nothing is published.
+	// published is what the stream holds; nil while that is not known, and then nothing is published.
 	published map[wire.Key]streamRecord
-	// tombstones are the keys in held that are tombstones, each waiting for the node's ack.
+	// tombstones are the keys in published that are tombstones, each waiting for the node's ack.
 	tombstones map[wire.Key]struct{}
-	// markerCount counts the scopes' markers in held, tombstones included.
+	// markerCount counts the scopes' markers in published, tombstones included.
 	markerCount int
-	// ownPods are the keys in held that are the node's own pods.
+	// ownPods are the keys in published that are the node's own pods.
 	ownPods map[wire.Key]struct{}
 	guard   guardState
-	// revision counts the changes of held; stamps says at which count a key changed since the last load began.
+	// revision counts the changes of published. revisions holds the count at which a key changed since the last load began.
 	revision  uint64
 	revisions map[wire.Key]uint64
-	// pending are the keys still to be seen to before the marker may be published; nil when it has been.
+	// pending are the keys that must be processed before the snapshot marker may be published; nil when it has been.
 	pending map[wire.Key]struct{}
-	// ackedSequence is the stream sequence up to which the node has everything on disk.
+	// ackedSequence is the stream sequence up to which the node has all messages on disk.
 	ackedSequence uint64
-	// term is the term of ownership that held belongs to.
+	// term is the term of ownership that published belongs to.
 	term uint64
 	// topSequence is the highest sequence seen in any subject of the node.
 	topSequence uint64
-	// newestVersions are the newest resourceVersions of each kind among all that was held in this term, of the present Kubernetes history.
+	// newestVersions are the newest resourceVersions of each kind among all that was published in this term, of the
+	// present Kubernetes history.
 	newestVersions map[groupResource]string
 }
 
@@ -62,7 +63,7 @@ func newNodeState(name string, now time.Time) *nodeState {
 	return &nodeState{name: name, wants: map[*vertex]struct{}{}, absentSince: now}
 }
 
-// forgetPublished forgets what the stream holds: another replica owns the node now.
+// forgetPublished drops what the stream holds: another replica owns the node now.
 func (s *nodeState) forgetPublished() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,7 +77,7 @@ func (s *nodeState) loaded() bool {
 	return s.published != nil
 }
 
-// renewTerm forgets what the stream held in another term and reports whether it knows what it holds in this one.
+// renewTerm drops what was loaded in another term, and reports whether the stream's content is loaded for this term.
 func (s *nodeState) renewTerm(term uint64) (loaded bool) {
 	s.mu.Lock()
 	stale := s.published != nil && s.term != term
@@ -87,17 +88,17 @@ func (s *nodeState) renewTerm(term uint64) (loaded bool) {
 	return s.loaded()
 }
 
-// lastSequence is the highest sequence seen; known is false while nothing is loaded.
+// lastSequence returns the highest sequence seen; known is false while nothing is loaded.
 func (s *nodeState) lastSequence() (top uint64, known bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.topSequence, s.published != nil
 }
 
-// keyView is what a worker needs of a site to work on one key.
+// keyView is the part of a nodeState that a worker needs for one key.
 type keyView struct {
 	published streamRecord
-	// ackedSequence and top as in site, at the time of the look.
+	// ackedSequence and topSequence are those of the nodeState at the time of the read.
 	ackedSequence, topSequence uint64
 }
 
@@ -108,7 +109,7 @@ func (s *nodeState) viewOf(key wire.Key) (v keyView, known bool) {
 	return keyView{published: s.published[key], ackedSequence: s.ackedSequence, topSequence: s.topSequence}, s.published != nil
 }
 
-// beginLoad notes the time before the stream is read.
+// beginLoad returns the revision before the stream is read.
 func (s *nodeState) beginLoad() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,7 +117,7 @@ func (s *nodeState) beginLoad() uint64 {
 	return s.revision
 }
 
-// endLoad takes over what was read. What a worker changed since beginLoad is newer than the reading and stays.
+// endLoad stores what was read from the stream. A record that a worker changed since beginLoad is newer than the read and stays.
 func (s *nodeState) endLoad(since uint64, read map[wire.Key]wire.Message, cluster string, term uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -153,14 +154,14 @@ func (s *nodeState) endLoad(since uint64, read map[wire.Key]wire.Message, cluste
 	}
 }
 
-// setPending sets the keys that must be seen to before the marker.
+// setPending sets the keys that must be processed before the snapshot marker.
 func (s *nodeState) setPending(keys map[wire.Key]struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.pending = keys
 }
 
-// finishPending notes that a key has been seen to and reports whether it was the last one before the marker.
+// finishPending removes a processed key from pending and reports whether it was the last one before the snapshot marker.
 func (s *nodeState) finishPending(key wire.Key) (last bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -171,16 +172,16 @@ func (s *nodeState) finishPending(key wire.Key) (last bool) {
 	return len(s.pending) == 0
 }
 
-// snapshotComplete reports whether nothing stands before the marker.
+// snapshotComplete reports whether no key is pending before the snapshot marker.
 func (s *nodeState) snapshotComplete() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.published != nil && len(s.pending) == 0
 }
 
-// recordPublished records what a worker has done to a key; the zero record says that the subject is empty. A new message has a higher
-// sequence than all seen before it was sent (top). A lower one means that the server took the publish for a repetition
-// of an old one and stored nothing; recordPublished then reports false and records nothing.
+// recordPublished records the result of a worker's action on a key; the zero record says that the subject is empty. A
+// new message has a higher sequence than all seen before it was sent (top). A lower sequence means that the server took
+// the publish for a duplicate of an old one and stored nothing; recordPublished then reports false and records nothing.
 func (s *nodeState) recordPublished(key wire.Key, r streamRecord, top uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -215,7 +216,7 @@ func (s *nodeState) recordPublished(key wire.Key, r streamRecord, top uint64) bo
 	return true
 }
 
-// bumpNewest keeps newest right. The caller holds mu.
+// bumpNewest raises the kind's entry in newestVersions to the record's version. The caller holds mu.
 func (s *nodeState) bumpNewest(key wire.Key, r streamRecord) {
 	kind := kindOf(key)
 	if r.foreignEpoch || r.version == "" {
@@ -226,20 +227,20 @@ func (s *nodeState) bumpNewest(key wire.Key, r streamRecord) {
 	}
 }
 
-// newestVersion is how much a cache of a kind must have heard not to be behind what is held; "" where nothing says so.
+// newestVersion returns the resourceVersion that a cache of a kind must have reached not to be behind published; "" if none is known.
 func (s *nodeState) newestVersion(kind groupResource) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.newestVersions[kind]
 }
 
-// olderVersion reports whether one resourceVersion comes before another; one that is none does not.
+// olderVersion reports whether one resourceVersion precedes another; false if either of them is not a valid one.
 func olderVersion(a, b string) bool {
 	order, err := resourceversion.CompareResourceVersion(a, b)
 	return err == nil && order < 0
 }
 
-// countMarkers keeps markers right before held changes. The caller holds mu.
+// countMarkers updates markerCount before published changes. The caller holds mu.
 func (s *nodeState) countMarkers(key wire.Key, holds bool) {
 	if _, ok := wire.ScopeOf(key); !ok {
 		return
@@ -253,7 +254,7 @@ func (s *nodeState) countMarkers(key wire.Key, holds bool) {
 	}
 }
 
-// recordAck moves the acked sequence and returns the tombstones that it covers and that were made before a time.
+// recordAck raises the acked sequence and returns the tombstones that it covers and that were made before a time.
 func (s *nodeState) recordAck(sequence uint64, before time.Time) []wire.Key {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -17,13 +17,13 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// errNotCached says that the cache holds no such object.
+// errNotCached is returned for an object that is not in the cache.
 var errNotCached = errors.New("no such object")
 
-// errKindNotSynced says that the cache does not hold the objects of that kind, or not yet.
+// errKindNotSynced is returned while the cache does not hold the objects of a kind.
 var errKindNotSynced = errors.New("kind is not followed")
 
-// readCached returns a shallow copy of an object in the cache, its type stamped on it. What its fields point to is the cache's.
+// readCached returns a shallow copy of an object in the cache with its type set. What its fields point to belongs to the cache.
 func (e *Engine) readCached(key wire.Key) (client.Object, error) {
 	k, store := e.lookupKind(kindOf(key))
 	if store == nil {
@@ -66,13 +66,13 @@ func (e *Engine) isCached(key wire.Key) bool {
 	return err == nil
 }
 
-// expandReferences says what an object needs now, for the graph.
+// expandReferences returns what an object needs now, for the graph.
 func (e *Engine) expandReferences(key wire.Key) []wire.Key {
 	if isSubject(key) {
 		return e.bindingsOf(key.Name)
 	}
 	if e.cfg.Protected.Covers(key) {
-		return nil // it is withheld, and so is what it alone refers to
+		return nil // the object is withheld, and so is everything that only it refers to
 	}
 	if isSelection(key) {
 		return e.selectBundles(key)
@@ -83,12 +83,12 @@ func (e *Engine) expandReferences(key wire.Key) []wire.Key {
 	}
 	o, err := e.readCached(key)
 	if err != nil {
-		return nil // what is not there needs nothing; its event will come
+		return nil // an object that does not exist needs nothing; its event will follow
 	}
 	return k.references(o)
 }
 
-// refreshObject brings the graph and the queue up to date with one object.
+// refreshObject updates the graph and the queue with one object.
 func (e *Engine) refreshObject(k *kindSpec, namespace, name string) {
 	key := k.keyOf(namespace, name)
 	e.mu.Lock()
@@ -113,7 +113,7 @@ func (e *Engine) refreshObject(k *kindSpec, namespace, name string) {
 	if k.nodeOf != nil {
 		var home *nodeState
 		if err == nil {
-			home = e.nodes[k.nodeOf(o)] // nil for what is not an edge node
+			home = e.nodes[k.nodeOf(o)] // nil if the object's node is not an edge node
 		}
 		e.graph.placeObject(key, home)
 	}
@@ -125,7 +125,7 @@ func (e *Engine) refreshObject(k *kindSpec, namespace, name string) {
 	}
 }
 
-// refreshNode notes whether a Node makes its name an edge node. node is nil if there is none.
+// refreshNode records whether a Node makes its name an edge node. node is nil if there is none.
 func (e *Engine) refreshNode(name string, node *corev1.Node) {
 	edge := false
 	if node != nil {
@@ -144,7 +144,7 @@ func (e *Engine) refreshNode(name string, node *corev1.Node) {
 	}
 	s.present, s.absentSince, s.deleted = present, time.Now(), !present
 	if !present {
-		s.admitted = false // it has to prove itself again
+		s.admitted = false // the node has to authenticate again
 		if e.queue != nil {
 			e.queue.AddAfter(workItem{node: name}, e.cfg.Grace)
 		}
@@ -152,7 +152,7 @@ func (e *Engine) refreshNode(name string, node *corev1.Node) {
 	}
 	e.loadExisting(s)
 	if e.owner.Term(name) != 0 {
-		e.addItem(workItem{node: name}) // also for a node that is back after its grace
+		e.addItem(workItem{node: name}) // also for a node that returns after its grace period
 	}
 }
 
@@ -173,7 +173,7 @@ func (e *Engine) addNode(node string) *nodeState {
 	return s
 }
 
-// loadExisting puts into the graph what belongs to a node and came before the node was known.
+// loadExisting adds the objects to the graph that belong to a node and were cached before the node was known.
 func (e *Engine) loadExisting(s *nodeState) {
 	for _, k := range e.kinds {
 		e.placeNodeObjects(k, e.stores[k], s)
@@ -185,7 +185,7 @@ func (e *Engine) loadExisting(s *nodeState) {
 	}
 }
 
-// placeNodeObjects puts into the graph what belongs to a node of one kind. The caller holds mu.
+// placeNodeObjects adds a node's objects of one kind to the graph. The caller holds mu.
 func (e *Engine) placeNodeObjects(k *kindSpec, store toolscache.Indexer, s *nodeState) {
 	if k.nodeOf == nil {
 		return

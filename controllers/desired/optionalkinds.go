@@ -17,42 +17,44 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// Some kinds that a kubelet asks for are not in every Kubernetes: they came with a later version, or a feature gate keeps them
-// away. Each is probed by a request for the resource itself, so that a 404 is the apiserver's word that there is no such kind, and
-// followed by a follower while it is served. What the stream holds of a kind that is not followed stays as it is: nothing about it
-// is known, and "not known" is never "not there". Nodes are told which of these kinds they get (wire.DeliveredKinds).
+// Some kinds that a kubelet requests are not in every Kubernetes: they came with a later version, or a feature gate
+// disables them. Each is probed by a request for the resource itself, so that a 404 is the apiserver's statement that
+// it serves no such kind. While it is served, a kindInformer keeps it synced. What the stream holds of a kind that is
+// not synced stays as it is: nothing about it is known, and "not known" is never "absent". wire.DeliveredKinds tells
+// nodes which of these kinds they get.
 
 const (
 	// probeTimeout bounds one probe: a list of one object.
 	probeTimeout = 10 * time.Second
-	// probeMisses is how many probes in a row must find a followed kind missing before it is given up: while several apiservers are
-	// upgraded one after the other, answers differ.
+	// probeMisses is how many probes in a row must find a synced kind missing before it is dropped: while several
+	// apiservers are upgraded one after the other, their answers differ.
 	probeMisses = 5
-	// optionalWait is how long the start waits for the optional kinds, which should take as long as the others. A kind that
-	// is not there by then begins later.
+	// optionalWait is how long the start waits for the optional kinds, which should take as long as the others. A kind
+	// that is not synced by then begins later.
 	optionalWait = 30 * time.Second
 )
 
-// optionalKind is a kind that the apiserver may lack. Guarded by Engine.mu, but for what never changes.
+// optionalKind is a kind that the apiserver may lack. Guarded by Engine.mu, except for the fields that never change.
 type optionalKind struct {
 	id groupResource
-	// kind is the API's name of it, and versions those that Frond knows, the preferred first; their fields are the same as far
-	// as Frond or a kubelet reads them.
+	// kind is its name in the API. versions are those that Frond knows, the preferred first; their fields are the same
+	// as far as Frond or a kubelet reads them.
 	kind     string
 	versions []string
-	// template is the row that a follower follows, without its version.
+	// template is the kindSpec of its kindInformer, without the version.
 	template kindSpec
 
-	// version is the one that is served, "" for none; known says that a probe has told. absence is the reason for none.
+	// version is the one that is served, "" for none; probed says that a probe has given an answer. absence is the
+	// reason for none.
 	version string
 	probed  bool
 	absence wire.KindAbsence
 	misses  int
-	// followed: its objects are in the cache, and the graph has seen them.
+	// synced: its objects are in the cache, and the graph has seen them.
 	synced bool
 }
 
-// optionalKinds is the table of kinds that reach nodes by themselves where the apiserver serves them.
+// optionalKinds returns the kinds that reach nodes without a scope where the apiserver serves them.
 func optionalKinds() map[groupResource]*optionalKind {
 	table := map[groupResource]*optionalKind{}
 	add := func(group, resource, name string, template kindSpec, versions ...string) {
@@ -62,15 +64,15 @@ func optionalKinds() map[groupResource]*optionalKind {
 	}
 	ofNode := func(o client.Object) string { return nestedString(o, "spec", "nodeName") }
 	add(certificatesGroup, trustBundlesResource, "ClusterTrustBundle", kindSpec{signer: signerOf}, "v1", "v1beta1", "v1alpha1")
-	// A kubelet watches the requests that it makes, with those of its Node; the signer's answer is in their status.
+	// A kubelet watches the requests that it makes, selected by its Node; the signer's answer is in their status.
 	add(certificatesGroup, "podcertificaterequests", "PodCertificateRequest", kindSpec{nodeOf: ofNode}, "v1")
 	add(resourceGroup, claimsResource, "ResourceClaim", kindSpec{}, "v1")
-	// A driver of a node's devices lists and watches the slices that it publishes, with those of its Node.
+	// A driver of a node's devices lists and watches the slices that it publishes, selected by its Node.
 	add(resourceGroup, "resourceslices", "ResourceSlice", kindSpec{nodeOf: ofNode}, "v1")
 	return table
 }
 
-// nestedString reads a string of an object without a type, "" if there is none.
+// nestedString reads a string field of an unstructured object; "" if there is none.
 func nestedString(o client.Object, path ...string) string {
 	u, ok := o.(*unstructured.Unstructured)
 	if !ok {
@@ -80,8 +82,8 @@ func nestedString(o client.Object, path ...string) string {
 	return value
 }
 
-// dynamicKind is the row of a kind that is followed without being in the table of kinds: an optional one, or one for scopes alone.
-// The caller holds mu.
+// dynamicKind returns the kindSpec of a kind that is synced without being in kindTable: an optional one, or one for
+// scopes alone. The caller holds mu.
 func (e *Engine) dynamicKind(gvk schema.GroupVersionKind, resource string) *kindSpec {
 	o := e.optional[groupResource{gvk.Group, resource}]
 	if o == nil {
@@ -94,8 +96,8 @@ func (e *Engine) dynamicKind(gvk schema.GroupVersionKind, resource string) *kind
 	return &k
 }
 
-// kindNotSynced reports whether an object's kind is an optional one that is not followed now: then nothing of it is decided. The
-// caller holds mu.
+// kindNotSynced reports whether an object's kind is an optional one that is not synced now: then nothing about it is
+// decided. The caller holds mu.
 func (e *Engine) kindNotSynced(key wire.Key) bool {
 	if e.optional[kindOf(key)] == nil {
 		return false
@@ -104,7 +106,7 @@ func (e *Engine) kindNotSynced(key wire.Key) bool {
 	return store == nil
 }
 
-// awaitOptional waits until it is known of each optional kind that its objects are in the cache or that there are none.
+// awaitOptional waits until each optional kind is synced or known to be absent.
 func (e *Engine) awaitOptional(ctx context.Context) {
 	if e.cfg.Probe == nil {
 		return
@@ -132,7 +134,7 @@ func (e *Engine) awaitOptional(ctx context.Context) {
 	}
 }
 
-// runProbes looks which optional kinds are served, until ctx ends.
+// runProbes probes which optional kinds are served, until ctx ends.
 func (e *Engine) runProbes(ctx context.Context) error {
 	if e.cfg.Probe == nil {
 		return nil
@@ -154,7 +156,7 @@ func (e *Engine) runProbes(ctx context.Context) error {
 	}
 }
 
-// probeKind asks for one kind, first in the version that is followed, and reports whether that could be told.
+// probeKind probes one kind, first in the version that is synced, and reports whether the answer was conclusive.
 func (e *Engine) probeKind(ctx context.Context, o *optionalKind) bool {
 	e.mu.Lock()
 	versions := slices.Clone(o.versions)
@@ -188,7 +190,7 @@ func (e *Engine) probeVersion(ctx context.Context, resource schema.GroupVersionR
 	return e.cfg.Probe(ctx, resource)
 }
 
-// recordProbe notes what a probe found: in which version a kind is served, or why in none.
+// recordProbe records the result of a probe: the version in which a kind is served, or the reason for its absence.
 func (e *Engine) recordProbe(o *optionalKind, version string, absence wire.KindAbsence) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -221,8 +223,8 @@ func (e *Engine) recordProbe(o *optionalKind, version string, absence wire.KindA
 	e.notifyOptional()
 }
 
-// placeKind puts into the graph what belongs to nodes of a kind whose objects are in the cache since now, before anything is decided
-// about it, and asks for what the stream holds of it. The caller holds mu.
+// placeKind adds the nodes' objects of a newly synced kind to the graph, before anything is decided about them, and
+// enqueues what the stream holds of the kind. The caller holds mu.
 func (e *Engine) placeKind(id groupResource, k *kindSpec, store toolscache.Indexer) {
 	o := e.optional[id]
 	if o == nil {
@@ -236,14 +238,14 @@ func (e *Engine) placeKind(id groupResource, k *kindSpec, store toolscache.Index
 			e.refreshSelections(signer)
 		}
 	}
-	for _, s := range e.nodes { // what is gone while nobody followed the kind shows in what the stream holds
+	for _, s := range e.nodes { // objects that were deleted while the kind was not synced are found in what the stream holds
 		for _, key := range s.publishedKeys(wire.Scope{Group: id.group, Resource: id.resource}) {
 			e.enqueueKey(s, key)
 		}
 	}
 }
 
-// recordSynced notes that an optional kind is followed, or no more. The caller holds mu.
+// recordSynced records that an optional kind is synced, or no longer. The caller holds mu.
 func (e *Engine) recordSynced(id groupResource, followed bool) {
 	o := e.optional[id]
 	if o == nil || o.synced == followed {
@@ -253,7 +255,8 @@ func (e *Engine) recordSynced(id groupResource, followed bool) {
 	e.notifyOptional()
 }
 
-// notifyOptional wakes who waits for the optional kinds, and tells nodes which they get. The caller holds mu.
+// notifyOptional wakes the waiters for optional kinds and updates the object that tells nodes which kinds they get. The
+// caller holds mu.
 func (e *Engine) notifyOptional() {
 	close(e.optionalChanged)
 	e.optionalChanged = make(chan struct{})
@@ -274,7 +277,7 @@ func (e *Engine) notifyOptional() {
 	e.setStatic(wire.DeliveredKindsKey(), object)
 }
 
-// indexersOf are the indexes that the cache of a kind needs.
+// indexersOf returns the indexes that the cache of a kind needs.
 func indexersOf(k *kindSpec) toolscache.Indexers {
 	indexers := toolscache.Indexers{}
 	if k.nodeOf != nil {
@@ -289,11 +292,11 @@ func indexersOf(k *kindSpec) toolscache.Indexers {
 	return indexers
 }
 
-// addIndexes adds what is missing of a kind's indexes.
+// addIndexes adds the missing indexes of a kind to its informer.
 func addIndexes(informer toolscache.SharedIndexInformer, k *kindSpec) error {
 	indexers := indexersOf(k)
 	for name := range informer.GetIndexer().GetIndexers() {
-		delete(indexers, name) // another engine of this process was first
+		delete(indexers, name) // another engine of this process has added it
 	}
 	if err := informer.AddIndexers(indexers); err != nil {
 		return fmt.Errorf("index: %w", err)

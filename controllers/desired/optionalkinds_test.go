@@ -30,7 +30,7 @@ import (
 	"github.com/frond-edge/frond/internal/kubetest"
 )
 
-// fakeProbe asks the real apiserver, but for kinds that a test hides.
+// fakeProbe probes the real apiserver, except for kinds that a test hides.
 type fakeProbe struct {
 	meta metadata.Interface
 
@@ -87,12 +87,12 @@ func missingKind(resource string) error {
 	return apierrors.NewNotFound(schema.GroupResource{Resource: resource}, "")
 }
 
-// probeConfig is a Config that follows what the apiserver serves.
+// probeConfig returns a Config that syncs what the apiserver serves.
 func probeConfig(p *fakeProbe) desired.Config {
 	return desired.Config{Probe: p.probeResource, ProbeEvery: 20 * time.Millisecond}
 }
 
-// trustAnchor is a certificate of a CA, in PEM: an apiserver takes nothing else in a bundle.
+// trustAnchor returns a CA certificate in PEM: an apiserver accepts nothing else in a bundle.
 func trustAnchor(t testing.TB, name string) string {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -110,7 +110,8 @@ func trustAnchor(t testing.TB, name string) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 }
 
-// createBundle makes a trust bundle, which is in no namespace, and deletes it with the test. A signer's bundle is named after it.
+// createBundle creates a trust bundle, which is in no namespace, and deletes it with the test. A signer's bundle is
+// named after it.
 func (w *engineEnv) createBundle(name, signer string, labels map[string]string) {
 	w.Helper()
 	_, err := w.client.CertificatesV1().ClusterTrustBundles().Create(w.Context(), &certificatesv1.ClusterTrustBundle{
@@ -125,7 +126,7 @@ func (w *engineEnv) createBundle(name, signer string, labels map[string]string) 
 	})
 }
 
-// optionalObjects names the live objects of the optional kinds that a node has.
+// optionalObjects returns the names of a node's live objects of the optional kinds.
 func (w *engineEnv) optionalObjects(node string) []string {
 	w.Helper()
 	var found []string
@@ -147,7 +148,7 @@ func (w *engineEnv) eventuallyHasOptional(node string, want ...string) {
 	}, want)
 }
 
-// deliveredKind reads which kinds the node is told that it gets.
+// deliveredKind returns a kind's entry in the list of delivered kinds of the node.
 func (w *engineEnv) deliveredKind(node, resource string) (wire.DeliveredKind, bool) {
 	w.Helper()
 	if w.heldMessages(node)[wire.DeliveredKindsKey()].Op != wire.Apply {
@@ -207,7 +208,7 @@ func TestEngine_PublishesSelectedTrustBundles(t *testing.T) {
 	w.eventuallyHasOptional(node)
 }
 
-// createClaim makes a ResourceClaim of a test's own.
+// createClaim creates a ResourceClaim of a test's own.
 func (w *engineEnv) createClaim(name string) {
 	w.Helper()
 	_, err := w.client.ResourceV1().ResourceClaims(w.ns).Create(w.Context(), &resourcev1.ResourceClaim{
@@ -272,7 +273,8 @@ func TestEngine_PublishesDevicesOfPodsAndNodes(t *testing.T) {
 	w.eventuallyHasOptional(other, "resourceslices "+w.ns+"-of-b")
 }
 
-// A kind that is not served stops nothing, and what appears later is noticed. What was delivered stays while nobody knows more.
+// A kind that is not served blocks nothing, and its later appearance is detected. What was delivered stays while
+// nothing more is known.
 func TestEngine_DetectsKindServedLater(t *testing.T) {
 	w := newEngineEnv(t)
 	node := w.createNode("a")
@@ -312,11 +314,11 @@ func TestEngine_DetectsKindServedLater(t *testing.T) {
 	if n := p.probeCount("clustertrustbundles") - before; n < 5*3 {
 		t.Errorf("given up after %d questions, in three versions each", n)
 	}
-	w.setConfigMap("used", "2") // what else there is goes on
+	w.setConfigMap("used", "2") // all other kinds continue
 	w.eventuallyMessage(node, coreKey("configmaps", w.ns, "used"), "changed", func(m wire.Message) bool { return m.Version != "" && isApplied(m) })
 	w.eventuallyHasOptional(node, both...)
 
-	// Another replica takes over and does not see the kind at all: what is held stays.
+	// Another replica takes over and does not find the kind at all: what was published stays.
 	first.setOwned(node, false)
 	w.startEngine(probeConfig(p), &fakeOwnership{}, "desired-2")
 	w.setConfigMap("used", "3")

@@ -6,7 +6,8 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// addTrustBundles adds what a projection of trust bundles names: one bundle, or a signer with labels. The API allows one of the two.
+// addTrustBundles adds what a projection of trust bundles names: one bundle, or a signer with labels. The API allows
+// one of the two.
 func (r *referenceCollector) addTrustBundles(p *corev1.ClusterTrustBundleProjection) {
 	if p.Name != nil {
 		r.addKey(wire.Key{Group: certificatesGroup, Resource: trustBundlesResource, Name: *p.Name})
@@ -20,8 +21,8 @@ func (r *referenceCollector) addTrustBundles(p *corev1.ClusterTrustBundleProject
 	}
 }
 
-// addResourceClaims adds the claims of devices that a pod names itself, those that were made for it from templates, and the one that
-// the scheduler made for its extended resources: the same ones that Kubernetes' Node authorizer lets a node of it read.
+// addResourceClaims adds a pod's device claims: those it names itself, those made for it from templates, and the one
+// that the scheduler made for its extended resources. Kubernetes' Node authorizer lets the pod's node read the same claims.
 func (r *referenceCollector) addResourceClaims(pod *corev1.Pod) {
 	add := func(name *string) {
 		if name != nil {

@@ -14,24 +14,24 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// payload is an object as it goes to a node.
+// payload is an object in the form in which it is published to a node.
 type payload struct {
 	uid, version, digest string
 	deletionReason       wire.DeletionReason
-	// forced: the object takes a pod from its node.
+	// forceDeleted: the object removes a pod from its node.
 	forceDeleted bool
-	// object is the JSON; nil until encode where the digest is made of less than the object.
+	// object is the JSON; nil until encode if the digest covers less than the whole object.
 	object []byte
-	// source is what encode makes object of; nil where that is done.
+	// source is the object that encode encodes; nil once that is done.
 	source client.Object
 }
 
-// makePayload digests what matters of an object to its node. The object is a shallow copy of the caller's: its metadata
-// and status fields may be set, what they point to is the cache's and must not change.
+// makePayload digests the parts of an object that concern its node. The object is a shallow copy of the caller's: its
+// metadata and status fields may be set; what they point to belongs to the cache and must not change.
 //
-// Versions and managedFields do not matter. Of a pod's status only that matters which others than the kubelet write, so
-// that the node's own reports do not come back to it; of a Node's status only the attached volumes. For another node than
-// their own (abroad), which only looks at them, all of it matters.
+// Versions and managedFields are not digested. Of a pod's status only the parts are digested that others than the
+// kubelet write, so that the node's own reports do not return to it; of a Node's status only the attached volumes. For
+// a node other than their own (abroad), which only reads them, the whole object is digested.
 func makePayload(o client.Object, abroad bool) (payload, error) {
 	p := payload{uid: string(o.GetUID()), version: o.GetResourceVersion()}
 	o.SetManagedFields(nil)
@@ -62,7 +62,7 @@ func makePayload(o client.Object, abroad bool) (payload, error) {
 		return payload{}, fmt.Errorf("encode: %w", err)
 	}
 	sum := sha256.Sum256(data)
-	p.digest = hex.EncodeToString(sum[:16]) // 128 bits: no two states of one object meet
+	p.digest = hex.EncodeToString(sum[:16]) // 128 bits: no two states of one object collide
 	if reduced == o {
 		p.object = withVersion(data, p.version)
 	} else {
@@ -71,8 +71,8 @@ func makePayload(o client.Object, abroad bool) (payload, error) {
 	return p, nil
 }
 
-// encode makes the whole object's JSON where makePayload has not. Most reports of a node change a pod's status and not its
-// digest, so this waits until the object is really published.
+// encode makes the whole object's JSON if makePayload has not. Most reports of a node change a pod's status but not its
+// digest, so encoding waits until the object is really published.
 func (p *payload) encode() error {
 	if p.source == nil {
 		return nil
@@ -85,8 +85,8 @@ func (p *payload) encode() error {
 	return nil
 }
 
-// withVersion puts the resourceVersion into JSON that was made without one: cheaper than to encode a large object twice.
-// The first "metadata" is the object's own, as the encoder writes kind and apiVersion before it and nothing else.
+// withVersion inserts the resourceVersion into JSON that was made without one: cheaper than encoding a large object
+// twice. The first "metadata" is the object's own, as the encoder writes kind and apiVersion before it and nothing else.
 func withVersion(data []byte, version string) []byte {
 	const open = `"metadata":{`
 	at := bytes.Index(data, []byte(open))
@@ -104,8 +104,8 @@ func withVersion(data []byte, version string) []byte {
 	return append(out, data[at:]...)
 }
 
-// cloudStatus is the part of a pod's status that the kubelet does not write: conditions of schedulers, gates and evictors,
-// claims, and an end that the cloud has decided.
+// cloudStatus returns the part of a pod's status that the kubelet does not write: conditions of schedulers, gates and
+// evictors, claims, and a final phase that the cloud has set.
 func cloudStatus(s *corev1.PodStatus) corev1.PodStatus {
 	out := corev1.PodStatus{
 		NominatedNodeName:                    s.NominatedNodeName,
@@ -122,14 +122,14 @@ func cloudStatus(s *corev1.PodStatus) corev1.PodStatus {
 			corev1.PodResizePending, corev1.PodResizeInProgress, corev1.AllContainersRestarting:
 		default:
 			c.LastProbeTime.Reset()
-			c.ObservedGeneration = 0 // the kubelet repeats foreign conditions with its own count
+			c.ObservedGeneration = 0 // the kubelet repeats conditions of others with its own count
 			out.Conditions = append(out.Conditions, c)
 		}
 	}
 	return out
 }
 
-// snapshotMessage is the message that ends the first publication of all that a node needs.
+// snapshotMessage returns the marker message that ends the first publication of all that a node needs.
 func snapshotMessage(node string) wire.Message {
 	return wire.Message{
 		Node: node, Key: wire.SnapshotMarker(), Op: wire.Apply, Version: "1", Digest: "1",

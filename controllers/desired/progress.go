@@ -6,7 +6,8 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// knownVersion is the newest version of an object that a node is known to have on disk, which has everything up to a sequence.
+// knownVersion returns the newest version of an object that a node is known to have on disk, given that it has
+// everything up to a sequence.
 func (r streamRecord) knownVersion(sequence uint64) string {
 	switch {
 	case r.sequence > sequence:
@@ -17,9 +18,10 @@ func (r streamRecord) knownVersion(sequence uint64) string {
 	return r.version
 }
 
-// Progress tells how far a node is that has everything up to a stream sequence on disk: how many of the changes that the
-// stream holds for it are not there, and when the first of them was made. known is false unless this replica serves the
-// node and has read what the stream holds. It costs a look at each object of the node, and does not block.
+// Progress returns how far behind a node is that has everything up to a stream sequence on disk: how many of the
+// changes that the stream holds for it have not arrived, and when the first of them was made. known is false unless
+// this replica serves the node and has read what the stream holds. It reads the record of each object of the node, and
+// does not block.
 func (e *Engine) Progress(node string, sequence uint64) (behind int, oldest time.Time, known bool) {
 	e.mu.Lock()
 	s := e.nodes[node]

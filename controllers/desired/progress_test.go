@@ -10,7 +10,7 @@ import (
 	"github.com/frond-edge/frond/internal/kubetest"
 )
 
-// TestEngine_ProgressCountsMissingChanges compares with the stream, for a node that was there before this engine and has none of it.
+// TestEngine_ProgressCountsMissingChanges compares with the stream, for a node that existed before this engine and has none of it.
 func TestEngine_ProgressCountsMissingChanges(t *testing.T) {
 	w := newEngineEnv(t)
 	node := w.createNode("a")
@@ -55,7 +55,8 @@ func TestEngine_ProgressCountsMissingChanges(t *testing.T) {
 	}
 }
 
-// TestEngine_MessageNamesAckedVersion: a change of what is on disk names that version; one of what is not, the version before.
+// TestEngine_MessageNamesAckedVersion: a change of an object that is on disk names that version; a change of one that
+// is not, the version before.
 func TestEngine_MessageNamesAckedVersion(t *testing.T) {
 	w := newEngineEnv(t)
 	node := w.createNode("a")

@@ -12,14 +12,14 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// A node judges what its pods may do, also without a link. So each service account there brings the bindings that name it or
-// its groups, and these bring their roles. Between an account and its bindings stand vertices of the graph that are never
-// published: who is bound. An event of a binding asks for these alone.
+// A node authorizes the requests of its pods, also without a link. Each service account there therefore needs the
+// bindings that name it or its groups, and these need their roles. Between an account and its bindings the graph has
+// vertices that are never published: the subjects of bindings. An event of a binding refreshes only these.
 
-// subjectsResource is the resource of such a vertex.
+// subjectsResource is the resource of a subject's vertex.
 const subjectsResource = "subjects"
 
-// subjectIndex is the name of the cache's index of bindings by whom they name.
+// subjectIndex is the name of the cache's index of bindings by their subjects.
 const subjectIndex = "frond.io/subject"
 
 func subjectKey(subject string) wire.Key {
@@ -35,7 +35,7 @@ func accountUser(namespace, name string) string {
 	return "system:serviceaccount:" + namespace + ":" + name
 }
 
-// accountSubjects are all by which a binding can name a service account.
+// accountSubjects returns all subjects by which a binding can name a service account.
 func accountSubjects(namespace, name string) []wire.Key {
 	return []wire.Key{
 		subjectKey(userSubject(accountUser(namespace, name))),
@@ -45,12 +45,13 @@ func accountSubjects(namespace, name string) []wire.Key {
 	}
 }
 
-// accountReferences are a service account's pull secrets and all by which a binding can name it.
+// accountReferences returns a service account's pull secrets and all subjects by which a binding can name it.
 func accountReferences(o client.Object) []wire.Key {
 	return append(accountRefs(o.(*corev1.ServiceAccount)), accountSubjects(o.GetNamespace(), o.GetName())...)
 }
 
-// subjectNames are whom a binding names; one in a namespace gives an account without a namespace its own.
+// subjectNames returns the subjects that a binding names. A binding in a namespace adds its own namespace to a service
+// account without one.
 func subjectNames(namespace string, subjects []rbacv1.Subject) []string {
 	var names []string
 	for _, s := range subjects {
@@ -76,7 +77,7 @@ func subjectNames(namespace string, subjects []rbacv1.Subject) []string {
 	return names
 }
 
-// roleRefs is the role of a binding.
+// roleRefs returns the role of a binding.
 func roleRefs(namespace string, ref rbacv1.RoleRef) []wire.Key {
 	switch {
 	case ref.Name == "":
@@ -89,7 +90,7 @@ func roleRefs(namespace string, ref rbacv1.RoleRef) []wire.Key {
 	return nil
 }
 
-// rbacKinds are the kinds of RBAC.
+// rbacKinds returns the RBAC kinds.
 func rbacKinds() []*kindSpec {
 	rbac := rbacv1.SchemeGroupVersion.WithKind
 	return []*kindSpec{
@@ -111,7 +112,7 @@ func rbacKinds() []*kindSpec {
 	}
 }
 
-// bindingsOf are the bindings that name a subject, sorted.
+// bindingsOf returns the bindings that name a subject, sorted.
 func (e *Engine) bindingsOf(subject string) []wire.Key {
 	var keys []wire.Key
 	for k, store := range e.stores {
@@ -136,7 +137,7 @@ func (e *Engine) bindingsOf(subject string) []wire.Key {
 
 func sortKeys(keys []wire.Key) { slices.SortFunc(keys, wire.Key.Compare) }
 
-// refreshBindings brings the graph up to date with whom a binding names now, and named before.
+// refreshBindings updates the graph with the subjects that a binding names now, and named before.
 func (e *Engine) refreshBindings(k *kindSpec, objects ...any) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -152,8 +153,8 @@ func (e *Engine) refreshBindings(k *kindSpec, objects ...any) {
 	}
 }
 
-// RunsServiceAccount reports whether a pod that has not ended runs on a node with a service account; none of a protected namespace does, as no node
-// is given such a pod. The engine must be Ready.
+// RunsServiceAccount reports whether a pod that has not ended runs on a node with a service account. It is false for a
+// protected namespace, as no node is given such a pod. The engine must be Ready.
 func (e *Engine) RunsServiceAccount(node, namespace, account string) bool {
 	if e.cfg.Protected.Contains(namespace) {
 		return false
@@ -172,7 +173,8 @@ func (e *Engine) RunsServiceAccount(node, namespace, account string) bool {
 	})
 }
 
-// runsAs reports whether a pod is a proof that its node may act as a service account. A mirror pod is the node's own word.
+// runsAs reports whether a pod proves that its node may act as a service account. A mirror pod proves nothing: the node
+// itself creates it.
 func runsAs(pod *corev1.Pod, account string) bool {
 	return !isMirror(pod) && pod.Spec.ServiceAccountName == account && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed
 }

@@ -16,23 +16,23 @@ import (
 	"github.com/frond-edge/frond/internal/crash"
 )
 
-// errLeaseExpired says that this replica cannot tell whether it still owns its nodes.
+// errLeaseExpired is returned while this replica cannot tell whether it still owns its nodes.
 var errLeaseExpired = errors.New("this replica was not heard of lately, another may own the node")
 
-// errUnpublishable says that an object can never be published. It was told and is not tried again.
+// errUnpublishable is returned for an object that can never be published. It was logged and is not retried.
 var errUnpublishable = errors.New("object can never be published")
 
-// errScopesNotLoaded says that nobody can tell yet what a node was granted.
+// errScopesNotLoaded is returned while it is not known what scopes a node was granted.
 var errScopesNotLoaded = errors.New("scopes are not known")
 
-// errStaleCache says that another replica has published what this one's cache is still to hear of: an event that is on its way, after
-// an apiserver's restart perhaps. Deciding now would take the node back.
+// errStaleCache is returned when another replica has published a state that this replica's cache has not received yet,
+// perhaps after an apiserver's restart. A decision now would revert the node to an older state.
 var errStaleCache = errors.New("the cache is behind what the stream holds")
 
-// errDuplicate says that the stream took a new message for a repetition of an old one.
+// errDuplicate is returned when the stream took a new message for a duplicate of an old one.
 var errDuplicate = errors.New("stream stored nothing, it took the message for a repetition")
 
-// processItem does one item; an error is that it comes again.
+// processItem processes one item; an item with an error is retried.
 func (e *Engine) processItem(ctx context.Context, queue controllers.Queue[workItem], it workItem) error {
 	err := e.reconcileItem(ctx, it)
 	switch {
@@ -47,20 +47,20 @@ func (e *Engine) processItem(ctx context.Context, queue controllers.Queue[workIt
 		return nil
 	case errors.Is(err, wire.ErrConflict):
 		e.metrics.conflicts.Inc()
-		queue.AddRateLimited(workItem{node: it.node}) // read what the stream holds; it asks for the object again
+		queue.AddRateLimited(workItem{node: it.node}) // reload what the stream holds; that enqueues the object again
 		return nil
 	default:
 		e.metrics.errors.Inc()
 		e.log.Warn("not published, trying again",
 			zap.String("node", it.node), zap.String("object", it.key.Human()), zap.Error(err))
 		if !errors.Is(err, wire.ErrPermanent) {
-			queue.AddRateLimited(workItem{node: it.node}) // it may have been stored all the same: read what the stream holds
+			queue.AddRateLimited(workItem{node: it.node}) // it may have been stored all the same: reload what the stream holds
 		}
 	}
 	return err
 }
 
-// decisionAge is how old a decision may be when it is sent; a publish is tried for as long.
+// decisionAge is the maximum age of a decision when it is sent; a publish is retried for as long.
 const decisionAge = 15 * time.Second
 
 func (e *Engine) reconcileItem(ctx context.Context, it workItem) (err error) {
@@ -89,14 +89,14 @@ func (e *Engine) reconcileItem(ctx context.Context, it workItem) (err error) {
 	if !loaded {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		e.addItem(workItem{node: it.node}) // which asks for everything
+		e.addItem(workItem{node: it.node}) // which enqueues all objects
 		return nil
 	}
-	// What is decided from here on is sent soon or not at all: long before a tombstone may be purged.
+	// A decision made from here on is sent soon or not at all: long before a tombstone may be purged.
 	ctx, cancel := context.WithTimeout(ctx, min(decisionAge, e.cfg.TombstoneAge/2))
 	defer cancel()
 	if it.key == wire.SnapshotMarker() && !s.snapshotComplete() {
-		return nil // it comes again when all before it is done
+		return nil // it is enqueued again when all keys before it are processed
 	}
 	now, known := s.viewOf(it.key)
 	if !known {
@@ -106,7 +106,7 @@ func (e *Engine) reconcileItem(ctx context.Context, it workItem) (err error) {
 	switch {
 	case err == nil:
 		e.recordReconciled(s, it.key, fills)
-	case errors.Is(err, errUnpublishable), errors.Is(err, errKindNotSynced): // told; or asked for again when the kind is followed
+	case errors.Is(err, errUnpublishable), errors.Is(err, errKindNotSynced): // already logged; or enqueued again when the kind is synced
 	default:
 		return err
 	}
@@ -119,7 +119,7 @@ func (e *Engine) reconcileItem(ctx context.Context, it workItem) (err error) {
 	return nil
 }
 
-// loadNode reads what the stream holds for a node and asks for each object that is held or wanted.
+// loadNode reads what the stream holds for a node and enqueues each object that is published or wanted.
 func (e *Engine) loadNode(ctx context.Context, s *nodeState, term uint64) error {
 	e.metrics.loads.Inc()
 	crash.At("takeover.begun")
@@ -181,26 +181,26 @@ func (e *Engine) loadNode(ctx context.Context, s *nodeState, term uint64) error 
 	return nil
 }
 
-// nodeGone reports whether a node has had no Node object for so long that it will not come back. The caller holds mu.
+// nodeGone reports whether a node has had no Node object for so long that it counts as permanently gone. The caller holds mu.
 func (e *Engine) nodeGone(s *nodeState) bool {
 	return !s.present && time.Since(s.absentSince) >= e.cfg.Grace && !time.Now().Before(e.cfg.Restore.endsAt())
 }
 
-// retireNode forgets a node that is gone, once the stream holds nothing alive for it. The caller holds mu.
+// retireNode drops a node that is gone, once the stream holds nothing alive for it. The caller holds mu.
 func (e *Engine) retireNode(s *nodeState, alive bool) {
 	if alive || len(s.wants) > 0 {
-		e.queue.AddAfter(workItem{node: s.name}, e.cfg.Grace) // look again
+		e.queue.AddAfter(workItem{node: s.name}, e.cfg.Grace) // check again after the grace period
 		return
 	}
 	e.dropNode(s)
 	delete(e.nodes, s.name)
 }
 
-// reconcileKey makes the stream hold what one object at one node should be.
+// reconcileKey makes the stream hold the desired state of one object at one node.
 func (e *Engine) reconcileKey(ctx context.Context, s *nodeState, key wire.Key, now keyView) error {
 	in := decisionInput{published: now.published, ackedSequence: now.ackedSequence, purgeable: time.Since(now.published.madeAt) >= e.cfg.TombstoneAge}
 	message := wire.Message{Node: s.name, Key: key, ClusterEpoch: e.cfg.ClusterEpoch, Time: time.Now()}
-	heard := e.cacheVersion(kindOf(key)) // before the look at the objects, so that they are as new at least
+	heard := e.cacheVersion(kindOf(key)) // read before the objects, so that these are at least as new
 	behind := e.cacheStale(s, kindOf(key), heard)
 	var err error
 	if in.want, in.retain, err = e.wantedState(s, key, &message); err != nil {
@@ -228,7 +228,7 @@ func (e *Engine) reconcileKey(ctx context.Context, s *nodeState, key wire.Key, n
 		}
 		message.Op, message.UID, message.DeletionReason = wire.Delete, now.published.uid, s.deletionReason(now.published)
 		if _, err := e.readCached(key); errors.Is(err, errNotCached) {
-			message.Version = heard // who has heard less does not bring it back
+			message.Version = heard // a replica whose cache is older than this does not publish the object again
 		}
 		return e.publishMessage(ctx, s, message, now)
 	case purgeAction:
@@ -244,7 +244,7 @@ func (e *Engine) reconcileKey(ctx context.Context, s *nodeState, key wire.Key, n
 	return nil
 }
 
-// cacheVersion is the resourceVersion up to which the cache has heard of a kind; "" where no cache has it.
+// cacheVersion returns the resourceVersion that the cache of a kind has reached; "" if the kind has no cache.
 func (e *Engine) cacheVersion(of groupResource) string {
 	_, store := e.lookupKind(of)
 	if store == nil {
@@ -253,8 +253,8 @@ func (e *Engine) cacheVersion(of groupResource) string {
 	return store.LastStoreSyncResourceVersion()
 }
 
-// cacheStale reports whether what is decided now for an object of a kind would be decided on less than what the stream holds for the node:
-// of this kind, or of one that says what else the node needs. What is no kind of Kubernetes' is never behind.
+// cacheStale reports whether the caches are behind what the stream holds for the node: the cache of the object's kind,
+// or of a kind that references other objects that the node needs. A kind that is not Kubernetes' own is never stale.
 func (e *Engine) cacheStale(s *nodeState, of groupResource, heard string) bool {
 	if heard == "" {
 		return false
@@ -265,7 +265,7 @@ func (e *Engine) cacheStale(s *nodeState, of groupResource, heard string) bool {
 	return slices.ContainsFunc(e.referringKinds, func(k groupResource) bool { return olderVersion(e.cacheVersion(k), s.newestVersion(k)) })
 }
 
-// wantedState returns what the node should have of an object, nil for nothing, and fills in the message that would carry it.
+// wantedState returns the desired state of an object at a node, nil for nothing, and fills in the message that would carry it.
 func (e *Engine) wantedState(s *nodeState, key wire.Key, message *wire.Message) (want *payload, keep bool, err error) {
 	e.mu.Lock()
 	if e.kindNotSynced(key) {
@@ -295,7 +295,7 @@ func (e *Engine) wantedState(s *nodeState, key wire.Key, message *wire.Message) 
 		return &payload{version: message.Version, digest: message.Digest, object: message.Object}, keep, nil
 	}
 	if e.cfg.Protected.Covers(key) {
-		return nil, false, nil // also what this replica, or an older one, has published before
+		return nil, false, nil // also for what this replica, or an older one, has published before
 	}
 	if !needed || gone {
 		return nil, keep || s.hasMarker(key), nil
@@ -311,7 +311,7 @@ func (e *Engine) wantedState(s *nodeState, key wire.Key, message *wire.Message) 
 	return p, keep, nil
 }
 
-// ownState says what a node should have of what Frond itself makes: nothing for any other key. The caller holds mu.
+// ownState returns the desired state of objects that Frond itself makes: nothing for any other key. The caller holds mu.
 func (e *Engine) ownState(s *nodeState, key wire.Key) (want *payload, keep bool, err error) {
 	if of, ok := wire.ScopeOf(key); ok {
 		return e.markerState(s, of)
@@ -326,7 +326,7 @@ func (e *Engine) ownState(s *nodeState, key wire.Key) (want *payload, keep bool,
 	return &p, false, nil
 }
 
-// payloadFor reads an object and digests it. Objects that several nodes share are encoded once.
+// payloadFor reads an object and makes its payload. Objects that several nodes share are encoded once.
 func (e *Engine) payloadFor(s *nodeState, key wire.Key) (*payload, error) {
 	o, err := e.readCached(key)
 	if err != nil {
@@ -350,7 +350,8 @@ func (e *Engine) payloadFor(s *nodeState, key wire.Key) (*payload, error) {
 	return &p, nil
 }
 
-// publishMessage sends a message over what the view says the stream holds. What can never be sent is counted and left.
+// publishMessage publishes a message, expecting the last sequence that the view holds. A message that can never be
+// stored is counted and dropped.
 func (e *Engine) publishMessage(ctx context.Context, s *nodeState, m wire.Message, over keyView) error {
 	if !e.owner.LeaseValid() {
 		return errLeaseExpired

@@ -54,9 +54,9 @@ func (r *referenceCollector) addVolumeSecret(ref *corev1.SecretReference) {
 	r.addObject("secrets", namespace, ref.Name)
 }
 
-// podRefs returns what a kubelet needs to run the pod. The CA bundle kube-root-ca.crt is among a pod's projected volumes
-// when it wants a token. What these objects need in turn is accountRefs, claimRefs and volumeRefs. A mirror pod, which the node has made
-// itself, needs nothing of the cloud's; Kubernetes' Node authorizer judges it so too.
+// podRefs returns the keys that a kubelet needs to run the pod. The CA bundle kube-root-ca.crt is among a pod's
+// projected volumes when it wants a token. accountRefs, claimRefs and volumeRefs return what these objects need in
+// turn. A mirror pod, which the node itself creates, needs no object of the cloud; Kubernetes' Node authorizer has the same rule.
 func podRefs(pod *corev1.Pod) []wire.Key {
 	if isMirror(pod) {
 		return nil
@@ -103,7 +103,7 @@ func (r *referenceCollector) addContainer(env []corev1.EnvVar, from []corev1.Env
 	}
 }
 
-// addVolume follows each source that names an object. One volume has one source.
+// addVolume adds the object that a volume's source names. One volume has one source.
 func (r *referenceCollector) addVolume(pod string, v *corev1.Volume) {
 	switch {
 	case v.ConfigMap != nil:
@@ -160,8 +160,8 @@ func accountRefs(account *corev1.ServiceAccount) []wire.Key {
 	return r.keys
 }
 
-// claimRefs returns the claim's volume. A claim that the volume does not name in turn is no reference: only a bound pair
-// may lead to the secrets of a volume.
+// claimRefs returns the claim's volume. A claim that the volume does not name in turn is no reference: only a bound
+// pair may lead to the secrets of a volume.
 func claimRefs(claim *corev1.PersistentVolumeClaim) []wire.Key {
 	r := newReferenceCollector(claim.Namespace)
 	if claim.Status.Phase == corev1.ClaimBound {
@@ -170,7 +170,7 @@ func claimRefs(claim *corev1.PersistentVolumeClaim) []wire.Key {
 	return r.keys
 }
 
-// volumeRefs returns the secrets of a persistent volume that a node mounts with; those of the controller stay away.
+// volumeRefs returns the secrets of a persistent volume that a node needs to mount it; those of the controller are left out.
 func volumeRefs(volume *corev1.PersistentVolume) []wire.Key {
 	if volume.Spec.ClaimRef == nil {
 		return nil

@@ -7,8 +7,8 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// References are the keys of what a pod, service account, claim or volume needs on a node, and of what a node that runs it may
-// therefore read. What these objects refer to in turn is not among them.
+// References returns the keys of what a pod, service account, claim or volume needs on a node, and of what a node that
+// runs it may therefore read. Transitive references are not included.
 func References(o runtime.Object) []wire.Key {
 	switch o := o.(type) {
 	case *corev1.Pod:

@@ -227,7 +227,7 @@ func decodeJSON(t *testing.T, data []byte) (v map[string]any) {
 	return v
 }
 
-// The graph keeps, step by step, the sets that a walk over all references would find.
+// The graph maintains, step by step, the sets that a walk over all references would find.
 func TestGraph_AgreesWithWalk(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		g := desired.NewGraph()
@@ -296,8 +296,8 @@ func TestGraph_ReportsReferencesFirst(t *testing.T) {
 	}
 }
 
-// A mirror pod is the node's own word: whatever it names, it gives the node nothing. kube-apiserver refuses one that names a service
-// account or a Secret, as long as its admission plugins are as they come.
+// A mirror pod is created by the node itself: whatever it references, it grants the node nothing. kube-apiserver
+// refuses one that names a service account or a Secret, as long as its admission plugins are the default ones.
 func TestMirrorPod_GrantsNothing(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "n"}}
 	pod.Spec.ServiceAccountName = "admin"

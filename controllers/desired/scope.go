@@ -12,12 +12,12 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// ScopeSource says what a node asked for and was granted. told is false for a node that has not said what it wants as far as
-// anybody remembers: what it has is kept. An error means that nobody can tell yet: nothing of the node is decided. It must
-// neither block nor call the engine.
+// ScopeSource returns the scopes that a node requested and was granted. told is false for a node whose requests are not
+// known: what it has is kept. An error means that the scopes cannot be determined yet: nothing about the node is
+// decided. It must neither block nor call the engine.
 type ScopeSource func(node string) (granted []wire.ScopeKind, told bool, err error)
 
-// scopeID tells the scopes of one site apart.
+// scopeID identifies a scope of one node.
 type scopeID struct {
 	groupResource
 	namespace string
@@ -31,28 +31,29 @@ func (id scopeID) toScope() wire.Scope {
 	return wire.Scope{Group: id.group, Resource: id.resource, Namespace: id.namespace}
 }
 
-// coveringScopes are the two scopes that an object may belong to.
+// coveringScopes returns the two scopes that an object may belong to.
 func coveringScopes(key wire.Key) [2]scopeID {
 	return [2]scopeID{{kindOf(key), ""}, {kindOf(key), key.Namespace}}
 }
 
-// grantedScope is one that a site was granted. Its marker may be in the stream only while every object that was there when it was
-// granted is. Guarded by Engine.mu.
+// grantedScope is a scope that a node was granted. Its marker may be in the stream only while every object is that
+// existed when the scope was granted. Guarded by Engine.mu.
 type grantedScope struct {
 	kind wire.ScopeKind
-	// filled: waiting is made of what the cache holds. Not so while the kind is not followed yet.
+	// filled: waiting was made from what the cache holds. It is false while the kind is not synced yet.
 	filled bool
-	// waiting are the objects still to be seen to before the marker.
+	// waiting are the objects that must be processed before the marker.
 	waiting map[wire.Key]struct{}
-	// fillNumber is which filling that was; work that began before it says nothing.
+	// fillNumber is the number of that filling; work that began before it does not count.
 	fillNumber uint64
-	// withdrawn: the marker that the stream may hold is not to be believed, and goes until nothing waits.
+	// withdrawn: the marker that the stream may hold is not valid, and is removed until nothing waits.
 	withdrawn bool
 }
 
 func (sc *grantedScope) complete() bool { return sc.filled && len(sc.waiting) == 0 }
 
-// scopeSubscribers are the sites with a scope, by kind and namespace, so that an event costs what it touches.
+// scopeSubscribers are the nodes with a scope, by kind and namespace, so that the cost of an event is proportional to
+// what it touches.
 type scopeSubscribers map[groupResource]map[string]map[*nodeState]struct{}
 
 func (a scopeSubscribers) add(id scopeID, s *nodeState) {
@@ -78,21 +79,21 @@ func (a scopeSubscribers) remove(id scopeID, s *nodeState) {
 	}
 }
 
-// RefreshScopes asks for a look at what a node was granted: that has changed. It does not block.
+// RefreshScopes evaluates a node's granted scopes again after they have changed. It does not block.
 func (e *Engine) RefreshScopes(node string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	s := e.nodes[node]
 	if s == nil || !s.loaded() {
-		return // the load looks by itself
+		return // the load refreshes the scopes
 	}
 	if err := e.refreshScopes(s, false); err != nil {
 		e.log.Warn("scopes not known", zap.String("node", node), zap.Error(err))
 	}
 }
 
-// refreshScopes brings a site's scopes up to date. resumed: another replica or term had the node before, so a marker in the stream
-// is believed unless something speaks against it. The caller holds mu.
+// refreshScopes updates a node's scopes. resumed: another replica or term served the node before, so a marker in the
+// stream is valid unless there is evidence against it. The caller holds mu.
 func (e *Engine) refreshScopes(s *nodeState, resumed bool) error {
 	if e.cfg.Scopes == nil {
 		s.scopesLoaded = true
@@ -114,7 +115,7 @@ func (e *Engine) refreshScopes(s *nodeState, resumed bool) error {
 	for id, sc := range s.scopes {
 		if kind, ok := next[id]; !ok || kind != sc.kind {
 			e.endScope(s, id)
-			e.enqueueKey(s, id.toScope().Marker()) // what the scope brought goes after it: see sweepScope
+			e.enqueueKey(s, id.toScope().Marker()) // the scope's objects are removed after it: see sweepScope
 		}
 	}
 	for id, kind := range next {
@@ -133,7 +134,7 @@ func (e *Engine) beginScope(s *nodeState, id scopeID, kind wire.ScopeKind, resum
 	s.scopes[id] = sc
 	e.subscribers.add(id, s)
 	e.retainScopeKind(kind)
-	if !resumed { // else the load asks for all
+	if !resumed { // otherwise the load enqueues all objects
 		e.enqueueKey(s, id.toScope().Marker())
 		e.fillScope(s, id, sc)
 	}
@@ -145,8 +146,7 @@ func (e *Engine) endScope(s *nodeState, id scopeID) {
 	e.releaseKind(id.groupResource)
 }
 
-// dropNode forgets what the stream holds for a node and what the node was granted: another replica sees to it. The caller holds
-// mu.
+// dropNode drops what the stream holds for a node and what the node was granted: another replica serves it. The caller holds mu.
 func (e *Engine) dropNode(s *nodeState) {
 	s.forgetPublished()
 	for id := range s.scopes {
@@ -155,12 +155,13 @@ func (e *Engine) dropNode(s *nodeState) {
 	s.scopesLoaded = false
 }
 
-// fillScope asks for each object of a scope, and for each that the stream holds of it, and notes that the marker waits for them. The caller holds mu.
+// fillScope enqueues each object of a scope, and each that the stream holds of it, and records that the marker waits
+// for them. The caller holds mu.
 func (e *Engine) fillScope(s *nodeState, id scopeID, sc *grantedScope) {
 	sc.filled, sc.waiting = false, nil
 	found, ok := e.objectsOf(id)
 	if !ok {
-		return // when the kind is followed, refillScopes comes
+		return // refillScopes fills it once the kind is synced
 	}
 	sc.waiting = make(map[wire.Key]struct{}, len(found))
 	born := make(map[wire.Key]time.Time, len(found))
@@ -183,7 +184,7 @@ func (e *Engine) fillScope(s *nodeState, id scopeID, sc *grantedScope) {
 	for key := range sc.waiting {
 		e.enqueueKey(s, key)
 	}
-	// What is gone while nobody followed the kind is in no cache: it shows in what the stream holds.
+	// Objects that were deleted while the kind was not synced are in no cache: they are found in what the stream holds.
 	for _, key := range s.publishedKeys(sc.kind.Scope) {
 		if _, there := sc.waiting[key]; !there {
 			e.enqueueKey(s, key)
@@ -194,7 +195,7 @@ func (e *Engine) fillScope(s *nodeState, id scopeID, sc *grantedScope) {
 	}
 }
 
-// objectsOf lists a scope's objects in the cache; ok is false while its kind is not followed.
+// objectsOf lists a scope's objects in the cache; ok is false while its kind is not synced.
 func (e *Engine) objectsOf(id scopeID) (found []any, ok bool) {
 	_, store := e.lookupKind(id.groupResource)
 	if store == nil {
@@ -211,7 +212,7 @@ func (e *Engine) objectsOf(id scopeID) (found []any, ok bool) {
 	return found, true
 }
 
-// refillScopes fills the scopes of a kind that is followed since now.
+// refillScopes fills the scopes of a newly synced kind.
 func (e *Engine) refillScopes(kind groupResource) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -223,7 +224,7 @@ func (e *Engine) refillScopes(kind groupResource) {
 	}
 }
 
-// enqueueScoped asks for an object at each site that has a scope on it. The caller holds mu.
+// enqueueScoped enqueues an object at each node that has a scope on it. The caller holds mu.
 func (e *Engine) enqueueScoped(key wire.Key) {
 	byNamespace := e.subscribers[kindOf(key)]
 	for s := range byNamespace[""] {
@@ -237,7 +238,7 @@ func (e *Engine) enqueueScoped(key wire.Key) {
 	}
 }
 
-// hasScope reports whether a site was granted a scope with an object. The caller holds mu.
+// hasScope reports whether a node was granted a scope that covers an object. The caller holds mu.
 func (s *nodeState) hasScope(key wire.Key) bool {
 	for _, id := range coveringScopes(key) {
 		if s.scopes[id] != nil {
@@ -247,7 +248,8 @@ func (s *nodeState) hasScope(key wire.Key) bool {
 	return false
 }
 
-// recordReconciled notes that the stream holds what a node should have of an object, or of a marker, as decided after so many fillings.
+// recordReconciled records that the stream holds the desired state of an object, or of a marker, as decided when
+// fillCount was fills.
 func (e *Engine) recordReconciled(s *nodeState, key wire.Key, fills uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -269,8 +271,8 @@ func (e *Engine) recordReconciled(s *nodeState, key wire.Key, fills uint64) {
 	}
 }
 
-// sweepScope asks for the objects of a scope that has ended, once its marker is gone: a node must never take the rest for the
-// whole. The caller holds mu.
+// sweepScope enqueues the objects of a scope that has ended, once its marker is gone: a node must never take the
+// remaining objects for the whole scope. The caller holds mu.
 func (e *Engine) sweepScope(s *nodeState, ended wire.Scope) {
 	if s.scopes[scopeIDOf(ended)] != nil && !e.nodeGone(s) {
 		return
@@ -280,7 +282,7 @@ func (e *Engine) sweepScope(s *nodeState, ended wire.Scope) {
 	}
 }
 
-// markerState says what a scope's marker should be: a payload, or nothing, unless keep. The caller holds mu.
+// markerState returns the desired state of a scope's marker: a payload, or nothing, unless keep. The caller holds mu.
 func (e *Engine) markerState(s *nodeState, of wire.Scope) (want *payload, keep bool, err error) {
 	sc := s.scopes[scopeIDOf(of)]
 	switch {
@@ -330,7 +332,7 @@ func (s *nodeState) hasMarker(key wire.Key) bool {
 	return false
 }
 
-// leftoverKeys are the objects of a scope that the stream holds, if its marker is gone.
+// leftoverKeys returns the objects of a scope that the stream holds, if its marker is gone.
 func (s *nodeState) leftoverKeys(ended wire.Scope) []wire.Key {
 	s.mu.Lock()
 	r, ok := s.published[ended.Marker()]
@@ -341,7 +343,7 @@ func (s *nodeState) leftoverKeys(ended wire.Scope) []wire.Key {
 	return s.publishedKeys(ended)
 }
 
-// publishedKeys are the objects of a scope that the stream holds.
+// publishedKeys returns the objects of a scope that the stream holds.
 func (s *nodeState) publishedKeys(of wire.Scope) []wire.Key {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -354,7 +356,7 @@ func (s *nodeState) publishedKeys(of wire.Scope) []wire.Key {
 	return keys
 }
 
-// countScopes counts the granted scopes at sites of this replica, those whose marker is out and the others.
+// countScopes counts the granted scopes at nodes of this replica: those whose marker may be published (complete), or the others.
 func (e *Engine) countScopes(complete bool) func() float64 {
 	return func() float64 {
 		e.mu.Lock()

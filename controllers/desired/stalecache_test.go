@@ -14,10 +14,10 @@ import (
 	"github.com/frond-edge/frond/controllers/desired"
 )
 
-// watchBlocker holds back what an apiserver says in its watches, as one does that has just begun.
+// watchBlocker holds back the events of an apiserver's watches, as if it had just started.
 type watchBlocker struct {
 	mu   sync.Mutex
-	open chan struct{} // guarded by mu; closed while all is heard
+	open chan struct{} // guarded by mu; closed while no event is held back
 }
 
 func newWatchBlocker() *watchBlocker {
@@ -72,9 +72,10 @@ func (h blockingBody) Read(to []byte) (int, error) {
 	return n, err
 }
 
-// A replica whose watch is behind takes over a node: what its cache still holds of a changed object, of a deleted one, and the
-// absence of a new one, must not go to the node; nor what follows from that for objects that have not changed: one that a new pod needs is
-// not taken away, and one that nothing needs any more does not come back. When it has heard, there is nothing to do.
+// A replica whose watch is behind takes over a node. The stale state of a changed object or of a deleted one, and the
+// absence of a new one, must not be published; nor what follows from that for unchanged objects: one that a new pod
+// needs is not removed, and one that nothing needs any more is not published again. When the watch has caught up, there
+// is nothing to do.
 func TestEngine_StaleCacheTakesNothingBack(t *testing.T) {
 	w := newEngineEnv(t)
 	w.createAccount("default")
@@ -112,7 +113,7 @@ func TestEngine_StaleCacheTakesNothingBack(t *testing.T) {
 	w.eventuallyMessage(node, released, "released", isDeleted)
 	first.setOwned(node, false)
 	second.setOwned(node, true)
-	<-time.After(time.Second) // what is done wrong takes some milliseconds
+	<-time.After(time.Second) // a wrong action takes some milliseconds
 	close(ear.openSignal())
 	w.checkUntouched(node, "witness", "pods with-changed", "pods with-deleted", "pods with-added", "pods with-old", "configmaps changed",
 		"configmaps added", "configmaps old", "serviceaccounts default")

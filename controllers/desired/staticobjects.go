@@ -7,15 +7,15 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// SetStatic gives every node an object that is none of Kubernetes': the keys of tokens, and which kinds it gets. The latest counts. Until it was provided
-// once in this process, what the stream holds of it stays. It does not block.
+// SetStatic gives every node an object that is not a Kubernetes object: the keys of tokens, and the list of delivered
+// kinds. The latest value wins. Until it is set once in this process, what the stream holds of it stays. It does not block.
 func (e *Engine) SetStatic(key wire.Key, object []byte) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.setStatic(key, object)
 }
 
-// setStatic is SetStatic; the caller holds mu.
+// setStatic implements SetStatic. The caller holds mu.
 func (e *Engine) setStatic(key wire.Key, object []byte) {
 	sum := sha256.Sum256(object)
 	digest := hex.EncodeToString(sum[:16])

@@ -9,15 +9,15 @@ import (
 )
 
 const (
-	// auditTick is how finely comparing is spread over Config.CompareEvery.
+	// auditTick is the granularity with which the comparisons are spread over Config.CompareEvery.
 	auditTick = time.Second
-	// fullAuditRounds is how many rounds of comparing end with a whole reading of what the stream holds: a message that
-	// somebody has removed leaves no newer one behind.
+	// fullAuditRounds is the number of rounds after which the whole content of the stream is read: a message that was
+	// removed by another writer leaves no newer one behind.
 	fullAuditRounds = 12
 )
 
-// runAudit looks now and then whether the stream holds what this replica believes, for each owned node. It costs one small
-// request a node and round, and finds what another hand has written.
+// runAudit compares periodically, for each owned node, whether the stream holds what this replica has recorded. It
+// costs one small request per node and round, and detects writes by others.
 func (e *Engine) runAudit(ctx context.Context) {
 	tick := min(auditTick, e.cfg.CompareEvery)
 	ticker := time.NewTicker(tick)
@@ -42,7 +42,7 @@ func (e *Engine) runAudit(ctx context.Context) {
 	}
 }
 
-// loadedNodes names the nodes that this replica knows the stream's content of.
+// loadedNodes returns the nodes whose stream content this replica has loaded.
 func (e *Engine) loadedNodes() []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -74,7 +74,7 @@ func (e *Engine) auditNode(ctx context.Context, node string, whole bool) {
 			return
 		}
 		if now, _ := s.lastSequence(); !newer || now != top {
-			return // as believed, or our own message was on its way
+			return // as recorded, or one of our own messages was in flight
 		}
 	}
 	e.mu.Lock()

@@ -8,8 +8,8 @@ import (
 	"github.com/frond-edge/frond/controllers/desired"
 )
 
-// A tombstone waits for its gateway however old it gets: age alone purges nothing, and nor does a new owner that knows nothing of
-// what the gateway has. Here it is old after a second, not 15 minutes.
+// A tombstone is kept for its gateway however old it gets: neither age alone purges it, nor a new owner that does not
+// know what the gateway has. Here it is old after a second, not 15 minutes.
 func TestEngine_KeepsTombstoneUntilAcked(t *testing.T) {
 	w := newEngineEnv(t)
 	node := w.createNode("a")
@@ -25,10 +25,10 @@ func TestEngine_KeepsTombstoneUntilAcked(t *testing.T) {
 	had := w.eventuallyMessage(node, k, "arrives", isApplied)
 	w.deletePod("one")
 	tomb := w.eventuallyMessage(node, k, "leaves, and gets old", func(m wire.Message) bool { return isDeleted(m) && time.Since(m.Time) > 2*age })
-	// What comes later is published by an owner that has looked at the tombstone again and again.
+	// Later objects are published by an owner that has checked the tombstone repeatedly.
 	later := func(engine *desired.Engine, name string) {
 		t.Helper()
-		engine.RecordAck(node, had.Sequence) // all that the gateway ever said
+		engine.RecordAck(node, had.Sequence) // the gateway's only ack
 		engine.Resync(node)
 		w.createSecret(name)
 		w.createPod("with-"+name, node, mountSecret(name))

@@ -8,8 +8,8 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// reportWithheld counts and reports an object in a protected namespace that a node needs, once for as long as the node needs it. The
-// caller holds mu.
+// reportWithheld counts and reports an object in a protected namespace that a node needs, once for as long as the node
+// needs it. The caller holds mu.
 func (e *Engine) reportWithheld(s *nodeState, key wire.Key, needed bool) {
 	if !e.cfg.Protected.Covers(key) {
 		return
@@ -34,8 +34,8 @@ func (e *Engine) reportWithheld(s *nodeState, key wire.Key, needed bool) {
 	}
 }
 
-// firstReferrer is an object that a node needs and that refers to v, the first by name; v itself where nothing does. The caller holds
-// Engine.mu.
+// firstReferrer returns an object that a node needs and that refers to v, the first by name; v itself if there is none.
+// The caller holds Engine.mu.
 func (s *nodeState) firstReferrer(v *vertex) wire.Key {
 	if v == nil {
 		return wire.Key{}

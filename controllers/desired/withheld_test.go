@@ -51,7 +51,8 @@ func (w *engineEnv) liveInNamespace(node, namespace string) []string {
 	return found
 }
 
-// createVolumeWithSecret makes a claim of the world's namespace, bound to a volume that is mounted with a Secret of another one.
+// createVolumeWithSecret creates a claim in the environment's namespace, bound to a volume that is mounted with a
+// Secret of another one.
 func (w *engineEnv) createVolumeWithSecret(claim, namespace, secret string) {
 	w.Helper()
 	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
@@ -81,8 +82,8 @@ func (w *engineEnv) createVolumeWithSecret(claim, namespace, secret string) {
 	}
 }
 
-// populateNamespace fills a namespace with what reaches a node in each way: a bound pod with all it names, a Service for everybody, a role of
-// every service account, and what a scope holds.
+// populateNamespace creates objects in a namespace that reach a node in each possible way: a bound pod with all it
+// references, a Service for every node, a role of every service account, and the objects of a scope.
 func (w *engineEnv) populateNamespace(node string) {
 	w.Helper()
 	w.createAccount("default", "pull")
@@ -106,8 +107,8 @@ func (w *engineEnv) populateNamespace(node string) {
 	}
 }
 
-// TestEngine_WithholdsProtectedNamespaces: of a protected namespace nothing is published, whatever leads to it, and all else is. What
-// the node needed is reported once, with what refers to it.
+// TestEngine_WithholdsProtectedNamespaces: nothing of a protected namespace is published, whatever refers to it, and
+// everything else is. What the node needed is reported once, with its referrer.
 func TestEngine_WithholdsProtectedNamespaces(t *testing.T) {
 	w := newEngineEnv(t)
 	inside := &engineEnv{TB: t, cluster: w.cluster, client: w.client, ns: w.cluster.Namespace(t), publisher: w.publisher, js: w.js}
@@ -170,7 +171,8 @@ func TestEngine_WithholdsProtectedNamespaces(t *testing.T) {
 	}
 }
 
-// TestEngine_RemovesNewlyProtectedObjects: what was published before a namespace was protected is taken back at once, however much it is.
+// TestEngine_RemovesNewlyProtectedObjects: what was published before a namespace was protected is removed at once,
+// however much it is.
 func TestEngine_RemovesNewlyProtectedObjects(t *testing.T) {
 	w := newEngineEnv(t)
 	node := w.createNode("a")

@@ -20,22 +20,23 @@ import (
 )
 
 const (
-	// workers is one, so that no two evictions take the same token.
+	// workers is one, so that no two evictions use the same token of the limiter.
 	workers             = 1
 	retryBase, retryMax = 100 * time.Millisecond, 10 * time.Second
 	deleteTimeout       = 10 * time.Second
-	// recheckAfter is when a pod on a node that is no gateway, or not this replica's, is looked at again: the node may become one, or the
-	// replica its owner. Protected namespaces hold few pods, so this costs nothing.
+	// recheckAfter is the delay before a pod on a node that is no gateway, or not this replica's, is checked again: the
+	// node may become one, or the replica its owner. Protected namespaces hold few pods, so this costs little.
 	recheckAfter = 10 * time.Second
-	// evictBurst pods of a node are evicted at once, then one each evictEvery. The controller of an evicted pod creates another, which the
-	// scheduler may bind to the same gateway again. A pod that waits for its eviction is not published meanwhile.
+	// evictBurst pods of a node are evicted at once, then one each evictEvery. The controller of an evicted pod creates
+	// another, which the scheduler may bind to the same gateway again. A pod that waits for its eviction is not
+	// published meanwhile.
 	evictBurst, evictEvery = 5, 30 * time.Second
 
 	// reasonEvicted is the reason of the Event on the Node.
 	reasonEvicted = "ProtectedPodEvicted"
 )
 
-// Rules are the rights that cloudcore needs for this package, beside what Delete needs.
+// Rules returns the RBAC rules that cloudcore needs for this package, besides what Delete needs.
 func Rules() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods", "nodes"}, Verbs: []string{"list", "watch"}}}
 }
@@ -53,11 +54,12 @@ type Evictor struct {
 	evicted   prometheus.Counter
 	log       *zap.Logger
 	queue     controllers.Queue[client.ObjectKey]
-	// limiters are by node, of those that a pod was evicted from. Only the worker uses them.
+	// limiters are the rate limiters by node, of the nodes that a pod was evicted from. Only the worker uses them.
 	limiters map[string]*rate.Limiter
 }
 
-// New makes an Evictor. Objects must serve Pods and Nodes; warn tells people of a node and must not block; metrics may be nil.
+// New creates an Evictor. objects must serve Pods and Nodes; warn records an event on a node and must not block;
+// metrics may be nil.
 func New(protected controllers.ProtectedNamespaces, objects cache.Cache, owns func(node string) bool, remove Delete,
 	warn func(node, reason, message string), metrics prometheus.Registerer, log *zap.Logger,
 ) *Evictor {
@@ -73,7 +75,7 @@ func New(protected controllers.ProtectedNamespaces, objects cache.Cache, owns fu
 	return e
 }
 
-// Start evicts until ctx ends and then returns nil. The cache must be started by the caller.
+// Start evicts until ctx ends and then returns nil. The caller must start the cache.
 func (e *Evictor) Start(ctx context.Context) error {
 	e.queue = controllers.NewQueue[client.ObjectKey](retryBase, retryMax)
 	defer e.queue.ShutDown()
@@ -95,7 +97,7 @@ func (e *Evictor) Start(ctx context.Context) error {
 	return nil
 }
 
-// reconcilePod evicts one pod if it is to go, and asks for another look at one that may have to later.
+// reconcilePod evicts one pod if it must go, and enqueues it again if it may have to go later.
 func (e *Evictor) reconcilePod(ctx context.Context, key client.ObjectKey) error {
 	pod := &corev1.Pod{}
 	if err := e.objects.Get(ctx, key, pod); err != nil {
@@ -133,7 +135,7 @@ func (e *Evictor) limiterOf(node string) *rate.Limiter {
 	return limiter
 }
 
-// evictPod deletes a pod. Only a pod that was there, and that nobody had deleted, takes a token: no other comes in its place.
+// evictPod deletes a pod. It spends a token only for a pod that existed and was not being deleted: no replacement comes for any other.
 func (e *Evictor) evictPod(ctx context.Context, pod *corev1.Pod, limiter *rate.Limiter) error {
 	ctx, cancel := context.WithTimeout(ctx, deleteTimeout)
 	defer cancel()

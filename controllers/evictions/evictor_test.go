@@ -94,8 +94,8 @@ func (w *evictorEnv) createPod(namespace, name, node string) {
 	}
 }
 
-// TestEvictor_DeletesProtectedPodsFromGateways: pods of a protected namespace go from this replica's gateways, also from one that becomes a
-// gateway later, and no others.
+// TestEvictor_DeletesProtectedPodsFromGateways: pods of a protected namespace are deleted from this replica's gateways,
+// also from one that becomes a gateway later, and no other pods.
 func TestEvictor_DeletesProtectedPodsFromGateways(t *testing.T) {
 	w := newEvictorEnv(t)
 	edge := map[string]string{identity.EdgeLabel: ""}
@@ -137,7 +137,8 @@ func TestEvictor_DeletesProtectedPodsFromGateways(t *testing.T) {
 	})
 }
 
-// TestEvictor_LimitsTheRateOfANode: whatever creates pods on one gateway again and again, deletions stay few, and other gateways are served.
+// TestEvictor_LimitsTheRateOfANode: if a controller keeps creating pods on one gateway, deletions stay few, and other
+// gateways are served.
 func TestEvictor_LimitsTheRateOfANode(t *testing.T) {
 	w := newEvictorEnv(t)
 	edge := map[string]string{identity.EdgeLabel: ""}

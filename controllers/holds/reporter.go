@@ -29,7 +29,7 @@ const (
 	reasonNone = "NothingHeld"
 	// eventHeld is the reason of the event.
 	eventHeld = "DeletionsHeld"
-	// maxWriters is how many nodes are written at once; after a restore all nodes may have something to tell.
+	// maxWriters is the number of concurrent writes; after a restore all nodes may have a hold to report.
 	maxWriters = 8
 	// writeTimeout bounds the writes for one node.
 	writeTimeout        = 10 * time.Second
@@ -38,7 +38,7 @@ const (
 	fieldManager = "frond-cloudcore"
 )
 
-// Rules are the rights that cloudcore needs for this package.
+// Rules returns the RBAC rules that cloudcore needs for this package.
 func Rules() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"list", "watch", "patch"}},
@@ -58,11 +58,11 @@ type Reporter struct {
 	mu sync.Mutex
 	// Guarded by mu.
 	pending map[string]*wire.Hold
-	// written are the nodes with a hold by our hand, which the cache may not show yet.
+	// written are the nodes with a hold that this replica wrote, which the cache may not show yet.
 	written map[string]bool
 }
 
-// New makes a Reporter that writes for the nodes that owns names. objects must serve Nodes.
+// New creates a Reporter that writes for the nodes for which owns is true. objects must serve Nodes.
 func New(kube kubernetes.Interface, objects cache.Cache, owns func(node string) bool, log *zap.Logger) *Reporter {
 	return &Reporter{
 		kube: kube, objects: objects, owns: owns, log: log, pending: map[string]*wire.Hold{}, written: map[string]bool{},
@@ -70,7 +70,7 @@ func New(kube kubernetes.Interface, objects cache.Cache, owns func(node string) 
 	}
 }
 
-// Report takes what is held back for a node, nil for nothing. It does not block, and may be called before Start.
+// Report enqueues the hold of a node, nil for none. It does not block, and may be called before Start.
 func (t *Reporter) Report(node string, hold *wire.Hold) {
 	t.mu.Lock()
 	t.pending[node] = hold
@@ -78,7 +78,7 @@ func (t *Reporter) Report(node string, hold *wire.Hold) {
 	t.queue.Add(node)
 }
 
-// Start writes until ctx ends and then returns nil. The cache must be started by the caller.
+// Start writes until ctx ends and then returns nil. The caller must start the cache.
 func (t *Reporter) Start(ctx context.Context) error {
 	controllers.ProcessQueue(ctx, t.queue, maxWriters, t.processNode)
 	return nil
@@ -96,7 +96,7 @@ func (t *Reporter) processNode(ctx context.Context, node string) error {
 	defer cancel()
 	err := t.writeHold(wctx, node, hold)
 	switch {
-	case err == nil, apierrors.IsNotFound(err): // without a Node there is nobody to tell; a Node that comes back is judged again
+	case err == nil, apierrors.IsNotFound(err): // without a Node there is nothing to write to; a recreated Node is evaluated again
 		t.forgetReported(node, hold)
 		return nil
 	case ctx.Err() == nil:
@@ -105,7 +105,7 @@ func (t *Reporter) processNode(ctx context.Context, node string) error {
 	return err
 }
 
-// forgetReported drops what has been told, unless there is a newer word.
+// forgetReported drops a report that was written, unless there is a newer one.
 func (t *Reporter) forgetReported(node string, hold *wire.Hold) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -144,7 +144,7 @@ func (t *Reporter) writeHold(ctx context.Context, name string, hold *wire.Hold) 
 		t.createEvent(ctx, &node, is, text))...)
 }
 
-// clearHold takes back what may stand on the Node, the word that confirmed it too.
+// clearHold removes the hold from the Node, and the token that confirmed it.
 func (t *Reporter) clearHold(ctx context.Context, node *corev1.Node) error {
 	t.mu.Lock()
 	wrote := t.written[node.Name]
@@ -208,7 +208,8 @@ func (t *Reporter) writeCondition(ctx context.Context, node *corev1.Node, status
 	return nil
 }
 
-// createEvent has a name made of the node and the token, so that a hold has one event whoever tells it and how often.
+// createEvent creates an event whose name is made of the node and the token, so that a hold has one event however many
+// replicas report it, and how often.
 func (t *Reporter) createEvent(ctx context.Context, node *corev1.Node, hold wire.Hold, text string) error {
 	now := metav1.NewTime(hold.Since)
 	_, err := t.kube.CoreV1().Events(metav1.NamespaceDefault).Create(ctx, &corev1.Event{
@@ -223,7 +224,7 @@ func (t *Reporter) createEvent(ctx context.Context, node *corev1.Node, hold wire
 	return nil
 }
 
-// holdMessage says what is held and how it is let go.
+// holdMessage returns the message about what is held and how to release it.
 func holdMessage(node string, h wire.Hold) string {
 	why := "would go at once without having been terminated"
 	if h.Reason == wire.HoldRestored {

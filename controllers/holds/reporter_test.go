@@ -66,7 +66,7 @@ func newNode(t *testing.T) (kubernetes.Interface, string) {
 	return client, name
 }
 
-// eventuallyCondition waits until the Node says so.
+// eventuallyCondition waits until the Node has the condition.
 func eventuallyCondition(t *testing.T, client kubernetes.Interface, name string, status corev1.ConditionStatus, reason, token string) (node *corev1.Node) {
 	t.Helper()
 	kubetest.Eventually(t, time.Minute, func() (err error) {
@@ -107,7 +107,7 @@ func TestReporter_WritesAndClearsHold(t *testing.T) {
 		t.Errorf("event %+v", event)
 	}
 
-	// The next owner tells the same hold: nothing changes, not its time either; then a greater one.
+	// The next owner reports the same hold: nothing changes, including its time; then a larger one.
 	other.Store(true)
 	second := startReporter(t, func(string) bool { return other.Load() })
 	second.Report(name, &hold)
@@ -115,7 +115,7 @@ func TestReporter_WritesAndClearsHold(t *testing.T) {
 	greater.Token, greater.Missing = "abcdefabcd", 7
 	second.Report(name, &greater)
 	eventuallyCondition(t, client, name, corev1.ConditionTrue, "MassDelete", greater.Token)
-	first.Report(name, nil) // no word of this one's any more
+	first.Report(name, nil) // this replica has nothing more to report
 
 	second.Report(name, nil)
 	node = eventuallyCondition(t, client, name, corev1.ConditionFalse, "NothingHeld", "")

@@ -16,51 +16,51 @@ import (
 )
 
 const (
-	// Connected is the condition that says whether heartbeats of the node arrive.
+	// Connected is the condition that reports whether heartbeats of the node arrive.
 	Connected corev1.NodeConditionType = "EdgeConnected"
-	// UpToDate is the condition that says whether everything that the cloud wants is on the node's disk: False only after a
+	// UpToDate is the condition that reports whether the whole desired state is on the node's disk: False only after a
 	// change has waited for behindAfter, Unknown while the node is not connected.
 	UpToDate corev1.NodeConditionType = "EdgeUpToDate"
 )
 
 const (
-	// behindAfter is how long a change must have waited at a connected node: what is on its way is no fault.
+	// behindAfter is how long a change must have waited at a connected node: a change in transit is no fault.
 	behindAfter = 30 * time.Second
-	// caughtUpWithin is how young the oldest waiting change must be for a node that was behind to be up to date again. A node that
-	// is changed all the time always has one under way.
+	// caughtUpWithin is the maximum age of the oldest waiting change for a node that was behind to be up to date again.
+	// A node that changes continuously always has a change in transit.
 	caughtUpWithin = behindAfter / 3
-	// changeEvery is the least time between two changes of UpToDate while the link stays as it is.
+	// changeEvery is the minimum time between two changes of UpToDate while the link state is unchanged.
 	changeEvery = 30 * time.Second
 )
 
-// Progress is how far a node is with what the cloud wants there, as the replica knows that publishes for it.
+// Progress is how far a node has applied its desired state, as known to the replica that publishes for it.
 type Progress struct {
 	// Loaded is false until that replica has read what the stream holds.
 	Loaded bool
-	// Behind counts the changes that are not on the node's disk; Oldest is when the cloud saw the first of them.
+	// Behind is the number of changes that are not on the node's disk; Oldest is when the cloud saw the first of them.
 	Behind int
 	Oldest time.Time
 }
 
 const (
-	// reasonRevoked is that of a Connected that is False by somebody's word.
+	// reasonRevoked is the reason of a Connected that is False because the node was revoked.
 	reasonRevoked = "Revoked"
-	// reasonSilent and reasonAutonomous are those of a Connected that is False because no heartbeat comes.
+	// reasonSilent and reasonAutonomous are the reasons of a Connected that is False because no heartbeats arrive.
 	reasonSilent, reasonAutonomous = "NoHeartbeat", "Autonomous"
 )
 
-// Autonomy says how long the pods of a Node stay while it is away, as an annotation has it, and which NodeGroup's annotation that
-// is, "" being the Node's own. An empty value is as Kubernetes has it; known is false while nobody can tell yet. Calls may be
-// concurrent and must not block.
+// Autonomy returns how long the pods of a Node stay while it is unreachable, as an annotation specifies, and the
+// NodeGroup with that annotation, "" being the Node itself. An empty value is the Kubernetes default; known is false
+// while that cannot be determined yet. Calls may be concurrent and must not block.
 type Autonomy func(node *corev1.Node) (value, group string, known bool)
 
-// conditionState is what a condition says.
+// conditionState is the status and reason of a condition.
 type conditionState struct {
 	status corev1.ConditionStatus
 	reason string
 }
 
-// stateOf is what a condition says now; the zero state if the Node has none of that type.
+// stateOf returns the present state of a condition; the zero state if the Node has none of that type.
 func stateOf(object *corev1.Node, kind corev1.NodeConditionType) conditionState {
 	c := conditionOf(object, kind)
 	return conditionState{c.Status, c.Reason}
@@ -75,8 +75,8 @@ func conditionOf(object *corev1.Node, kind corev1.NodeConditionType) corev1.Node
 	return corev1.NodeCondition{}
 }
 
-// wantLink is what Connected should say; the zero state where it is too early to say anything. Who is revoked has no link, or not
-// for long.
+// wantLink returns the wanted state of Connected; the zero state while it is too early to tell. A revoked node has no
+// link, or not for long.
 func (n *nodeHealth) wantLink(revoked bool) conditionState {
 	switch {
 	case revoked:
@@ -91,7 +91,7 @@ func (n *nodeHealth) wantLink(revoked bool) conditionState {
 	return conditionState{}
 }
 
-// wantProgress is what UpToDate should say, given what it says; the zero state or the same where there is nothing to tell.
+// wantProgress returns the wanted state of UpToDate, given its present state (was). It returns was if nothing has to change.
 func (n *nodeHealth) wantProgress(was conditionState, pace conditionTiming, now time.Time) conditionState {
 	p := n.progress
 	var want conditionState
@@ -105,7 +105,7 @@ func (n *nodeHealth) wantProgress(was conditionState, pace conditionTiming, now 
 	default:
 		since := p.Oldest
 		if n.connectedAt.After(since) {
-			since = n.connectedAt // what waited for the link has not waited for the node
+			since = n.connectedAt // time spent waiting for the link does not count as time at the node
 		}
 		switch waited := now.Sub(since); {
 		case waited >= pace.behindAfter:
@@ -122,10 +122,11 @@ func (n *nodeHealth) wantProgress(was conditionState, pace conditionTiming, now 
 	return want
 }
 
-// conditionTiming is the constants, but in tests.
+// conditionTiming holds the timing constants, or other values in tests.
 type conditionTiming struct{ behindAfter, caughtUpWithin, changeEvery time.Duration }
 
-// conditionChanges are the conditions that are not as they should be. The caller has its own copy of n, or holds Monitor.mu.
+// conditionChanges returns the conditions that differ from their wanted state. The caller has its own copy of n, or
+// holds Monitor.mu.
 func (m *Monitor) conditionChanges(n *nodeHealth, object *corev1.Node, now time.Time) []conditionChange {
 	var list []conditionChange
 	add := func(kind corev1.NodeConditionType, want conditionState, message string) {
@@ -135,19 +136,19 @@ func (m *Monitor) conditionChanges(n *nodeHealth, object *corev1.Node, now time.
 	}
 	link, message := m.linkState(n, object)
 	if was := conditionOf(object, Connected); link.reason == reasonAutonomous && link == stateOf(object, Connected) && message != was.Message {
-		list = append(list, conditionChange{kind: Connected, want: link, was: link, message: message}) // other words of the same
+		list = append(list, conditionChange{kind: Connected, want: link, was: link, message: message}) // only the message differs
 	}
 	add(Connected, link, message)
 	progress := n.wantProgress(stateOf(object, UpToDate), m.timing, now)
 	add(UpToDate, progress, progressMessage(progress, n.progress))
-	if n.connected { // a silent Node is not written for an upgrade of Kubernetes
+	if n.connected { // an upgrade of Kubernetes does not cause a write for a disconnected Node
 		version, message := wantVersion(m.version())
 		add(VersionSupported, version, message)
 	}
 	return list
 }
 
-// linkState is what Connected should say, with its message.
+// linkState returns the wanted state of Connected, with its message.
 func (m *Monitor) linkState(n *nodeHealth, object *corev1.Node) (conditionState, string) {
 	link := n.wantLink(m.revoked(n.name))
 	if link.reason != reasonSilent {
@@ -156,7 +157,7 @@ func (m *Monitor) linkState(n *nodeHealth, object *corev1.Node) (conditionState,
 	value, group, known := m.autonomy(object)
 	switch was := stateOf(object, Connected); {
 	case !known && was.reason == reasonAutonomous:
-		return conditionState{}, "" // so it was when somebody knew
+		return conditionState{}, "" // keeps the state that was written when the autonomy was known
 	case value == "":
 		return link, linkMessage(link)
 	}
@@ -175,7 +176,7 @@ type conditionChange struct {
 	message   string
 }
 
-// linkMessage tells of the link, and of a lost one what becomes of the pods, as long as nobody keeps them.
+// linkMessage returns the message about the link. For a lost link it includes what happens to the pods, unless autonomy keeps them.
 func linkMessage(s conditionState) string {
 	switch s.reason {
 	case "HeartbeatsArrive":
@@ -199,7 +200,7 @@ func progressMessage(s conditionState, p Progress) string {
 	}
 }
 
-// writeConditions writes conditions in one request. A transition is when the status changes, not the reason.
+// writeConditions writes conditions in one request. The transition time changes with the status, not with the reason.
 func (m *Monitor) writeConditions(ctx context.Context, object *corev1.Node, changes []conditionChange) error {
 	now := metav1.Now()
 	conditions := make([]any, 0, len(changes))
@@ -229,7 +230,7 @@ func (m *Monitor) writeConditions(ctx context.Context, object *corev1.Node, chan
 	return nil
 }
 
-// recordEvent tells people of a change of status; the first heartbeat of a new node is none.
+// recordEvent records an event about a change of status; the first heartbeat of a new node is none.
 func (m *Monitor) recordEvent(object *corev1.Node, c conditionChange) {
 	if m.recorder == nil || c.was.status == "" || c.was.status == c.want.status {
 		return
@@ -246,7 +247,7 @@ func (m *Monitor) recordEvent(object *corev1.Node, c conditionChange) {
 	}
 }
 
-// reconcileConditions writes what is not as it should be.
+// reconcileConditions writes the conditions that differ from their wanted state.
 func (m *Monitor) reconcileConditions(ctx context.Context, known, n *nodeHealth, object *corev1.Node) error {
 	now := time.Now()
 	changes := m.conditionChanges(n, object, now)
@@ -266,5 +267,5 @@ func (m *Monitor) reconcileConditions(ctx context.Context, known, n *nodeHealth,
 	return nil
 }
 
-// errNoNode says that there is no Node object yet.
+// errNoNode is returned while there is no Node object yet.
 var errNoNode = errors.New("node has no Node object")

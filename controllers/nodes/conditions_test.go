@@ -77,7 +77,7 @@ func (w *monitorEnv) upToDateCondition() (corev1.NodeCondition, error) {
 	return corev1.NodeCondition{}, errors.New("no condition")
 }
 
-// eventuallyUpToDate sends heartbeats of a progress until the condition says so.
+// eventuallyUpToDate sends heartbeats with a progress until the condition has this state.
 func (w *monitorEnv) eventuallyUpToDate(m *nodes.Monitor, p func() nodes.Progress, status corev1.ConditionStatus, reason string) corev1.NodeCondition {
 	w.Helper()
 	var c corev1.NodeCondition
@@ -93,7 +93,7 @@ func (w *monitorEnv) eventuallyUpToDate(m *nodes.Monitor, p func() nodes.Progres
 	return c
 }
 
-// TestMonitor_MaintainsUpToDate takes a node through all that the condition can say. Deliveries that are on their way write nothing.
+// TestMonitor_MaintainsUpToDate takes a node through all states of the condition. Deliveries in transit cause no write.
 func TestMonitor_MaintainsUpToDate(t *testing.T) {
 	w := newMonitorEnv(t)
 	w.createNode()
@@ -150,7 +150,7 @@ func TestMonitor_MaintainsUpToDate(t *testing.T) {
 	}
 }
 
-// hasLinkMessage fails until the condition of the link has these words.
+// hasLinkMessage returns a check that the condition of the link has these words.
 func (w *monitorEnv) hasLinkMessage(reason, words string) func() error {
 	return func() error {
 		node, err := w.client.CoreV1().Nodes().Get(w.Context(), w.name, metav1.GetOptions{})
@@ -166,8 +166,8 @@ func (w *monitorEnv) hasLinkMessage(reason, words string) func() error {
 	}
 }
 
-// TestMonitor_ReportsAutonomyOfLostNode changes by whose word the pods of a silent node stay. A new owner goes on with it, and leaves it as
-// it is while it does not know of the groups.
+// TestMonitor_ReportsAutonomyOfLostNode changes the source of the autonomy of a silent node. A new owner continues with
+// it, and keeps it while it does not know the groups.
 func TestMonitor_ReportsAutonomyOfLostNode(t *testing.T) {
 	const limit = time.Minute
 	w, o := newMonitorEnv(t), newFakeOwner(true)
@@ -188,7 +188,7 @@ func TestMonitor_ReportsAutonomyOfLostNode(t *testing.T) {
 	o.toggleOwnership()
 	next := newFakeOwner(true)
 	m = w.startMonitor(next)
-	w.annotateNode(`"1h"`) // so that it is seen to be at work
+	w.annotateNode(`"1h"`) // a change that shows that the owner is working
 	kubetest.Eventually(t, limit, w.hasLinkMessage("Autonomous", "(frond.io/autonomy: 1h)"))
 	w.annotateNode("null")
 	m.EnqueueIfLost(w.name)

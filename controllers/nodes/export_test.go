@@ -16,7 +16,7 @@ func (m *Monitor) ShortenProgressTimes(behindAfter, caughtUp, tellEvery time.Dur
 	m.timing = conditionTiming{behindAfter, caughtUp, tellEvery}
 }
 
-// WantProgress decides on UpToDate: what it should say of a node that joined and was told at these times.
+// WantProgress returns the wanted state of UpToDate for a node that connected and was last written at these times.
 func WantProgress(connected, lost bool, p Progress, joined, told, now time.Time, status corev1.ConditionStatus, reason string) (corev1.ConditionStatus, string) {
 	n := nodeHealth{connected: connected, lost: lost, progress: p, connectedAt: joined, progressWritten: told}
 	want := n.wantProgress(conditionState{status, reason}, conditionTiming{behindAfter, caughtUpWithin, changeEvery}, now)

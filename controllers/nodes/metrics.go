@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// gauges shows how the connected nodes of this replica are, counted when it is asked.
+// gauges collects the state of this replica's connected nodes, computed at each scrape.
 type gauges struct{ *Monitor }
 
 func gaugeDescriptions() (connected, behind, objects, oldest *prometheus.Desc) {
@@ -17,7 +17,7 @@ func gaugeDescriptions() (connected, behind, objects, oldest *prometheus.Desc) {
 		gauge("behind_oldest_seconds", "Age of the oldest change that a connected node lacks.")
 }
 
-// Describe is of prometheus.Collector.
+// Describe implements prometheus.Collector.
 func (gauges) Describe(out chan<- *prometheus.Desc) {
 	connected, behind, objects, oldest := gaugeDescriptions()
 	out <- connected
@@ -26,7 +26,7 @@ func (gauges) Describe(out chan<- *prometheus.Desc) {
 	out <- oldest
 }
 
-// Collect is of prometheus.Collector.
+// Collect implements prometheus.Collector.
 func (g gauges) Collect(out chan<- prometheus.Metric) {
 	var connected, behind, objects int
 	var first time.Time

@@ -23,76 +23,78 @@ import (
 	"github.com/frond-edge/frond/controllers"
 )
 
-// Ownership says which nodes this replica writes for. Calls may be concurrent and must not block.
+// Ownership reports which nodes this replica writes for. Calls may be concurrent and must not block.
 type Ownership interface {
 	// Owns reports whether this replica is the node's owner now.
 	Owns(node string) bool
-	// Changed returns a channel that is closed at the next change of any answer of Owns after this call.
+	// Changed returns a channel that is closed at the next change of any result of Owns after this call.
 	Changed() <-chan struct{}
-	// Fresh reports whether this replica has been heard of so lately that no other can have taken its nodes over.
+	// LeaseValid reports whether this replica's lease was renewed so recently that no other replica can have taken over its nodes.
 	LeaseValid() bool
 }
 
 const (
-	// renewEvery is as often as a kubelet renews; with a heartbeat every 10 s at most 20 s pass, of the Lease's 40.
+	// renewEvery equals a kubelet's renewal interval; with a heartbeat every 10 s at most 20 s pass, of the Lease's 40.
 	renewEvery = 10 * time.Second
-	// heartbeatTimeout is when a node counts as cut off: both ends find a dead link within it.
+	// heartbeatTimeout is the time without a heartbeat after which a node counts as disconnected: both ends detect a
+	// dead link within it.
 	heartbeatTimeout = 30 * time.Second
-	// maxWriters is how many API writes run at once.
+	// maxWriters is the number of concurrent API writes.
 	maxWriters = 32
-	// A refused write is tried again soon, and during an outage of the apiserver not too often.
+	// A refused write is retried soon, and during an outage of the apiserver not too often.
 	retryBase, retryMax = 100 * time.Millisecond, 10 * time.Second
 )
 
-// Monitor hears the heartbeats of all nodes and writes for those that this replica owns.
+// Monitor records the heartbeats of this replica's nodes and writes their state to Kubernetes.
 type Monitor struct {
 	kube    kubernetes.Interface
 	objects cache.Cache
 	owner   Ownership
 	revoked func(node string) bool
-	// autonomy says what becomes of the pods of a lost node.
+	// autonomy returns what happens to the pods of a lost node.
 	autonomy Autonomy
-	// version is that of the Kubernetes API, "" while it is not known.
+	// version returns the version of the Kubernetes API, "" while it is not known.
 	version func() string
 	writes  *prometheus.CounterVec
 	log     *zap.Logger
-	// renewEvery, heartbeatTimeout and timing are the constants, but in tests.
+	// renewEvery, heartbeatTimeout and timing hold the constants, or other values in tests.
 	renewEvery, heartbeatTimeout time.Duration
 	timing                       conditionTiming
 
 	mu sync.Mutex
 	// Guarded by mu.
 	nodes map[string]*nodeHealth
-	// heartbeatOrder holds the nodes in order of their last heartbeat, the most silent first; a lost node is not in it.
+	// heartbeatOrder holds the nodes in order of their last heartbeat, the oldest first; a lost node is not in it.
 	heartbeatOrder list.List
-	// queue, wake, store and recorder are nil before Start. wake is told when heard has got its first node.
+	// queue, wake, store and recorder are nil before Start. wake is signalled when heartbeatOrder has got its first node.
 	queue controllers.Queue[string]
 	wake  chan struct{}
 	store toolscache.Store
-	// recorder tells people of changes.
+	// recorder records the events about changes.
 	recorder record.EventRecorder
 }
 
-// nodeHealth is what is known of one owned node; guarded by Monitor.mu.
+// nodeHealth is the state of one owned node; guarded by Monitor.mu.
 type nodeHealth struct {
 	name string
-	// heardAt is when the last heartbeat came, or when the node became ours.
+	// heardAt is when the last heartbeat arrived, or when this replica came to own the node.
 	heardAt time.Time
 	element *list.Element
 	// connectedAt is when connected became true.
 	connectedAt time.Time
-	// progress is what the last heartbeat showed; told is when the condition of it was last changed.
+	// progress is what the last heartbeat reported; progressWritten is when its condition was last changed.
 	progress        Progress
 	progressWritten time.Time
-	// connected: a heartbeat came within the silence. lost: none did. Neither: not heard yet.
+	// connected: a heartbeat arrived within heartbeatTimeout. lost: none did. Neither: no heartbeat yet.
 	connected, lost, healthy bool
-	// leaseRenewed is when the Lease was last written; renewing: it is due.
+	// leaseRenewed is when the Lease was last written; renewalDue: the next write is due.
 	leaseRenewed time.Time
 	renewalDue   bool
 }
 
-// New makes a Monitor. objects must serve Nodes. revoked says whose gateway was shut out, and EnqueueNode when that changes; EnqueueIfLost is to
-// be called when autonomy answers otherwise. version is that of the Kubernetes API, "" while it is not known. metrics may be nil.
+// New creates a Monitor. objects must serve Nodes. revoked reports whether a node was revoked; call EnqueueNode when
+// that changes. Call EnqueueIfLost when the result of autonomy changes. version returns the version of the Kubernetes
+// API, "" while it is not known. metrics may be nil.
 func New(kube kubernetes.Interface, objects cache.Cache, owner Ownership, revoked func(node string) bool, autonomy Autonomy, version func() string, metrics prometheus.Registerer, log *zap.Logger) *Monitor {
 	m := &Monitor{
 		kube: kube, objects: objects, owner: owner, revoked: revoked, autonomy: autonomy, version: version, log: log, renewEvery: renewEvery, heartbeatTimeout: heartbeatTimeout, nodes: map[string]*nodeHealth{},
@@ -107,8 +109,8 @@ func New(kube kubernetes.Interface, objects cache.Cache, owner Ownership, revoke
 	return m
 }
 
-// RecordHeartbeat notes a heartbeat; the caller has made sure whose it is. progress is asked for nodes that this replica owns. RecordHeartbeat
-// does not block.
+// RecordHeartbeat records a heartbeat; the caller has verified its sender. progress is called for nodes that this
+// replica owns. RecordHeartbeat does not block.
 func (m *Monitor) RecordHeartbeat(name string, beat wire.Heartbeat, progress func() Progress) {
 	if !m.owner.Owns(name) {
 		return
@@ -129,12 +131,12 @@ func (m *Monitor) RecordHeartbeat(name string, beat wire.Heartbeat, progress fun
 	}
 }
 
-// EnqueueNode has the conditions of a node put right now. It does not block.
+// EnqueueNode enqueues a node whose conditions may have to change. It does not block.
 func (m *Monitor) EnqueueNode(name string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.owner.Owns(name) || m.queue == nil {
-		return // who owns it looks when it begins, or takes the node over
+		return // the owner evaluates it when it starts, or takes the node over
 	}
 	if m.nodes[name] == nil {
 		m.touchNode(name)
@@ -142,7 +144,7 @@ func (m *Monitor) EnqueueNode(name string) {
 	m.queue.Add(name)
 }
 
-// EnqueueIfLost has the conditions of a node put right if it is silent. It does not block.
+// EnqueueIfLost enqueues a node if it is lost, as its conditions may have to change. It does not block.
 func (m *Monitor) EnqueueIfLost(name string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -151,14 +153,14 @@ func (m *Monitor) EnqueueIfLost(name string) {
 	}
 }
 
-// enqueueIfLost has the conditions of a silent node put right. The caller holds mu.
+// enqueueIfLost enqueues a lost node if its conditions have to change. The caller holds mu.
 func (m *Monitor) enqueueIfLost(object *corev1.Node) {
 	if n := m.nodes[object.Name]; n != nil && n.lost && !m.nodeSettled(n) {
 		m.queue.Add(n.name)
 	}
 }
 
-// touchNode moves a node to the end of the line, and takes it up if it is new. The caller holds mu.
+// touchNode moves a node to the end of heartbeatOrder, and adds it if it is new. The caller holds mu.
 func (m *Monitor) touchNode(name string) *nodeHealth {
 	n := m.nodes[name]
 	if n == nil {
@@ -180,13 +182,13 @@ func (m *Monitor) touchNode(name string) *nodeHealth {
 	return n
 }
 
-// nodeSettled reports whether there is nothing to be done to a node but renewals. The caller holds mu.
+// nodeSettled reports whether a node needs no write except renewals. The caller holds mu.
 func (m *Monitor) nodeSettled(n *nodeHealth) bool {
 	object := m.cachedNode(n.name)
 	return object == nil || hasGatewayLabels(object) && len(m.conditionChanges(n, object, time.Now())) == 0
 }
 
-// cachedNode returns the Node as the cache has it, nil if there is none.
+// cachedNode returns the Node from the cache, nil if there is none.
 func (m *Monitor) cachedNode(name string) *corev1.Node {
 	if m.store == nil {
 		return nil
@@ -198,7 +200,7 @@ func (m *Monitor) cachedNode(name string) *corev1.Node {
 	return found.(*corev1.Node)
 }
 
-// Start watches until ctx ends and then returns nil. The cache must be started by the caller.
+// Start monitors nodes until ctx ends and then returns nil. The caller must start the cache.
 func (m *Monitor) Start(ctx context.Context) error {
 	informer, err := m.objects.GetInformer(ctx, &corev1.Node{})
 	if err != nil {
@@ -213,12 +215,12 @@ func (m *Monitor) Start(ctx context.Context) error {
 	broadcaster := record.NewBroadcaster()
 	defer broadcaster.Shutdown()
 	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: m.kube.CoreV1().Events(corev1.NamespaceAll)})
-	wake := make(chan struct{}, 1) // one waiting wake-up covers all that came before it is taken
+	wake := make(chan struct{}, 1) // one waiting signal covers all changes before it is received
 	m.mu.Lock()
 	m.queue, m.wake, m.store = queue, wake, shared.GetStore()
 	m.recorder = broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: fieldManager})
 	for name := range m.nodes {
-		queue.Add(name) // heard before Start
+		queue.Add(name) // heartbeats that arrived before Start
 	}
 	m.mu.Unlock()
 	handler, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
@@ -238,7 +240,7 @@ func (m *Monitor) Start(ctx context.Context) error {
 	return controllers.IgnoreCanceled(ctx, g.Wait())
 }
 
-// watchNodes notices nodes that have gone silent, and changes of ownership.
+// watchNodes detects nodes that have become silent, and changes of ownership.
 func (m *Monitor) watchNodes(ctx context.Context, wake <-chan struct{}) {
 	changed := m.owner.Changed()
 	m.syncOwnership()
@@ -258,8 +260,8 @@ func (m *Monitor) watchNodes(ctx context.Context, wake <-chan struct{}) {
 	}
 }
 
-// syncOwnership takes up the owned nodes that Kubernetes believes connected, so that a silent one is noticed, and those known to be silent,
-// so that what is said of them stays true; it lets go of those that are not ours.
+// syncOwnership adds the owned nodes that are connected according to Kubernetes, so that a silent one is detected, and
+// those known to be lost, so that their conditions stay correct. It removes the nodes that this replica does not own.
 func (m *Monitor) syncOwnership() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -274,8 +276,9 @@ func (m *Monitor) syncOwnership() {
 	}
 }
 
-// onNodeChanged hears what another replica says of a node that is ours by now: its word came late, or our cache was behind when we took
-// over. A silent node must not stay connected by it. It also hears what people say of a silent node.
+// onNodeChanged handles changes that another replica wrote to a node that this replica owns by now: the write arrived
+// late, or this replica's cache was behind at the takeover. A silent node must not stay connected by it. It also
+// handles changes by users to a lost node.
 func (m *Monitor) onNodeChanged(object any) {
 	node, ok := object.(*corev1.Node)
 	if !ok {
@@ -287,7 +290,7 @@ func (m *Monitor) onNodeChanged(object any) {
 	m.enqueueIfLost(node)
 }
 
-// trackNode is for nodes not heard of yet. The caller holds mu.
+// trackNode adds a node that has sent no heartbeat yet. The caller holds mu.
 func (m *Monitor) trackNode(object *corev1.Node) {
 	if m.nodes[object.Name] != nil || !m.owner.Owns(object.Name) {
 		return
@@ -295,12 +298,12 @@ func (m *Monitor) trackNode(object *corev1.Node) {
 	switch link := stateOf(object, Connected); {
 	case link.status == corev1.ConditionTrue:
 		m.touchNode(object.Name)
-	case link.reason == reasonSilent || link.reason == reasonAutonomous: // as whoever watched before has found
+	case link.reason == reasonSilent || link.reason == reasonAutonomous: // as the previous owner has found
 		m.nodes[object.Name] = &nodeHealth{name: object.Name, lost: true}
 	}
 }
 
-// forgetNode lets go of a node. The caller holds mu.
+// forgetNode removes a node. The caller holds mu.
 func (m *Monitor) forgetNode(n *nodeHealth) {
 	if n.element != nil {
 		m.heartbeatOrder.Remove(n.element)
@@ -308,7 +311,7 @@ func (m *Monitor) forgetNode(n *nodeHealth) {
 	delete(m.nodes, n.name)
 }
 
-// expireSilent marks the nodes that were silent for too long and returns the time until the next one may be.
+// expireSilent marks the nodes that were silent for too long as lost, and returns the time until the next one may be.
 func (m *Monitor) expireSilent() time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -321,7 +324,7 @@ func (m *Monitor) expireSilent() time.Duration {
 		n.element, n.connected, n.lost = nil, false, true
 		m.queue.Add(n.name)
 	}
-	return time.Hour // touchNode wakes us
+	return time.Hour // touchNode signals wake
 }
 
 func (m *Monitor) processNode(ctx context.Context, name string) error {

@@ -33,13 +33,13 @@ type fakeOwner struct {
 	ownsNone bool          // guarded by mu
 	changed  chan struct{} // guarded by mu
 	revoked  bool          // guarded by mu
-	// group says how long the pods stay, and nothing while it is not known; guarded by mu.
+	// group is the stay of the pods; groupLoaded: it is known; guarded by mu.
 	group       string
 	groupLoaded bool
 	version     string // of the Kubernetes API; guarded by mu
 }
 
-// autonomyOf has what a Node says itself, or else a group.
+// autonomyOf returns the Node's own annotation, or else that of a group.
 func (o *fakeOwner) autonomyOf(node *corev1.Node) (value, group string, known bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -52,7 +52,7 @@ func (o *fakeOwner) autonomyOf(node *corev1.Node) (value, group string, known bo
 	return o.group, "north", true
 }
 
-// setAutonomy has the group say something; nobody knows whether there is one before.
+// setAutonomy sets the group's annotation; before that it is not known whether there is a group.
 func (o *fakeOwner) setAutonomy(value string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -109,7 +109,7 @@ func (o *fakeOwner) toggleOwnership() {
 	o.changed = make(chan struct{})
 }
 
-// completeProgress is a node that lacks nothing.
+// completeProgress returns the progress of a node that lacks nothing.
 func completeProgress() nodes.Progress { return nodes.Progress{Loaded: true} }
 
 type monitorEnv struct {
@@ -129,7 +129,7 @@ func (w *monitorEnv) startMonitor(o *fakeOwner) *nodes.Monitor {
 	return w.startMonitorWith(o, nil, func(m *nodes.Monitor) { m.ShortenTimes(200*time.Millisecond, 600*time.Millisecond) })
 }
 
-// startMonitorWith runs a Monitor that is set up before it starts.
+// startMonitorWith runs a Monitor that prepare changes before it starts.
 func (w *monitorEnv) startMonitorWith(o *fakeOwner, metrics prometheus.Registerer, prepare func(*nodes.Monitor)) *nodes.Monitor {
 	w.Helper()
 	config := shared.Cluster(w).ConfigWithRules(w, "frond-nodes-test", nodes.Rules())
@@ -266,12 +266,12 @@ func TestMonitor_NewOwnerDetectsSilentNode(t *testing.T) {
 	kubetest.Eventually(t, 10*time.Second, w.hasConnected(corev1.ConditionFalse, "NoHeartbeat"))
 }
 
-// A revoked node shows at once that it is, and so it stays though nobody is heard of it; when it has joined anew, it shows that it is
+// A revoked node is shown as revoked at once, and stays so without heartbeats; when it has joined again, it is shown as
 // connected.
 func TestMonitor_ReportsRevokedNode(t *testing.T) {
 	w, o := newMonitorEnv(t), newFakeOwner(true)
 	w.createNode()
-	m := w.startMonitorWith(o, nil, func(*nodes.Monitor) {}) // 30 s of silence do not come to pass
+	m := w.startMonitorWith(o, nil, func(*nodes.Monitor) {}) // the 30 s timeout is not reached
 	w.beatUntil(m, true, w.hasConnected(corev1.ConditionTrue, "HeartbeatsArrive"))
 	o.setRevoked(true)
 	m.EnqueueNode(w.name)
@@ -308,7 +308,7 @@ func TestMonitor_ReportsUntestedKubernetes(t *testing.T) {
 	says(corev1.ConditionTrue, kubeversion.ReasonTested)
 }
 
-// The owner before, paused perhaps, has its last word after the takeover: the node counts as silent all the same.
+// The previous owner, paused perhaps, writes after the takeover: the node still counts as silent.
 func TestMonitor_OverridesLateWriteOfOldOwner(t *testing.T) {
 	w := newMonitorEnv(t)
 	w.createNode()
@@ -319,7 +319,7 @@ func TestMonitor_OverridesLateWriteOfOldOwner(t *testing.T) {
 	kubetest.Eventually(t, 10*time.Second, w.hasConnected(corev1.ConditionFalse, "NoHeartbeat"))
 }
 
-// writeConnected writes that the node is.
+// writeConnected writes the condition of a connected node.
 func (w *monitorEnv) writeConnected() {
 	w.Helper()
 	patch := fmt.Sprintf(`{"status":{"conditions":[{"type":%q,"status":"True","reason":"HeartbeatsArrive","lastTransitionTime":%q}]}}`,

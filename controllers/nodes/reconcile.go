@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// leaseSeconds is how long a renewal counts, as with a kubelet.
+	// leaseSeconds is how long a renewal is valid, as with a kubelet.
 	leaseSeconds = 40
 	// writeTimeout bounds the writes for one node.
 	writeTimeout = 10 * time.Second
@@ -26,7 +26,7 @@ const (
 	fieldManager = "frond-cloudcore"
 )
 
-// Rules are the rights that cloudcore needs for this package.
+// Rules returns the RBAC rules that cloudcore needs for this package.
 func Rules() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"list", "watch", "patch"}},
@@ -36,7 +36,7 @@ func Rules() []rbacv1.PolicyRule {
 	}
 }
 
-// reconcileNode writes what is due for one node.
+// reconcileNode performs the writes that are due for one node.
 func (m *Monitor) reconcileNode(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
@@ -44,13 +44,13 @@ func (m *Monitor) reconcileNode(ctx context.Context, name string) error {
 	known, object := m.nodes[name], m.cachedNode(name)
 	if known == nil || !m.owner.Owns(name) || !m.owner.LeaseValid() {
 		if known != nil {
-			known.renewalDue = false // the next heartbeat asks again
+			known.renewalDue = false // the next heartbeat makes it due again
 		}
 		m.mu.Unlock()
 		return nil
 	}
 	if object == nil {
-		known.renewalDue = false // the next heartbeat asks again
+		known.renewalDue = false // the next heartbeat makes it due again
 		if known.lost {
 			m.forgetNode(known)
 		}
@@ -78,8 +78,8 @@ func (m *Monitor) reconcileNode(ctx context.Context, name string) error {
 	return errors.Join(errs...)
 }
 
-// renewLease writes the Lease blindly, one write and no read: nobody else writes it, and two owners at a time both tell the
-// truth.
+// renewLease writes the Lease without reading it first, as one write. There is no other writer, and two owners at a
+// time both write valid renewals.
 func (m *Monitor) renewLease(ctx context.Context, object *corev1.Node, now time.Time) error {
 	seconds, when := int32(leaseSeconds), metav1.NewMicroTime(now)
 	spec := coordinationv1.LeaseSpec{HolderIdentity: &object.Name, LeaseDurationSeconds: &seconds, RenewTime: &when}

@@ -24,16 +24,17 @@ import (
 )
 
 const (
-	// configMapNamespace and name are those of the ConfigMap.
+	// configMapNamespace and configMapName identify the ConfigMap.
 	configMapNamespace, configMapName = "kube-system", "frond-node-ports"
-	// reconcilePause is between two looks at all nodes, so that many new nodes make one write; every is the longest one, after which
-	// another's nodes have become ours, or one that was asked to report itself has not heard it.
+	// reconcilePause is the pause between two reconciliations of all nodes, so that many new nodes cause one write.
+	// reconcileEvery is the longest interval, as another replica's nodes may have become ours, or a node may not have
+	// received the request to report itself.
 	reconcilePause, reconcileEvery = 200 * time.Millisecond, 5 * time.Second
-	// writeTimeout bounds one look.
+	// writeTimeout bounds one reconciliation.
 	writeTimeout = 10 * time.Second
 )
 
-// Rules are the rights that cloudcore needs for this package.
+// Rules returns the RBAC rules that cloudcore needs for this package.
 func Rules() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"list", "watch"}},
@@ -42,27 +43,27 @@ func Rules() []rbacv1.PolicyRule {
 	}
 }
 
-// Allocator gives out ports. Make it with New, run it once with Start; it may be asked at any time.
+// Allocator allocates a port for each node. Make it with New, run it once with Start; Port may be called at any time.
 type Allocator struct {
 	ranges  []config.PortRange
 	kube    kubernetes.Interface
 	objects cache.Cache
 	owns    func(node string) bool
-	// onChange is told who has which port, at each change.
+	// onChange is called with the node of each port, at each change.
 	onChange func(nodes map[uint16]string)
-	// requestReport asks a node to report itself: its Node does not say its port yet.
+	// requestReport asks a node to report itself: its Node does not contain its port yet.
 	requestReport func(node string)
 	log           *zap.Logger
-	wake          chan struct{} // of 1: one look is due, or none
+	wake          chan struct{} // buffer of 1: a reconciliation is due, or none
 
 	mu sync.Mutex
 	// Guarded by mu.
 	ports map[string]uint16
-	// deleted says that somebody has deleted the ConfigMap: it is made again as it was.
+	// deleted says that the ConfigMap was deleted: it is created again as it was.
 	deleted bool
 }
 
-// New makes an Allocator. Nodes for which owns is true are its to serve. changed and tell must not block.
+// New creates an Allocator. It serves the nodes for which owns is true. changed and tell must not block.
 func New(ranges []config.PortRange, kube kubernetes.Interface, objects cache.Cache, owns func(node string) bool,
 	changed func(nodes map[uint16]string), tell func(node string), log *zap.Logger,
 ) *Allocator {
@@ -72,7 +73,7 @@ func New(ranges []config.PortRange, kube kubernetes.Interface, objects cache.Cac
 	}
 }
 
-// Port tells the port of a node.
+// Port returns the port of a node.
 func (k *Allocator) Port(node string) (port uint16, has bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -86,7 +87,7 @@ func (k *Allocator) copyPorts() map[string]uint16 {
 	return maps.Clone(k.ports)
 }
 
-// Start gives out ports until ctx ends.
+// Start allocates ports until ctx ends.
 func (k *Allocator) Start(ctx context.Context) error {
 	stop, err := k.startInformers(ctx)
 	if err != nil {
@@ -120,7 +121,7 @@ func (k *Allocator) wakeLoop() {
 	}
 }
 
-// startInformers follows the ConfigMap, and the nodes that have no port or do not say it.
+// startInformers watches the ConfigMap, and the nodes that have no port or whose Node does not contain it.
 func (k *Allocator) startInformers(ctx context.Context) (stop func(), err error) {
 	var undo []func()
 	stop = func() {
@@ -180,7 +181,7 @@ func (k *Allocator) recordDeleted() {
 	k.wakeLoop()
 }
 
-// clearDeleted also forgets it.
+// clearDeleted reports and clears deleted.
 func (k *Allocator) clearDeleted() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -199,7 +200,7 @@ func (k *Allocator) informerFor(ctx context.Context, kind any) (cache.Informer, 
 	return nil, errors.New("nothing to watch")
 }
 
-// nodeSettled tells whether nothing is to be done for a node.
+// nodeSettled reports whether a node needs nothing.
 func (k *Allocator) nodeSettled(node *corev1.Node) bool {
 	if _, edge := node.Labels[identity.EdgeLabel]; !edge || node.DeletionTimestamp != nil || !k.owns(node.Name) {
 		return true
@@ -208,7 +209,7 @@ func (k *Allocator) nodeSettled(node *corev1.Node) bool {
 	return has && inRanges(port, k.ranges) && node.Status.DaemonEndpoints.KubeletEndpoint.Port == int32(port)
 }
 
-// loadConfigMap takes over what a version of the ConfigMap says.
+// loadConfigMap stores the ports of a version of the ConfigMap.
 func (k *Allocator) loadConfigMap(cm *corev1.ConfigMap) {
 	have := parsePorts(cm.Data)
 	k.mu.Lock()
@@ -226,7 +227,7 @@ func (k *Allocator) loadConfigMap(cm *corev1.ConfigMap) {
 	k.wakeLoop()
 }
 
-// reconcileNodes serves all nodes that need something.
+// reconcileNodes processes all nodes that need a port or a report.
 func (k *Allocator) reconcileNodes(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
@@ -280,7 +281,7 @@ func (k *Allocator) assignPorts(ctx context.Context, wanted []string, alive func
 				zap.Int("nodes", len(full)), zap.String("node", full[0]))
 		}
 		if maps.Equal(next, have) && !missing {
-			return nil // it is on its way here
+			return nil // it will arrive through the watch
 		}
 		cm.Data = formatPorts(next)
 		if missing {
@@ -295,6 +296,6 @@ func (k *Allocator) assignPorts(ctx context.Context, wanted []string, alive func
 			return err
 		}
 		k.log.Info("ports given to nodes", zap.Int("nodes", len(wanted)-len(full)), zap.Int("ports", len(next)))
-		return nil // and it comes back by the watch, in the order of versions
+		return nil // it arrives through the watch, in the order of versions
 	})
 }

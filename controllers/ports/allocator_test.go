@@ -23,7 +23,7 @@ var shared kubetest.Shared
 
 func TestMain(m *testing.M) { shared.Verify(m) }
 
-// replica is an Allocator, with what it said.
+// replica is an Allocator with its recorded callbacks.
 type replica struct {
 	*ports.Allocator
 	mu    sync.Mutex
@@ -36,7 +36,7 @@ func (r *replica) assignedPorts() map[uint16]string {
 	return r.nodes
 }
 
-// startAllocator runs an Allocator with exactly the rights it names; asked is told which nodes are to report themselves.
+// startAllocator runs an Allocator with exactly the rights of Rules; asked is called for nodes that are to report themselves.
 func startAllocator(t *testing.T, owns func(string) bool, asked func(node string)) *replica {
 	t.Helper()
 	rest := shared.Cluster(t).ConfigWithRules(t, "frond-ports-test", ports.Rules())
@@ -68,11 +68,11 @@ func startAllocator(t *testing.T, owns func(string) bool, asked func(node string
 	return r
 }
 
-// TestAllocator_NeverSharesPort lets two cloudcores that both take all nodes for theirs give out ports at once.
+// TestAllocator_NeverSharesPort lets two cloudcores that both own all nodes allocate ports at once.
 func TestAllocator_NeverSharesPort(t *testing.T) {
 	cluster := shared.Cluster(t)
 	client, prefix := cluster.Client(t), cluster.Namespace(t)
-	t.Cleanup(func() { // when the keepers have ended
+	t.Cleanup(func() { // after the allocators have ended
 		err := client.CoreV1().ConfigMaps("kube-system").Delete(context.WithoutCancel(t.Context()), "frond-node-ports", metav1.DeleteOptions{})
 		if err != nil {
 			t.Error(err)
@@ -144,7 +144,7 @@ func TestAllocator_NeverSharesPort(t *testing.T) {
 		return nil
 	})
 
-	// What somebody deletes is made again, with ports for all.
+	// A deleted ConfigMap is created again, with the ports of all nodes.
 	if err := client.CoreV1().ConfigMaps("kube-system").Delete(t.Context(), "frond-node-ports", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}

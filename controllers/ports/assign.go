@@ -7,8 +7,8 @@ import (
 	"github.com/frond-edge/frond/api/config"
 )
 
-// computeAssignment gives each of the nodes wanted a port that no other has, and tells which got none. What is not alive loses its port
-// if there is no other way.
+// computeAssignment assigns each of the wanted nodes a port that no other has, and returns the nodes that got none
+// (full). A node that is not alive loses its port if there is no other free one.
 func computeAssignment(have map[string]uint16, wanted []string, alive func(node string) bool, ranges []config.PortRange) (next map[string]uint16, full []string) {
 	next = make(map[string]uint16, len(have)+len(wanted))
 	holder := make(map[uint16]string, len(have))
@@ -37,7 +37,7 @@ func computeAssignment(have map[string]uint16, wanted []string, alive func(node 
 			full = append(full, node)
 			continue
 		}
-		delete(next, holder[free[0]]) // a dead one's; "" is nobody
+		delete(next, holder[free[0]]) // the port of a node that is gone; deleting "" does nothing
 		next[node], free = free[0], free[1:]
 	}
 	return next, full
@@ -47,8 +47,8 @@ func inRanges(port uint16, ranges []config.PortRange) bool {
 	return slices.ContainsFunc(ranges, func(r config.PortRange) bool { return r.First <= port && port <= r.Last })
 }
 
-// parsePorts reads what the ConfigMap holds. What makes no sense is left out, and so is a port that two nodes have, which only a
-// person can have written.
+// parsePorts parses the ConfigMap's data. It leaves out invalid entries, and ports that two nodes have, which only a
+// manual edit can have caused.
 func parsePorts(data map[string]string) map[string]uint16 {
 	have, count := make(map[string]uint16, len(data)), map[uint16]int{}
 	for node, text := range data {

@@ -10,20 +10,20 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// NodeAddressing are what the cloud adds to the addresses that a node reports. The zero value adds the node's names.
+// NodeAddressing configures what the cloud adds to the addresses that a node reports. The zero value adds the node's names.
 type NodeAddressing struct {
-	// MetricsHost is where metrics-server finds the metrics of all edge nodes; "" tells it nothing.
+	// MetricsHost is the host where metrics-server finds the metrics of all edge nodes; "" sets no address for it.
 	MetricsHost string
-	// DirectHost is where Port is served for every edge node, by the cloudcores; "" if kube-apiserver knows a proxy.
+	// DirectHost is the host where the cloudcores serve Port for every edge node; "" if kube-apiserver uses a proxy.
 	DirectHost string
-	// Port is the one that a node has there. It must not block.
+	// Port returns a node's port at DirectHost. It must not block.
 	Port func(node string) (port uint16, has bool)
 }
 
-// mergeAddresses are those of a Node: its own IP addresses as it reports them, and what the cloud says. kube-apiserver calls a
-// kubelet by the tunnel address or by the Hostname, and the gateway leads both to the node: so they are the node's own, and
-// no other name leads elsewhere. A node that does not report them would be called by an address of its choice, past the
-// tunnel.
+// mergeAddresses returns the addresses of a Node: its own IP addresses as it reports them, and those that the cloud
+// adds. kube-apiserver calls a kubelet by the tunnel address or by the Hostname, and the gateway routes both to the
+// node. They must therefore be the node's own, and no other name may lead elsewhere. A node that does not report them
+// would be called by an address of its choice, bypassing the tunnel.
 func (w NodeAddressing) mergeAddresses(node string, reported []corev1.NodeAddress) []corev1.NodeAddress {
 	own := slices.DeleteFunc(slices.Clone(reported), func(a corev1.NodeAddress) bool {
 		return a.Type != corev1.NodeInternalIP && a.Type != corev1.NodeExternalIP
@@ -41,15 +41,15 @@ func (w NodeAddressing) mergeAddresses(node string, reported []corev1.NodeAddres
 	return own
 }
 
-// directAddresses are the addresses of a node that is called at DirectHost, whatever type of address is preferred. Before it has a port
-// there, it has none: no other would do, and its own may be anybody's.
+// directAddresses returns the addresses of a node that is called at DirectHost, whatever type of address is preferred.
+// A node without a port there has no address: no other would work, and its own may belong to another host.
 func (w NodeAddressing) directAddresses(node string, own []corev1.NodeAddress) []corev1.NodeAddress {
 	if _, has := w.Port(node); !has {
 		return nil
 	}
 	host := corev1.NodeAddress{Type: corev1.NodeHostName, Address: w.DirectHost}
 	if _, err := netip.ParseAddr(w.DirectHost); err != nil {
-		return []corev1.NodeAddress{host} // with an IP address beside it, that would be preferred by most
+		return []corev1.NodeAddress{host} // most callers would prefer an IP address if there was one
 	}
 	first := corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: w.DirectHost}
 	return slices.Concat([]corev1.NodeAddress{first}, slices.DeleteFunc(own, func(a corev1.NodeAddress) bool {
@@ -57,7 +57,7 @@ func (w NodeAddressing) directAddresses(node string, own []corev1.NodeAddress) [
 	}), []corev1.NodeAddress{host})
 }
 
-// daemonEndpoints are where the daemons of a node are reached.
+// daemonEndpoints returns the endpoints of a node's daemons.
 func (w NodeAddressing) daemonEndpoints(node string, reported corev1.NodeDaemonEndpoints) corev1.NodeDaemonEndpoints {
 	if w.DirectHost == "" {
 		return reported
@@ -69,13 +69,13 @@ func (w NodeAddressing) daemonEndpoints(node string, reported corev1.NodeDaemonE
 	return reported
 }
 
-// mergeAnnotations returns those of a Node with what the cloud says of it.
+// mergeAnnotations returns the annotations of a Node, with those that the cloud sets.
 func (w NodeAddressing) mergeAnnotations(node string, reported map[string]string) map[string]string {
 	path := "/nodes/" + node + "/kubelet/metrics/resource"
 	if w.MetricsHost != "" {
 		return overlayKeys(reported, map[string]string{wire.MetricsPathAnnotation: path}, []string{wire.MetricsPathAnnotation})
 	}
-	if reported[wire.MetricsPathAnnotation] == path { // from when there was a host
+	if reported[wire.MetricsPathAnnotation] == path { // left from when a host was configured
 		reported = maps.Clone(reported)
 		delete(reported, wire.MetricsPathAnnotation)
 	}

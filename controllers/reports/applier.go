@@ -21,18 +21,19 @@ import (
 // LatestCheck asks the stream's leader whether a report is still the newest of its object.
 type LatestCheck func(ctx context.Context, m wire.Message) (bool, error)
 
-// Config of an Applier. The zero value works.
+// Config configures an Applier. The zero value works.
 type Config struct {
 	// ClassicImpersonation is for Kubernetes before 1.36; see Impersonating.
 	ClassicImpersonation bool
-	// OnOvertaken is told of a report that was written though a newer one of its object had come meanwhile. The newer one may
-	// have found nothing to write, as Kubernetes still held what it says, so somebody must ask the node again. nil: nobody.
+	// OnOvertaken is called for a report that was written although a newer one of its object had arrived meanwhile. The
+	// newer one may have found nothing to write, as Kubernetes still held the state that it reports, so the node must
+	// be asked to report again. nil: no call.
 	OnOvertaken func(m wire.Message)
-	// Addressing are how the cloud reaches nodes.
+	// Addressing configures the addresses by which the cloud reaches nodes.
 	Addressing NodeAddressing
 	// Protected are the namespaces in which no mirror pod and no event of a node is created.
 	Protected controllers.ProtectedNamespaces
-	// Metrics registers the metrics; nil: they are kept and not shown.
+	// Metrics registers the metrics; nil: they are kept and not exposed.
 	Metrics prometheus.Registerer
 }
 
@@ -40,7 +41,7 @@ type Config struct {
 type Applier struct {
 	// cached reads from memory and may be behind.
 	cached client.Reader
-	// own acts with cloudcore's rights and only reads; node acts as the node in the context.
+	// own uses cloudcore's rights and only reads; node acts as the node in the context.
 	own, node   kubernetes.Interface
 	isLatest    LatestCheck
 	onOvertaken func(m wire.Message)
@@ -51,7 +52,7 @@ type Applier struct {
 	dropped     *prometheus.CounterVec
 }
 
-// New makes an Applier. cached must serve Pods and Nodes from an informer's memory.
+// New creates an Applier. cached must serve Pods and Nodes from an informer's memory.
 func New(cfg Config, config *rest.Config, cached client.Reader, stillLast LatestCheck, log *zap.Logger) (*Applier, error) {
 	own, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -75,20 +76,21 @@ func New(cfg Config, config *rest.Config, cached client.Reader, stillLast Latest
 	}, nil
 }
 
-// Why a report is dropped; the values of the metric's label.
+// The reasons for dropping a report; the values of the metric's label.
 const (
 	dropForeign     = "foreign"     // about an object that is not the node's
 	dropOtherUID    = "uid"         // about an earlier object of that name
-	dropGone        = "gone"        // its object is no more
+	dropGone        = "gone"        // its object no longer exists
 	dropReplaced    = "replaced"    // a newer report of the object is in the stream, or was handled
 	dropUnchanged   = "unchanged"   // Kubernetes holds it already
-	dropRunning     = "running"     // the end of a pod that nobody deleted
+	dropRunning     = "running"     // the end of a pod that was not deleted
 	dropTerminating = "terminating" // an event in a namespace that is being deleted
 	dropProtected   = "protected"   // a mirror pod or an event in a protected namespace
 )
 
-// Handle applies one report. nil: it is applied or rightly dropped. An error that wraps wire.ErrPermanent can never
-// succeed; one that wraps wire.ErrRefused is Kubernetes' no to this report; any other may succeed, later.
+// Handle applies one report. It returns nil if the report is applied or rightly dropped. An error that wraps
+// wire.ErrPermanent can never succeed; one that wraps wire.ErrRefused is Kubernetes' refusal of this report; any other
+// may succeed later.
 func (a *Applier) Handle(ctx context.Context, m wire.Message) error {
 	ctx = WithNode(ctx, m.Node)
 	var handle func(context.Context, wire.Message) error
@@ -112,8 +114,8 @@ func (a *Applier) Handle(ctx context.Context, m wire.Message) error {
 	return nil
 }
 
-// classifyError marks errors of the apiserver that repeat for ever as permanent, and its other answers as refused. Without an
-// answer, or with one that says to come again, the apiserver is away for all alike.
+// classifyError marks errors of the apiserver that would recur at every retry as permanent, and its other answers as
+// refused. Without an answer, or with one that asks to retry, the apiserver counts as unavailable for all reports.
 func classifyError(err error) error {
 	switch {
 	case apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsRequestEntityTooLargeError(err):
@@ -137,7 +139,7 @@ func (a *Applier) recordApplied(m wire.Message, action string) error {
 	return nil
 }
 
-// finishStatus ends a report whose status was written.
+// finishStatus completes a report whose status was written.
 func (a *Applier) finishStatus(ctx context.Context, m wire.Message) error {
 	last, err := a.isLatest(ctx, m)
 	if (err != nil || !last) && a.onOvertaken != nil {
@@ -146,10 +148,10 @@ func (a *Applier) finishStatus(ctx context.Context, m wire.Message) error {
 	return a.recordApplied(m, "status")
 }
 
-// errStale asks for another try with what the apiserver holds now.
+// errStale requests another try with what the apiserver holds now.
 var errStale = errors.New("cache is behind")
 
-// maxTries bounds the tries of one report: the first from the cache, the others live. Then the stream offers it again.
+// maxTries bounds the tries of one report: the first from the cache, the others live. Then the stream redelivers it.
 const maxTries = 5
 
 // retryStale calls attempt until it is not stale and no other writer interferes.
@@ -164,7 +166,7 @@ func retryStale(attempt func(live bool) error) error {
 	return err
 }
 
-// decodeObject reads a report's object and refuses one that is not its key's.
+// decodeObject decodes a report's object and rejects one that does not match its key.
 func decodeObject(m wire.Message, into client.Object) error {
 	if err := json.Unmarshal(m.Object, into); err != nil {
 		return fmt.Errorf("%w: %w", wire.ErrPermanent, err)

@@ -93,7 +93,7 @@ func TestApplier_OldReportNeverReplacesNewer(t *testing.T) {
 		if m.Order == 2 || arrived {
 			return m.Order == 1
 		}
-		// The answer "still last" is on its way when the newer report comes and is applied by another replica.
+		// The answer "still latest" is in transit when the newer report arrives and is applied by another replica.
 		arrived = true
 		w.mu.Unlock()
 		defer w.mu.Lock()
@@ -106,7 +106,7 @@ func TestApplier_OldReportNeverReplacesNewer(t *testing.T) {
 	}
 }
 
-// The newer report says what Kubernetes held before the older one was written, so it is taken for known and writes nothing.
+// The newer report contains what Kubernetes held before the older one was written, so it appears to be known and writes nothing.
 func TestApplier_OvertakenWriteRequestsReport(t *testing.T) {
 	w := newApplierEnv(t)
 	node := w.createNode("a")
@@ -172,7 +172,7 @@ func TestApplier_EndsDeletedPod(t *testing.T) {
 	w.wantDropped(withoutStatus(end), "gone")
 }
 
-// withoutStatus is the end of a pod without its last state.
+// withoutStatus returns the end of a pod without its last state.
 func withoutStatus(m wire.Message) wire.Message {
 	m.Object = nil
 	return m
@@ -278,7 +278,7 @@ func TestApplier_CreatesMirrorPod(t *testing.T) {
 	}
 }
 
-// TestApplier_LeavesProtectedNamespacesAlone: a node makes neither a mirror pod nor an event in a protected namespace.
+// TestApplier_LeavesProtectedNamespacesAlone: no mirror pod and no event of a node is created in a protected namespace.
 func TestApplier_LeavesProtectedNamespacesAlone(t *testing.T) {
 	w := newApplierEnv(t)
 	node := w.createNode("a")
@@ -365,7 +365,8 @@ func TestApplier_MalformedReportIsPermanent(t *testing.T) {
 	}
 }
 
-// What an administrator of Kubernetes before 1.36 applies is enough to act as a node, and not to act as a group of administrators.
+// The rights that an administrator of Kubernetes before 1.36 applies are enough to act as a node, and not to act as a
+// group of administrators.
 func TestImpersonating_ClassicRightsActAsNodes(t *testing.T) {
 	w := newApplierEnv(t)
 	var role rbacv1.ClusterRole

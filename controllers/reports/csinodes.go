@@ -12,7 +12,8 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// applyCSINode writes which CSI drivers run on a gateway. It is rare (a driver came or went), so it is read live, as the node.
+// applyCSINode writes which CSI drivers run on a gateway. This is rare (a driver was added or removed), so the object
+// is read live, as the node.
 func (a *Applier) applyCSINode(ctx context.Context, m wire.Message) error {
 	reported := &storagev1.CSINode{}
 	if err := decodeObject(m, reported); err != nil {
@@ -46,14 +47,14 @@ func (a *Applier) applyCSINode(ctx context.Context, m wire.Message) error {
 			}
 			made := &storagev1.CSINode{Spec: reported.Spec, ObjectMeta: metav1.ObjectMeta{
 				Name: m.Node, Annotations: reported.Annotations,
-				OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}}, // it ends with the Node
+				OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}}, // deleted with the Node
 			}}
 			if _, err := a.node.StorageV1().CSINodes().Create(ctx, made, metav1.CreateOptions{}); err != nil {
 				return err
 			}
 			return a.recordApplied(m, "create")
 		}
-		current.Spec = reported.Spec // and the resourceVersion that was read: a newer write wins
+		current.Spec = reported.Spec // with the resourceVersion that was read: a newer write wins
 		if _, err := a.node.StorageV1().CSINodes().Update(ctx, current, metav1.UpdateOptions{}); err != nil {
 			return err
 		}

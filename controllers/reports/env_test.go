@@ -44,7 +44,7 @@ type applierEnv struct {
 	// replaced says that a newer report is in the stream; guarded by mu.
 	replaced  func(wire.Message) bool
 	overtaken []wire.Key // guarded by mu
-	latestErr error      // guarded by mu; what "still last" answers instead
+	latestErr error      // guarded by mu; the error that "still latest" returns instead
 }
 
 func newApplierEnv(t *testing.T) *applierEnv {
@@ -97,7 +97,7 @@ func newApplierEnv(t *testing.T) *applierEnv {
 	return w
 }
 
-// limitedConfig makes a user with the rights that the package says it needs, and no others.
+// limitedConfig creates a user with exactly the rights of Rules.
 func (w *applierEnv) limitedConfig() *rest.Config {
 	w.Helper()
 	config := w.cluster.ConfigWithRules(w, "frond-reports-test", reports.Rules())
@@ -112,7 +112,7 @@ func (w *applierEnv) limitedConfig() *rest.Config {
 	return config
 }
 
-// createNode makes a Node and deletes it with the test.
+// createNode creates a Node and deletes it with the test.
 func (w *applierEnv) createNode(suffix string) *corev1.Node {
 	w.Helper()
 	node, err := w.client.CoreV1().Nodes().Create(w.Context(),
@@ -158,7 +158,7 @@ func (w *applierEnv) getPod(name string) *corev1.Pod {
 	return pod
 }
 
-// reportOf makes the report of an object as a node would.
+// reportOf returns the report of an object as a node would make it.
 func (w *applierEnv) reportOf(node string, op wire.Operation, resource string, o interface {
 	metav1.Object
 	runtime.Object

@@ -16,8 +16,8 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// applyEvent creates an event, or brings an existing one up to a higher count. An event is a node's if its source is the node
-// and its pod, as far as the cache knows it, runs there.
+// applyEvent creates an event, or raises the count of an existing one. An event belongs to a node if its source is the
+// node and its pod, as far as the cache knows it, runs there.
 func (a *Applier) applyEvent(ctx context.Context, m wire.Message) error {
 	event, err := decodeEvent(m)
 	if err != nil {
@@ -43,7 +43,8 @@ func (a *Applier) applyEvent(ctx context.Context, m wire.Message) error {
 	return retryStale(func(bool) error { return a.raiseEventCount(ctx, m, event) })
 }
 
-// decodeEvent reads an event. Nodes send v1; those of earlier versions send what was written through events.k8s.io/v1 as it was.
+// decodeEvent decodes an event. Nodes send v1; those of earlier versions send events that were written through
+// events.k8s.io/v1 unchanged.
 func decodeEvent(m wire.Message) (*corev1.Event, error) {
 	if m.Key.Group == eventsv1.GroupName {
 		event := &eventsv1.Event{}
@@ -85,7 +86,7 @@ func (a *Applier) foreignEvent(ctx context.Context, node string, event *corev1.E
 func (a *Applier) raiseEventCount(ctx context.Context, m wire.Message, event *corev1.Event) error {
 	present, err := a.own.CoreV1().Events(event.Namespace).Get(ctx, event.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return a.dropReport(m, dropGone) // it has just expired; so old a repetition is worth nothing
+		return a.dropReport(m, dropGone) // it has just expired; a repetition of so old an event has no value
 	}
 	if err != nil {
 		return fmt.Errorf("read: %w", err)

@@ -13,8 +13,8 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// What was written through events.k8s.io/v1 comes as v1, and from nodes of earlier versions as it was written: in Kubernetes both
-// are one event.
+// An event written through events.k8s.io/v1 arrives as v1, and from nodes of earlier versions as it was written: in
+// Kubernetes both are one event.
 func TestApplier_ConvertsEventsV1(t *testing.T) {
 	w := newApplierEnv(t)
 	node, other := w.createNode("a"), w.createNode("b")

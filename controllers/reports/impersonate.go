@@ -10,12 +10,12 @@ import (
 	"k8s.io/client-go/transport"
 )
 
-// Impersonating returns a copy of a client configuration whose requests are made as the node that WithNode put into their
-// context. A request without a node is refused before it is sent, so the client's own rights cannot leak into it.
+// Impersonating returns a copy of a client configuration whose requests are made as the node that WithNode put into
+// their context. A request without a node is refused before it is sent, so that the client's own rights are never used for it.
 //
 // Only the user name is sent: the apiserver itself then adds the group system:nodes, and cloudcore needs the right to
-// impersonate nodes and nobody else ("constrained impersonation", on by default since Kubernetes 1.36). Classic impersonation names the
-// group, too, and needs the right to impersonate every user.
+// impersonate nodes only ("constrained impersonation", on by default since Kubernetes 1.36). Classic impersonation also
+// sends the group, and needs the right to impersonate every user.
 func Impersonating(config *rest.Config, classic bool) *rest.Config {
 	config = rest.CopyConfig(config)
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
@@ -31,7 +31,7 @@ func WithNode(ctx context.Context, node string) context.Context {
 
 type nodeKey struct{}
 
-// impersonatingTransport is one round tripper for all nodes: a client for each would cost memory and connections.
+// impersonatingTransport is one round tripper for all nodes: a client per node would cost memory and connections.
 type impersonatingTransport struct {
 	next    http.RoundTripper
 	classic bool
@@ -55,7 +55,7 @@ func (a *impersonatingTransport) RoundTrip(r *http.Request) (*http.Response, err
 // WrappedRoundTripper lets client-go find the connection pool.
 func (a *impersonatingTransport) WrappedRoundTripper() http.RoundTripper { return a.next }
 
-// Rules are the rights that cloudcore needs for this package.
+// Rules returns the RBAC rules that cloudcore needs for this package.
 func Rules() []rbacv1.PolicyRule {
 	on := func(verb string) string { return "impersonate-on:arbitrary-node:" + verb }
 	rule := func(group string, resources []string, verbs ...string) rbacv1.PolicyRule {
@@ -74,8 +74,8 @@ func Rules() []rbacv1.PolicyRule {
 	}
 }
 
-// CallRules are the rights to pass on any request as a node. What the node itself may do bounds them: the Node authorizer
-// and NodeRestriction judge each request as the node's own.
+// CallRules returns the RBAC rules to forward any request as a node. They are bounded by what the node itself may do:
+// the Node authorizer and NodeRestriction check each request as the node's own.
 func CallRules() []rbacv1.PolicyRule {
 	var verbs []string
 	for _, verb := range []string{"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"} {

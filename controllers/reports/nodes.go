@@ -33,7 +33,7 @@ func (a *Applier) applyNodeStatus(ctx context.Context, m wire.Message) error {
 		case apierrors.IsNotFound(err) && m.UID == "":
 			return a.registerNode(ctx, m, reported)
 		case apierrors.IsNotFound(err):
-			return a.dropReport(m, dropGone) // somebody deleted it; a late status does not bring it back
+			return a.dropReport(m, dropGone) // it was deleted; a late status does not create it again
 		case err != nil:
 			return fmt.Errorf("read: %w", err)
 		case m.UID != "" && m.UID != string(node.UID) && !live:
@@ -72,7 +72,7 @@ func (a *Applier) readNode(ctx context.Context, m wire.Message, live bool) (*cor
 	return node, a.cached.Get(ctx, client.ObjectKey{Name: m.Node}, node)
 }
 
-// registerNode creates the Node that a gateway made for itself while it was offline.
+// registerNode creates the Node that a gateway created for itself while it was offline.
 func (a *Applier) registerNode(ctx context.Context, m wire.Message, reported *corev1.Node) error {
 	if last, err := a.isLatest(ctx, m); err != nil {
 		return err
@@ -92,9 +92,9 @@ func (a *Applier) registerNode(ctx context.Context, m wire.Message, reported *co
 	return a.recordApplied(m, "create")
 }
 
-// createNode creates a gateway's Node with the labels of a gateway from the first write on, so that no scheduler ever takes it for
-// another node. NodeRestriction forbids a node to set these labels. So Kubernetes first judges the Node without them, as the node, in
-// a dry run; what it admits is then created by cloudcore itself.
+// createNode creates a gateway's Node with the labels of a gateway from the first write on, so that no scheduler ever
+// takes it for another node. NodeRestriction forbids a node to set these labels. Kubernetes therefore first checks the
+// Node without them, as the node, in a dry run; cloudcore then creates with its own rights what was admitted.
 func (a *Applier) createNode(ctx context.Context, node *corev1.Node) error {
 	if _, err := a.node.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}); err != nil {
 		return err
@@ -105,7 +105,7 @@ func (a *Applier) createNode(ctx context.Context, node *corev1.Node) error {
 	return err
 }
 
-// allowedLabels leaves out what NodeRestriction forbids a node to say of itself; with it, the whole Node would be refused.
+// allowedLabels leaves out the labels that NodeRestriction forbids a node to set; with them, the whole Node would be refused.
 func allowedLabels(labels map[string]string) map[string]string {
 	kept := maps.Clone(labels)
 	maps.DeleteFunc(kept, func(key, _ string) bool {

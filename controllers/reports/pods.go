@@ -53,12 +53,12 @@ func (a *Applier) applyPodStatus(ctx context.Context, m wire.Message) error {
 	})
 }
 
-// errPodNotFound is a write's "not found". It proves nothing: NodeRestriction answers so from a memory of its own, which an apiserver
-// that has just started fills while it serves. The next try reads the pod live.
+// errPodNotFound is a write's "not found". It proves nothing: NodeRestriction answers so from a cache of its own, which
+// an apiserver that has just started fills while it already serves. The next try reads the pod live.
 var errPodNotFound = fmt.Errorf("a write did not find the pod: %w", errStale)
 
-// readPod returns the pod of a report, or why there is none for this node. What the cache says against a report is asked
-// again live: the pod may be newer than the cache.
+// readPod returns the pod of a report, or why there is none for this node. If the cache contradicts a report, the pod
+// is read again live: it may be newer than the cache.
 func (a *Applier) readPod(ctx context.Context, m wire.Message, live bool) (pod *corev1.Pod, reason string, err error) {
 	if live {
 		pod, err = a.own.CoreV1().Pods(m.Key.Namespace).Get(ctx, m.Key.Name, metav1.GetOptions{})
@@ -82,7 +82,7 @@ func (a *Applier) readPod(ctx context.Context, m wire.Message, live bool) (pod *
 	return pod, reason, nil
 }
 
-// createMirror makes the API's picture of a static pod. NodeRestriction lets a node make no other pod than this.
+// createMirror creates the mirror pod of a static pod. NodeRestriction lets a node create no other pod.
 func (a *Applier) createMirror(ctx context.Context, m wire.Message, reported *corev1.Pod) error {
 	if a.protected.Covers(m.Key) {
 		a.log.Warn("mirror pod not created: its namespace is protected", zap.String("node", m.Node), zap.String("pod", m.Key.Namespace+"/"+m.Key.Name))
@@ -102,8 +102,8 @@ func (a *Applier) createMirror(ctx context.Context, m wire.Message, reported *co
 	return a.recordApplied(m, "create")
 }
 
-// applyPodEnd removes a pod whose containers are gone. If the message carries the pod's last state, that is applied first, so
-// that exit codes are not lost when the end overtakes the last status in the node's outbox.
+// applyPodEnd removes a pod whose containers are gone. If the message carries the pod's last state, that is applied
+// first, so that exit codes are not lost when the end overtakes the last status in the node's outbox.
 func (a *Applier) applyPodEnd(ctx context.Context, m wire.Message) error {
 	if m.UID == "" {
 		return fmt.Errorf("%w: end of a pod without its UID", wire.ErrPermanent)
@@ -126,7 +126,7 @@ func (a *Applier) applyPodEnd(ctx context.Context, m wire.Message) error {
 			if !live {
 				return errStale
 			}
-			// A kubelet ends only what was deleted in the API. Anything else is a fault, and the pod is worth more.
+			// A kubelet ends only pods that were deleted in the API. Anything else is a fault, and the pod is kept.
 			return a.dropReport(m, dropRunning)
 		}
 		options := metav1.NewDeleteOptions(0)

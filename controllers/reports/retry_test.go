@@ -20,7 +20,7 @@ import (
 	"github.com/frond-edge/frond/controllers/reports"
 )
 
-// Where nobody can say whether a report is the last, it is neither written nor dropped.
+// If it is not known whether a report is the latest, it is neither written nor dropped.
 func TestApplier_RetriesWhenLatestUnknown(t *testing.T) {
 	w := newApplierEnv(t)
 	node := w.createNode("a")
@@ -47,10 +47,10 @@ func TestApplier_RetriesWhenLatestUnknown(t *testing.T) {
 	}
 }
 
-// Kubernetes' no is told apart from its absence: the first is tried again for some minutes only.
+// A refusal by Kubernetes is distinguished from its unavailability: a refused report is retried for some minutes only.
 func TestApplier_MarksRefusedReports(t *testing.T) {
 	w := newApplierEnv(t)
-	const node = "not/a/node" // no role knows whom the request is then made as
+	const node = "not/a/node" // no role names the user that the request is then made as
 	event := &corev1.Event{ObjectMeta: metav1.ObjectMeta{Name: "e", Namespace: w.ns}, Source: corev1.EventSource{Host: node}}
 	m := w.reportOf(node, wire.Apply, "events", event)
 	if err := w.applier.Handle(t.Context(), m); !errors.Is(err, wire.ErrRefused) || errors.Is(err, wire.ErrPermanent) {
@@ -58,7 +58,7 @@ func TestApplier_MarksRefusedReports(t *testing.T) {
 	}
 }
 
-// notFoundTransport is an apiserver that has just started: it answers deletions of pods with "not found".
+// notFoundTransport simulates an apiserver that has just started: it answers deletions of pods with "not found".
 type notFoundTransport struct {
 	next http.RoundTripper
 	left *atomic.Int64
@@ -78,8 +78,8 @@ func (u notFoundTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}, nil
 }
 
-// The end of a pod is not dropped because an apiserver that has just started does not find the pod: then it would be
-// Terminating for ever.
+// The end of a pod is not dropped because an apiserver that has just started does not find the pod: otherwise it would
+// stay Terminating permanently.
 func TestApplier_RetriesPodEndNotFound(t *testing.T) {
 	w := newApplierEnv(t)
 	node := w.createNode("a")

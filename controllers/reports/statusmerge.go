@@ -42,7 +42,7 @@ func statusPatch(before, after, kind any) ([]byte, error) {
 	return patch, nil
 }
 
-// mergePodStatus is the reported status with what others than the kubelet own taken from the present one.
+// mergePodStatus returns the reported status, with the fields that others than the kubelet own taken from the present one.
 func mergePodStatus(present, reported corev1.PodStatus) corev1.PodStatus {
 	merged := *reported.DeepCopy()
 	merged.NominatedNodeName = present.NominatedNodeName
@@ -50,10 +50,10 @@ func mergePodStatus(present, reported corev1.PodStatus) corev1.PodStatus {
 	merged.ExtendedResourceClaimStatus = present.ExtendedResourceClaimStatus
 	merged.NodeAllocatableResourceClaimStatuses = present.NodeAllocatableResourceClaimStatuses
 	if merged.QOSClass == "" {
-		merged.QOSClass = present.QOSClass // set at creation and never again
+		merged.QOSClass = present.QOSClass // set at creation and never changed
 	}
 	if phaseEnded(present.Phase) && !phaseEnded(reported.Phase) {
-		// What has ended does not run again, whoever has ended it.
+		// A pod that has ended does not run again, whichever component has ended it.
 		merged.Phase, merged.Reason, merged.Message = present.Phase, present.Reason, present.Message
 	}
 	merged.Conditions = nil
@@ -75,8 +75,8 @@ func phaseEnded(phase corev1.PodPhase) bool {
 	return phase == corev1.PodSucceeded || phase == corev1.PodFailed
 }
 
-// kubeletOwns says which conditions a kubelet sets and removes. All others are carried over; where the API does not
-// have one yet, the node may add it (PodScheduled of a static pod, DisruptionTarget of an eviction).
+// kubeletOwns reports whether a kubelet sets and removes a condition. All other conditions are carried over; the node
+// may add one that the API does not have yet (PodScheduled of a static pod, DisruptionTarget of an eviction).
 func kubeletOwns(kind corev1.PodConditionType) bool {
 	switch kind {
 	case corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady, corev1.PodReadyToStartContainers,
@@ -87,8 +87,8 @@ func kubeletOwns(kind corev1.PodConditionType) bool {
 	}
 }
 
-// nodeStatusPatch is podStatusPatch for a Node. A kubelet's own labels and annotations are part of it, as the apiserver
-// takes them with the status.
+// nodeStatusPatch is podStatusPatch for a Node. It includes a kubelet's own labels and annotations, as the apiserver
+// accepts them with the status.
 func (w NodeAddressing) nodeStatusPatch(node, reported *corev1.Node) ([]byte, error) {
 	before := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Labels: node.Labels, Annotations: node.Annotations}, Status: node.Status,
@@ -111,7 +111,7 @@ func (w NodeAddressing) nodeStatusPatch(node, reported *corev1.Node) ([]byte, er
 	return replaceAddresses(patch, after.Status.Addresses)
 }
 
-// replaceAddresses makes a patch set the whole list: its merge key is the type, and a node may have two of one type.
+// replaceAddresses makes a patch replace the whole list: its merge key is the type, and a node may have two addresses of one type.
 func replaceAddresses(patch []byte, addresses []corev1.NodeAddress) ([]byte, error) {
 	var whole map[string]any
 	if err := json.Unmarshal(patch, &whole); err != nil {
@@ -134,8 +134,8 @@ func replaceAddresses(patch []byte, addresses []corev1.NodeAddress) ([]byte, err
 	return patch, nil
 }
 
-// mergeNodeStatus is the reported status with what the cloud owns taken from the present one: attached volumes, and the
-// conditions that the report does not have. Its addresses are those of NodeAddressing.
+// mergeNodeStatus returns the reported status, with the fields that the cloud owns taken from the present one: attached
+// volumes, and the conditions that the report does not have. The addresses come from NodeAddressing.
 func (w NodeAddressing) mergeNodeStatus(node string, present, reported corev1.NodeStatus) corev1.NodeStatus {
 	merged := *reported.DeepCopy()
 	merged.Addresses = w.mergeAddresses(node, reported.Addresses)
@@ -160,8 +160,8 @@ func (w NodeAddressing) mergeNodeStatus(node string, present, reported corev1.No
 	return merged
 }
 
-// cloudOwns says which conditions of a Node the cloud writes (nodes.Connected, nodes.UpToDate; peers do not import each
-// other; and holds), whatever a node says: its copy may be old.
+// cloudOwns reports whether the cloud writes a condition of a Node (nodes.Connected, nodes.UpToDate, and that of
+// package holds; peers do not import each other). The node's report of it is ignored: its copy may be old.
 func cloudOwns(kind corev1.NodeConditionType) bool {
 	return kind == "EdgeConnected" || kind == "EdgeUpToDate" || kind == wire.DeletionsHeldCondition
 }
@@ -180,8 +180,8 @@ func overlayKeys(present, reported map[string]string, keys []string) map[string]
 	return merged
 }
 
-// kubeletLabels are the labels that a kubelet brings up to date when it starts. It sets others only when it creates its
-// Node; afterwards those are the cluster's.
+// kubeletLabels returns the labels that a kubelet updates when it starts. It sets others only when it creates its Node;
+// afterwards those belong to the cluster.
 func kubeletLabels() []string {
 	return []string{
 		corev1.LabelHostname, corev1.LabelOSStable, corev1.LabelArchStable, corev1.LabelInstanceTypeStable,

@@ -19,24 +19,24 @@ import (
 )
 
 const (
-	// maxCached bounds the answers that are kept: users and scopes are few and the same at many nodes.
+	// maxCached bounds the cached answers: users and scopes are few and the same at many nodes.
 	maxCached = 8192
-	// evaluateTimeout bounds the questions about one node, and so how long one that asks for much holds up a worker. What was not
-	// judged in it is later, from what was judged before and is remembered.
+	// evaluateTimeout bounds the reviews for one node, and therefore how long a node with many requests occupies a
+	// worker. Rights that were not evaluated within it are evaluated later, with the help of the answers cached by then.
 	evaluateTimeout = 5 * time.Second
 )
 
-// scopeAuthorizer asks Kubernetes. Its answers are kept for a time, so a DaemonSet costs as much as one pod.
+// scopeAuthorizer asks Kubernetes for access reviews. Its answers are cached for a time, so a DaemonSet costs as much as one pod.
 type scopeAuthorizer struct {
 	kube    kubernetes.Interface
 	catalog *resourceCatalog
-	// runsServiceAccount reports whether a pod of a service account lives on a node.
+	// runsServiceAccount reports whether a pod with a service account runs on a node.
 	runsServiceAccount func(node, namespace, account string) bool
-	// allowedUsers are users that every node may speak for.
+	// allowedUsers are users that every node may request scopes for.
 	allowedUsers []string
-	// protected are the namespaces on which nobody is granted a scope.
+	// protected are the namespaces on which no scope is granted.
 	protected controllers.ProtectedNamespaces
-	// perNode is how many scopes a node may have. Those that it is refused do not count.
+	// perNode is how many scopes a node may have. Refused scopes do not count.
 	perNode   int
 	answerTTL time.Duration
 	metrics   *metrics
@@ -57,27 +57,27 @@ type accessAnswer struct {
 	until   time.Time
 }
 
-// forgetAnswers drops what was answered: roles have changed.
+// forgetAnswers drops the cached answers: roles have changed.
 func (j *scopeAuthorizer) forgetAnswers() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	clear(j.answers)
 }
 
-// scopeVerdict is what is said of one scope.
+// scopeVerdict is the result of the evaluation of one scope.
 type scopeVerdict struct {
 	kind  wire.ScopeKind
 	users []wire.ScopeVerdict
-	// lapsed are users who could not be judged for so long that they do not keep what they had.
+	// lapsed are users whose right could not be evaluated for so long that they lose what they had.
 	lapsed []string
 }
 
-// anyGranted reports whether anybody may have it.
+// anyGranted reports whether any user may have the scope.
 func (v scopeVerdict) anyGranted() bool {
 	return slices.ContainsFunc(v.users, func(u wire.ScopeVerdict) bool { return u.Reason == "" })
 }
 
-// refuseAll takes it from all who were granted it.
+// refuseAll refuses the scope to all users who were granted it.
 func (v scopeVerdict) refuseAll(reason wire.ScopeReason, message string) {
 	for i := range v.users {
 		if v.users[i].Reason == "" {
@@ -86,8 +86,8 @@ func (v scopeVerdict) refuseAll(reason wire.ScopeReason, message string) {
 	}
 }
 
-// evaluateWants judges what a node wants: first what it holds, so that no wish for more keeps that from being judged or takes its place.
-// The verdicts come in the order of wants.
+// evaluateWants evaluates a node's wants. Those that it already holds come first, so that additional requests neither
+// prevent their evaluation nor take their place. The verdicts come in the order of wants.
 func (j *scopeAuthorizer) evaluateWants(ctx context.Context, node string, wants []wire.ScopeWant, before []grant) []scopeVerdict {
 	ctx, cancel := context.WithTimeout(ctx, evaluateTimeout)
 	defer cancel()
@@ -107,7 +107,8 @@ func (j *scopeAuthorizer) evaluateWants(ctx context.Context, node string, wants 
 	return verdicts
 }
 
-// evaluationOrder says in which order wants are judged: first those held, of these first what has waited longest for an answer.
+// evaluationOrder returns the order in which wants are evaluated: first those held, and of these first those that have
+// waited longest for an answer.
 func (j *scopeAuthorizer) evaluationOrder(node string, wants []wire.ScopeWant, before []grant) []int {
 	since := j.undecided.oldestByScope(node)
 	rank := func(i int) (int, int64) {
@@ -132,7 +133,7 @@ func (j *scopeAuthorizer) evaluationOrder(node string, wants []wire.ScopeWant, b
 	return order
 }
 
-// evaluateScope judges one scope for all who want it, the users who hold it first. room: the node may have one more.
+// evaluateScope evaluates one scope for all users who want it, the users who hold it first. room: the node may have one more.
 func (j *scopeAuthorizer) evaluateScope(ctx context.Context, node string, want wire.ScopeWant, held []string, room bool) scopeVerdict {
 	v := scopeVerdict{kind: wire.ScopeKind{Scope: want.Scope}, users: make([]wire.ScopeVerdict, len(want.Users))}
 	for _, holds := range []bool{true, false} {
@@ -150,7 +151,7 @@ func (j *scopeAuthorizer) evaluateScope(ctx context.Context, node string, want w
 			}
 		}
 	}
-	// What the API has is told to those only who may look at it.
+	// Only users who may read the resource learn what the API has.
 	if v.anyGranted() {
 		var reason wire.ScopeReason
 		var message string
@@ -166,13 +167,14 @@ func (v scopeVerdict) remainsGranted(held []string) bool {
 	return slices.ContainsFunc(v.users, func(u wire.ScopeVerdict) bool { return v.keepsScope(u, held) })
 }
 
-// keepsScope reports whether a user has the scope: it is granted, or it was and that could not be judged for a while.
+// keepsScope reports whether a user has the scope: it is granted, or it was granted before and could not be evaluated
+// for a limited time.
 func (v scopeVerdict) keepsScope(u wire.ScopeVerdict, held []string) bool {
 	had := slices.Contains(held, u.User) && !slices.Contains(v.lapsed, u.User)
 	return u.Reason == "" || u.Reason == wire.ScopeUnjudged && had
 }
 
-// evaluateUser judges whether a node may ask for a user, and the user for the scope.
+// evaluateUser evaluates whether a node may request scopes for a user, and whether the user may have the scope.
 func (j *scopeAuthorizer) evaluateUser(ctx context.Context, node, user string, scope wire.Scope) (wire.ScopeReason, string) {
 	if j.protected.Contains(scope.Namespace) {
 		return wire.ScopeForbidden, fmt.Sprintf("namespace %s is protected: none of its objects is given to a gateway", scope.Namespace)
@@ -210,7 +212,7 @@ const (
 	nodePrefix    = "system:node:"
 )
 
-// groupsOf tells whom a user name means, and refuses those that the node may not speak for.
+// groupsOf returns the groups of a user name, and refuses users that the node may not request scopes for.
 func (j *scopeAuthorizer) groupsOf(node, user string) (groups []string, reason wire.ScopeReason, message string) {
 	if account, ok := strings.CutPrefix(user, accountPrefix); ok {
 		namespace, name, ok := strings.Cut(account, ":")

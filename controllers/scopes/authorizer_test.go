@@ -18,10 +18,10 @@ import (
 
 const someone = "someone"
 
-// errDown is what the API says when it does not answer.
+// errDown is the error of an API that does not answer.
 var errDown = errors.New("no answer")
 
-// newTestAuthorizer makes one whose questions about a resource are answered by a function.
+// newTestAuthorizer creates an authorizer whose reviews of a resource are answered by a function.
 func newTestAuthorizer(perNode int, say func(resource string) (bool, error)) *scopeAuthorizer {
 	kube := fake.NewClientset()
 	kube.PrependReactor("create", "subjectaccessreviews", func(a clienttesting.Action) (bool, runtime.Object, error) {
@@ -36,7 +36,7 @@ func newTestAuthorizer(perNode int, say func(resource string) (bool, error)) *sc
 	}
 }
 
-// wantFor is for a resource that the API has.
+// wantFor returns a want for a resource that the API has.
 func (j *scopeAuthorizer) wantFor(resource string) wire.ScopeWant {
 	scope := wire.Scope{Group: "example.com", Version: "v1", Resource: resource}
 	j.catalog.entries[scope] = catalogEntry{kind: wire.ScopeKind{Scope: scope, Kind: "Kind"}, until: time.Now().Add(24 * time.Hour)}
@@ -47,12 +47,12 @@ func heldGrants(want wire.ScopeWant) []grant {
 	return []grant{{wire.ScopeKind{Scope: want.Scope, Kind: "Kind"}, want.Users}}
 }
 
-// A node that asks for much does not keep from being judged what it holds.
+// Many requests of a node do not prevent the evaluation of the scopes that it holds.
 func TestAuthorizer_EvaluatesHeldScopesFirst(t *testing.T) {
 	asked := 0
 	j := newTestAuthorizer(64, func(string) (bool, error) {
 		if asked++; asked > 5 {
-			return false, errDown // the time is up
+			return false, errDown // the timeout has passed
 		}
 		return false, nil
 	})
@@ -71,7 +71,7 @@ func TestAuthorizer_EvaluatesHeldScopesFirst(t *testing.T) {
 	}
 }
 
-// TestAuthorizer_RefusesProtectedNamespaces: nobody gets a scope on a protected namespace, whatever Kubernetes would allow.
+// TestAuthorizer_RefusesProtectedNamespaces: no user gets a scope on a protected namespace, whatever Kubernetes would allow.
 func TestAuthorizer_RefusesProtectedNamespaces(t *testing.T) {
 	j := newTestAuthorizer(64, func(string) (bool, error) { return true, nil })
 	j.protected = controllers.ProtectNamespaces("frond-system")
@@ -83,7 +83,7 @@ func TestAuthorizer_RefusesProtectedNamespaces(t *testing.T) {
 	}
 }
 
-// What cannot be judged ends, if Kubernetes answers others: then a right may be gone. While it is down, nothing ends.
+// An undecided grant lapses if Kubernetes answers other requests: then a right may be gone. While it is down, nothing lapses.
 func TestAuthorizer_UndecidedGrantLapses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		down := false
@@ -118,7 +118,7 @@ func TestAuthorizer_UndecidedGrantLapses(t *testing.T) {
 	})
 }
 
-// The places of a node are for what it is granted, and first for what it holds.
+// The quota of a node is for the scopes that it is granted, and first for those that it holds.
 func TestAuthorizer_RefusedScopesUseNoQuota(t *testing.T) {
 	j := newTestAuthorizer(2, func(resource string) (bool, error) { return resource[0] != 'a', nil })
 	wants := []wire.ScopeWant{j.wantFor("a1"), j.wantFor("a2"), j.wantFor("a3"), j.wantFor("b1"), j.wantFor("b2"), j.wantFor("zebras")}

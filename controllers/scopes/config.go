@@ -13,45 +13,45 @@ import (
 	"github.com/frond-edge/frond/controllers"
 )
 
-// Registry keeps one value a node for all replicas. Calls may be concurrent.
+// Registry stores one value per node for all replicas. Calls may be concurrent.
 type Registry interface {
 	// Get returns the last value; revision 0: there is none.
 	Get(ctx context.Context, node string) (value []byte, revision uint64, err error)
-	// Put stores a value in place of the one of a revision. If there is another by now, the error wraps wire.ErrConflict.
+	// Put replaces the value of a revision. If there is another revision by now, the error wraps wire.ErrConflict.
 	Put(ctx context.Context, node string, value []byte, revision uint64) error
 	// Delete removes the value of a revision, with the same error.
 	Delete(ctx context.Context, node string, revision uint64) error
-	// Watch tells of each value there is, then calls all, then tells of each change, until ctx ends. A value of nil: it was
-	// removed. It may tell of older values again.
+	// Watch calls each for every existing value, then calls all, then calls each for every change, until ctx ends. A
+	// value of nil: it was removed. It may report older values again.
 	Watch(ctx context.Context, each func(node string, value []byte), all func()) error
 }
 
-// NodeSource is what the rest of the cloud knows of the nodes. Calls may be concurrent and must not block.
+// NodeSource provides the rest of the cloud's knowledge about nodes. Calls may be concurrent and must not block.
 type NodeSource struct {
-	// IsOwned: this replica serves the node.
+	// IsOwned reports whether this replica owns the node.
 	IsOwned func(node string) bool
-	// Exists: there is a Node object.
+	// Exists reports whether there is a Node object.
 	Exists func(node string) bool
-	// RunsServiceAccount: a pod of that service account is bound to the node and has not ended.
+	// RunsServiceAccount reports whether a pod of that service account is bound to the node and has not ended.
 	RunsServiceAccount func(node, namespace, account string) bool
-	// OnChange is told when what Granted says of a node has changed.
+	// OnChange is called when the result of Granted for a node has changed.
 	OnChange func(node string)
 }
 
-// Config of a GrantController. The zero value works.
+// Config configures a GrantController. The zero value works.
 type Config struct {
-	// PerNode is how many scopes one node may have; 0: 64.
+	// PerNode is the maximum number of scopes of one node; 0: 64.
 	PerNode int
-	// Objects is how many objects one scope may hold when it is granted and judged again; 0: 20,000.
+	// Objects is the maximum number of objects in one scope when it is granted and evaluated again; 0: 20,000.
 	Objects int
-	// JudgeEvery is how often each node's scopes are judged again; 0: 2 minutes. RBAC and pods are followed, so this finds what
-	// other authorizers say, how large a scope is by now, and what the API no longer serves.
+	// JudgeEvery is the interval between evaluations of each node's scopes; 0: 2 minutes. RBAC and pods are watched, so
+	// these evaluations detect changes of other authorizers, of the size of a scope, and of what the API serves.
 	JudgeEvery time.Duration
 	// Protected are the namespaces on which no scope is granted. A scope on all namespaces leaves them out.
 	Protected controllers.ProtectedNamespaces
-	// Users are users that every node may speak for, beside its own pods' accounts and itself.
+	// Users are users that every node may request scopes for, besides its own pods' accounts and itself.
 	Users []string
-	// Metrics registers the keeper's metrics; nil: they are kept and not shown.
+	// Metrics registers the controller's metrics; nil: they are kept and not exposed.
 	Metrics prometheus.Registerer
 }
 
@@ -74,7 +74,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Validate joins all faults.
+// Validate returns all faults, joined.
 func (c Config) Validate() error {
 	var faults []error
 	if c.PerNode < 0 || c.PerNode > wire.MaxScopes {
@@ -86,8 +86,8 @@ func (c Config) Validate() error {
 	return errors.Join(faults...)
 }
 
-// Rules are the rights that cloudcore needs for this package. What nodes may have scopes on, cloudcore must be able to list and
-// watch besides.
+// Rules returns the RBAC rules that cloudcore needs for this package. In addition, cloudcore must be able to list and
+// watch the resources that nodes may have scopes on.
 func Rules() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{
 		{APIGroups: []string{"authorization.k8s.io"}, Resources: []string{"subjectaccessreviews"}, Verbs: []string{"create"}},

@@ -17,7 +17,7 @@ import (
 	"github.com/frond-edge/frond/controllers"
 )
 
-// GrantController keeps what each node may have of what it wants.
+// GrantController decides and stores which of its wanted scopes each node is granted.
 type GrantController struct {
 	cfg        Config
 	registry   Registry
@@ -27,18 +27,18 @@ type GrantController struct {
 	metrics    *metrics
 	log        *zap.Logger
 	queue      controllers.Queue[string]
-	// rbacChanged has room for one word that RBAC changed, which covers all before it is taken.
+	// rbacChanged signals that RBAC has changed. Its buffer is one: a signal that was not yet received covers all later changes.
 	rbacChanged chan struct{}
 
 	mu sync.Mutex
 	// Guarded by mu.
 
 	entries map[string]registryEntry
-	// read: the registry has been read once, so a node that is not in entries has none there.
+	// loaded: the registry has been read once, so a node without an entry in entries has none there.
 	loaded bool
 }
 
-// New makes a GrantController over a cache that the caller starts. It starts nothing.
+// New creates a GrantController over a cache that the caller starts. It starts nothing.
 func New(cfg Config, kube kubernetes.Interface, objects cache.Cache, meta metadata.Interface, registry Registry, node NodeSource, log *zap.Logger) (*GrantController, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -64,12 +64,12 @@ func New(cfg Config, kube kubernetes.Interface, objects cache.Cache, meta metada
 const (
 	retryBase = 50 * time.Millisecond
 	retryMax  = 30 * time.Second
-	// writeTries is how often one request is tried against others that write the same entry.
+	// writeTries is the maximum number of tries for one request against concurrent writers of the same entry.
 	writeTries = 5
 )
 
-// Granted says what a node was granted. told is false for one that never said what it wants, as far as the registry knows. An
-// error means that the registry was not read yet. It does not block.
+// Granted returns the scopes that a node was granted. told is false for a node that has sent no request, as far as the
+// registry knows. An error means that the registry was not read yet. It does not block.
 func (k *GrantController) Granted(node string) (granted []wire.ScopeKind, told bool, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -85,7 +85,8 @@ func (k *GrantController) Granted(node string) (granted []wire.ScopeKind, told b
 
 var errNotLoaded = errors.New("the registry of scopes was not read yet")
 
-// HandleRequest takes a node's whole wish, judges it, keeps it, and answers. An error that wraps wire.ErrPermanent: it is garbage.
+// HandleRequest evaluates a node's complete request, stores the result, and answers. An error that wraps
+// wire.ErrPermanent: the request is invalid.
 func (k *GrantController) HandleRequest(ctx context.Context, node string, request wire.ScopesRequest) (wire.ScopesReply, error) {
 	if err := request.Validate(); err != nil {
 		return wire.ScopesReply{}, fmt.Errorf("%w: %w", wire.ErrPermanent, err)
@@ -130,7 +131,7 @@ func (k *GrantController) applyRequest(ctx context.Context, node string, order u
 	return reply, nil
 }
 
-// reportVerdicts counts and logs what was refused.
+// reportVerdicts counts and logs the refused scopes.
 func (k *GrantController) reportVerdicts(node string, verdicts []scopeVerdict) {
 	for _, v := range verdicts {
 		for _, u := range v.users {
@@ -145,7 +146,7 @@ func (k *GrantController) reportVerdicts(node string, verdicts []scopeVerdict) {
 	}
 }
 
-// loadEntry reads a node's entry from the registry. One that cannot be read is as none, and is written over.
+// loadEntry reads a node's entry from the registry. An entry that cannot be decoded counts as none, and is overwritten.
 func (k *GrantController) loadEntry(ctx context.Context, node string) (registryEntry, uint64, error) {
 	value, revision, err := k.registry.Get(ctx, node)
 	if err != nil {
@@ -174,7 +175,7 @@ func (k *GrantController) storeEntry(ctx context.Context, node string, e registr
 	return nil
 }
 
-// recordEntry takes an entry over, unless a later one is known, and says if the node may have something else now.
+// recordEntry stores an entry in memory, unless a later one is known, and reports a change of the node's grants.
 func (k *GrantController) recordEntry(node string, e registryEntry) {
 	k.mu.Lock()
 	last, known := k.entries[node]
@@ -190,7 +191,7 @@ func (k *GrantController) recordEntry(node string, e registryEntry) {
 	}
 }
 
-// onEntryChanged takes what the registry's watch brings.
+// onEntryChanged handles a change that the registry's watch reports.
 func (k *GrantController) onEntryChanged(node string, value []byte) {
 	if value == nil {
 		k.mu.Lock()

@@ -1,12 +1,16 @@
 // Package scopes decides which objects a gateway gets because a component there lists or watches them.
 //
-// A node says on a call what it wants and for whom (GrantController.HandleRequest). Each wish is judged: does the user live on that node, does
-// Kubernetes let him list and watch the resource, is it one that can be followed. What is granted is kept in a registry that
-// all replicas share, so that whoever owns the node next knows it, and package desired publishes it. The owner judges again
-// from time to time, after each change of RBAC, and when a pod of the node has come or gone.
+// A node sends the scopes that it wants, and the users that want them, in a call (GrantController.HandleRequest). Each
+// want is evaluated: does the user run on that node, does Kubernetes let the user list and watch the resource, can the
+// resource be synced. The granted scopes are stored in a registry that all replicas share, so that the next owner of
+// the node knows them, and package desired publishes them. The owner evaluates them again periodically, after each
+// change of RBAC, and when a pod of the node was added or removed.
 //
-// Guarantees: nothing is granted without a review by Kubernetes of that very user; a user whose pod is not bound to the node is
-// refused, whatever the node says; what could not be judged keeps its last verdict. A request never undoes a later one.
+// Guarantees:
+//   - No scope is granted without a review by Kubernetes of that very user.
+//   - A user whose pod is not bound to the node is refused, whatever the node says.
+//   - A right that could not be evaluated keeps its last verdict.
+//   - A request never undoes a later one.
 //
-// It does not publish, and it knows neither NATS nor the node's own checks: the gateway judges each request of a pod again.
+// It does not publish, and it knows neither NATS nor the node's own checks: the gateway authorizes each request of a pod again.
 package scopes

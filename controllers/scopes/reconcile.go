@@ -21,20 +21,20 @@ import (
 )
 
 const (
-	// workers judge nodes at a time.
+	// workers is the number of nodes that are evaluated concurrently.
 	workers = 4
-	// rbacSettle is how long changes of RBAC are gathered: a role and its binding come together.
+	// rbacSettle is how long changes of RBAC are batched: a role and its binding come together.
 	rbacSettle = 500 * time.Millisecond
-	// sweepTick is how finely judging again is spread over Config.JudgeEvery.
+	// sweepTick is the granularity with which evaluations are spread over Config.JudgeEvery.
 	sweepTick = time.Second
-	// forgetAfter is how long the entry of a node without Node object is kept after it was last written.
+	// forgetAfter is how long the entry of a node without a Node object is kept after it was last written.
 	forgetAfter = time.Hour
-	// watchPause is the pause after a watch of the registry that failed.
+	// watchPause is the pause after a failed watch of the registry.
 	watchPause = time.Second
 )
 
-// Start keeps the entries and judges them again until ctx ends, and then returns nil. The registry's watch and the cache must
-// be usable.
+// Start maintains the entries and evaluates them again until ctx ends, and then returns nil. The registry's watch and
+// the cache must be usable.
 func (k *GrantController) Start(ctx context.Context) error {
 	defer k.queue.ShutDown()
 	stop, err := k.startInformers(ctx)
@@ -53,7 +53,7 @@ func (k *GrantController) Start(ctx context.Context) error {
 	return g.Wait()
 }
 
-// watchRegistry hears of the registry. A watch may end with its server without a word, which the registry sees to.
+// watchRegistry watches the registry. A watch may end silently with its server; the registry handles that.
 func (k *GrantController) watchRegistry(ctx context.Context) error {
 	for ctx.Err() == nil {
 		if err := k.registry.Watch(ctx, k.onEntryChanged, k.onRegistryLoaded); err != nil && ctx.Err() == nil {
@@ -67,7 +67,7 @@ func (k *GrantController) watchRegistry(ctx context.Context) error {
 	return nil
 }
 
-// startInformers hears of RBAC and pods. The returned function is never nil.
+// startInformers subscribes to RBAC objects and pods. The returned function is never nil.
 func (k *GrantController) startInformers(ctx context.Context) (stop func(), err error) {
 	var undo []func()
 	stop = func() {
@@ -84,7 +84,7 @@ func (k *GrantController) startInformers(ctx context.Context) (stop func(), err 
 		if err != nil {
 			return fmt.Errorf("follow %T: %w", object, err)
 		}
-		undo = append(undo, func() { _ = informer.RemoveEventHandler(registration) }) // fails only for another's handler
+		undo = append(undo, func() { _ = informer.RemoveEventHandler(registration) }) // fails only for the handler of another informer
 		return nil
 	}
 	roles := toolscache.ResourceEventHandlerFuncs{
@@ -112,7 +112,7 @@ func (k *GrantController) signalRBACChange() {
 	}
 }
 
-// handleRBACChanges judges all nodes again after RBAC has changed.
+// handleRBACChanges evaluates all nodes again after RBAC has changed.
 func (k *GrantController) handleRBACChanges(ctx context.Context) error {
 	for {
 		select {
@@ -120,7 +120,7 @@ func (k *GrantController) handleRBACChanges(ctx context.Context) error {
 			return nil
 		case <-k.rbacChanged:
 		}
-		select { // what comes together is judged once
+		select { // changes that come together are evaluated once
 		case <-ctx.Done():
 			return nil
 		case <-time.After(rbacSettle):
@@ -136,7 +136,7 @@ func (k *GrantController) handleRBACChanges(ctx context.Context) error {
 	}
 }
 
-// onPodChanged judges a node again when a service account may have come to it or left it.
+// onPodChanged evaluates a node again when a service account may have begun or ceased to run there.
 func (k *GrantController) onPodChanged(before, after any) {
 	was, is := accountOfPod(before), accountOfPod(after)
 	if was == is {
@@ -152,7 +152,7 @@ func (k *GrantController) onPodChanged(before, after any) {
 	}
 }
 
-// podAccount is who lives where by one pod; the zero life: nobody.
+// podAccount is the node and service account of a running pod; the zero value: none.
 type podAccount struct{ node, namespace, account string }
 
 func accountOfPod(object any) podAccount {
@@ -166,7 +166,7 @@ func accountOfPod(object any) podAccount {
 	return podAccount{pod.Spec.NodeName, pod.Namespace, pod.Spec.ServiceAccountName}
 }
 
-// ownedNodes names this replica's nodes that have an entry, sorted.
+// ownedNodes returns this replica's nodes that have an entry, sorted.
 func (k *GrantController) ownedNodes() []string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -180,7 +180,7 @@ func (k *GrantController) ownedNodes() []string {
 	return nodes
 }
 
-// sweepNodes judges each node again every Config.JudgeEvery, spread over that time.
+// sweepNodes evaluates each node again every Config.JudgeEvery, spread over that time.
 func (k *GrantController) sweepNodes(ctx context.Context) error {
 	tick := min(sweepTick, k.cfg.JudgeEvery)
 	ticker := time.NewTicker(tick)
@@ -214,7 +214,7 @@ func (k *GrantController) processNode(ctx context.Context, node string) error {
 	return err
 }
 
-// reevaluateNode judges a node's scopes once more, if it is ours.
+// reevaluateNode evaluates a node's scopes again, if this replica owns the node.
 func (k *GrantController) reevaluateNode(ctx context.Context, node string) (err error) {
 	defer func() {
 		if r := recover(); r != nil {

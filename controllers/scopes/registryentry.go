@@ -11,18 +11,18 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// registryEntry is what the registry holds of a node.
+// registryEntry is the registry's value for a node.
 type registryEntry struct {
-	// Written counts up with each writing and is near the time in milliseconds, so that a later entry is known as such also
-	// after the registry was lost.
+	// Written increases with each write and is close to the time in milliseconds, so that a later entry is recognised
+	// as such also after the registry was lost.
 	Written int64 `json:"written"`
-	// Order is the node's own, of the request that Wants came with.
+	// Order is the node's own order number of the request that Wants came with.
 	Order   uint64           `json:"order"`
 	Wants   []wire.ScopeWant `json:"wants"`
 	Granted []grant          `json:"granted"`
 }
 
-// grant is a scope and who may have it.
+// grant is a scope and the users that may have it.
 type grant struct {
 	wire.ScopeKind
 	Users []string `json:"users"`
@@ -44,12 +44,12 @@ func decodeEntry(value []byte) (registryEntry, error) {
 	return e, nil
 }
 
-// next is the entry that takes the place of e.
+// next returns the entry that replaces e.
 func (e registryEntry) next(order uint64, wants []wire.ScopeWant, granted []grant, now time.Time) registryEntry {
 	return registryEntry{Written: max(e.Written+1, now.UnixMilli()), Order: order, Wants: wants, Granted: granted}
 }
 
-// normalizeWants sorts what a node wants, each scope once and each user once in it.
+// normalizeWants sorts a node's wants, with each scope once and each user once in it.
 func normalizeWants(wants []wire.ScopeWant) []wire.ScopeWant {
 	users := map[wire.Scope][]string{}
 	for _, w := range wants {
@@ -81,7 +81,7 @@ func grantIndex(grants []grant, scope wire.Scope) int {
 	return slices.IndexFunc(grants, func(g grant) bool { return g.Scope == scope })
 }
 
-// grantsFrom are what verdicts amount to. What could not be judged stays as it was, for a while.
+// grantsFrom converts verdicts into grants. A right that could not be evaluated stays as it was, for a limited time.
 func grantsFrom(verdicts []scopeVerdict, before []grant) []grant {
 	out := []grant{}
 	taken := map[wire.Key]bool{}
@@ -100,7 +100,7 @@ func grantsFrom(verdicts []scopeVerdict, before []grant) []grant {
 		if g.Kind == "" && at >= 0 {
 			g.ScopeKind = before[at].ScopeKind
 		}
-		// Two versions of one resource cannot both be the one that is delivered, but one may be of old.
+		// Only one version of a resource can be delivered, but a grant from before may be of another.
 		if marker := g.Marker(); len(g.Users) > 0 && g.Kind != "" && !taken[marker] {
 			taken[marker] = true
 			out = append(out, g)

@@ -16,7 +16,7 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// resourceCatalog tells what the API serves, and how much there is of it. Its answers are kept for a time.
+// resourceCatalog looks up which resources the API serves, and how many objects there are. Its answers are cached for a time.
 type resourceCatalog struct {
 	discovery  discovery.DiscoveryInterfaceWithContext
 	objects    metadata.Interface
@@ -34,7 +34,7 @@ type catalogEntry struct {
 	until   time.Time
 }
 
-// lookupKind tells the kind of a scope, or why it cannot be followed.
+// lookupKind returns the kind of a scope, or why it cannot be synced.
 func (c *resourceCatalog) lookupKind(ctx context.Context, scope wire.Scope) (wire.ScopeKind, wire.ScopeReason, string) {
 	now := time.Now()
 	c.mu.Lock()
@@ -87,7 +87,7 @@ func (c *resourceCatalog) findKind(ctx context.Context, scope wire.Scope) (wire.
 	return kind, wire.ScopeNotServed, "the API has no " + scope.String()
 }
 
-// groupVersions of a group, the preferred one first; none for a group that is not there.
+// groupVersions returns the versions of a group, the preferred one first; none for a group that does not exist.
 func (c *resourceCatalog) groupVersions(ctx context.Context, group string) ([]string, error) {
 	if group == "" {
 		return []string{"v1"}, nil
@@ -111,7 +111,7 @@ func (c *resourceCatalog) groupVersions(ctx context.Context, group string) ([]st
 	return nil, nil
 }
 
-// findResource is nil where the API does not serve it in that version.
+// findResource returns the resource, or nil if the API does not serve it in that version.
 func (c *resourceCatalog) findResource(ctx context.Context, version schema.GroupVersion, name string) (*metav1.APIResource, error) {
 	list, err := c.discovery.ServerResourcesForGroupVersionWithContext(ctx, version.String())
 	if apierrors.IsNotFound(err) {
@@ -128,7 +128,8 @@ func (c *resourceCatalog) findResource(ctx context.Context, version schema.Group
 	return nil, nil
 }
 
-// checkSize asks for one object, as cloudcore itself: the answer tells how many more there are, and whether it may.
+// checkSize lists one object with cloudcore's own rights: the answer contains how many more there are, and shows
+// whether cloudcore may list them.
 func (c *resourceCatalog) checkSize(ctx context.Context, scope wire.Scope) (wire.ScopeReason, string) {
 	resource := schema.GroupVersionResource{Group: scope.Group, Version: scope.Version, Resource: scope.Resource}
 	list, err := c.objects.Resource(resource).Namespace(scope.Namespace).List(ctx, metav1.ListOptions{Limit: 1})

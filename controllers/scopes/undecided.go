@@ -8,34 +8,35 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// undecidedLimit is how long a user keeps a scope while Kubernetes answers, but not whether the user may have it. It outlasts some
-// rounds of judging, and ends what a node would keep after its right is gone by asking for so much that there is no time for it.
+// undecidedLimit is how long a user keeps a scope while Kubernetes answers, but not about this user's right. It is
+// longer than several rounds of evaluation. It also ends the attempt of a node to keep a lost right by requesting so
+// much that there is no time to evaluate that right.
 const undecidedLimit = 10 * time.Minute
 
-// outageAfter is how long Kubernetes answers nobody until it counts as down.
+// outageAfter is how long Kubernetes must leave all requests unanswered to count as down.
 const outageAfter = time.Minute
 
-// undecidedRights remembers since when rights that nodes use could not be judged. Time in which Kubernetes is down does not count: nobody
-// takes a right away in it, and a cluster that is down must not empty its gateways.
+// undecidedRights records since when rights in use could not be evaluated. Time in which Kubernetes is down does not
+// count: no right is revoked in it, and a cluster that is down must not empty its gateways.
 type undecidedRights struct {
 	mu sync.Mutex
 	// Guarded by mu.
 
-	lastAnswer time.Time // the last answer to anybody
+	lastAnswer time.Time // the last answer to any request
 	nodes      map[string]map[accessQuery]undecidedRight
 }
 
-// undecidedRight is of one user's right to one scope on one node.
+// undecidedRight is the state of one user's undecided right to one scope on one node.
 type undecidedRight struct {
-	since     time.Time // it is in doubt, later by what does not count
-	lastTried time.Time // it was asked for last
+	since     time.Time // begin of the undecided time, moved forward by outages of Kubernetes
+	lastTried time.Time // the last attempt to evaluate it
 }
 
 func newUndecidedRights() *undecidedRights {
 	return &undecidedRights{nodes: map[string]map[accessQuery]undecidedRight{}}
 }
 
-// recordAnswer notes that Kubernetes answers.
+// recordAnswer records that Kubernetes answers.
 func (d *undecidedRights) recordAnswer(now time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -44,7 +45,7 @@ func (d *undecidedRights) recordAnswer(now time.Time) {
 	}
 }
 
-// recordResult notes that a right was judged, or could not be, and reports whether it has been in doubt for too long.
+// recordResult records that a right was evaluated, or could not be, and reports whether it has been undecided for too long.
 func (d *undecidedRights) recordResult(node string, q accessQuery, unjudged bool, now time.Time) (lapsed bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -70,7 +71,7 @@ func (d *undecidedRights) recordResult(node string, q accessQuery, unjudged bool
 	return now.Sub(was.since) >= undecidedLimit
 }
 
-// retainOnly forgets doubts on what a node does not hold.
+// retainOnly drops the undecided rights to scopes that a node does not hold.
 func (d *undecidedRights) retainOnly(node string, held []grant) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -84,7 +85,7 @@ func (d *undecidedRights) retainOnly(node string, held []grant) {
 	}
 }
 
-// oldestByScope says since when each scope of a node has been in doubt.
+// oldestByScope returns since when each scope of a node has been undecided.
 func (d *undecidedRights) oldestByScope(node string) map[wire.Scope]time.Time {
 	d.mu.Lock()
 	defer d.mu.Unlock()
