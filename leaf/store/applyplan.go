@@ -83,8 +83,7 @@ func (p *applyPlan) planDelete(old *record, m wire.Message) string {
 		return ""
 	}
 	// A newer tombstone of the hub removes an object that came from the hub, whatever its UID: versions in between may have
-	// been
-	// skipped. An object that the node itself created is not the object in the hub's message.
+	// been skipped. An object that the node itself created is not the object in the hub's message.
 	if !old.desired && m.UID != "" && old.UID != "" && m.UID != old.UID {
 		return ignoredUID
 	}
@@ -131,8 +130,7 @@ func (p *applyPlan) planApply(old *record, m wire.Message) string {
 }
 
 // isOtherHistory reports whether a message belongs to another Kubernetes history than the record. The API was then restored
-// to a
-// state in which the object existed, so the node's own deletion never happened in that history.
+// to a state in which the object existed, so the node's own deletion never happened in that history.
 func isOtherHistory(old *record, m wire.Message) bool {
 	return old.ClusterEpoch != "" && m.ClusterEpoch != "" && m.ClusterEpoch != old.ClusterEpoch
 }

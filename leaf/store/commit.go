@@ -17,9 +17,8 @@ import (
 )
 
 const (
-	// maxPipelined is the largest number of messages that are published one by one, each with its own sync. An atomic batch
-	// has one sync
-	// in all, but creates, syncs and removes a folder: for 16 messages both take the same time (bench_test.go).
+	// maxPipelined is the largest number of messages that are published one by one, each with its own sync. An atomic batch has
+	// one sync in all, but creates, syncs and removes a folder: for 16 messages both take the same time (bench_test.go).
 	maxPipelined = 16
 	// maxCommitAttempts is how often a write is planned again after another writer committed first.
 	maxCommitAttempts = 3
@@ -44,8 +43,7 @@ type change struct {
 }
 
 // planAndCommit runs decide with the writer token and commits the changes that it returns. decide sees memory equal to the
-// bucket.
-// It may be called again if another writer committed first.
+// bucket. It may be called again if another writer committed first.
 func (s *Store) planAndCommit(ctx context.Context, decide func() ([]change, error)) error {
 	if err := acquireToken(ctx, s.writer); err != nil {
 		return err
@@ -163,8 +161,7 @@ func (s *Store) encodeCommit(changes []change) (messages []*nats.Msg, sum, names
 	return messages, sum, names, nil
 }
 
-// publishInOrder publishes messages so that they get the sequences after base, in order. After a refused message none is
-// stored.
+// publishInOrder publishes messages so that they get the sequences after base, in order. After a refused message none is stored.
 func (s *Store) publishInOrder(ctx context.Context, base uint64, messages []*nats.Msg) error {
 	expect := func(m *nats.Msg, last uint64) { m.Header.Set(headerExpected, strconv.FormatUint(last, 10)) }
 	want := base + uint64(len(messages))

@@ -1,5 +1,5 @@
-// Package store holds the Kubernetes objects of one node: durably in a key-value bucket of the node's own JetStream, with
-// a copy of all objects in memory that answers every read.
+// Package store holds the Kubernetes objects of one node: durably in a key-value bucket of the node's own JetStream, with a
+// copy of all objects in memory that answers every read.
 //
 // The store owns the bucket and is its only writer. Each write names the last sequence it expects, so a second writer is
 // detected and never overwritten. The store knows no link, no subject of the wire and no Kubernetes type.

@@ -33,12 +33,10 @@ func (m *highWaterMark) checksum() string {
 	return fmt.Sprintf("%x", check)
 }
 
-// saveHighWater writes the newest revision to a file outside the bucket. At a damaged record nats-server cuts off the rest
-// of a
-// block. The remainder resembles an older store that is whole; the mark shows that it is not. The file is overwritten in
-// place
-// after each commit and never synced: so it is never ahead of the bucket, costs microseconds and almost no wear. After a
-// power cut it may be old or unreadable, which then proves nothing. A failed write of the mark does not stop the store.
+// saveHighWater writes the newest revision to a file outside the bucket. At a damaged record nats-server cuts off the rest of a
+// block. The remainder resembles an older store that is whole; the mark shows that it is not. The file is overwritten in place
+// after each commit and never synced: so it is never ahead of the bucket, costs microseconds and almost no wear. After a power
+// cut it may be old or unreadable, which then proves nothing. A failed write of the mark does not stop the store.
 func (s *Store) saveHighWater(revision uint64) {
 	if s.cfg.HighWaterFile == "" {
 		return
@@ -65,8 +63,7 @@ func (s *Store) writeHighWater(revision uint64) (err error) {
 }
 
 // readHighWater returns the state of the store at its last acked commit, or nil if that is unknown. A mark of a store other
-// than
-// the one named by epoch is ignored; with epoch "" any mark is accepted.
+// than the one named by epoch is ignored; with epoch "" any mark is accepted.
 func (s *Store) readHighWater(epoch string) *highWaterMark {
 	if s.cfg.HighWaterFile == "" {
 		return nil

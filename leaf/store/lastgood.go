@@ -53,8 +53,7 @@ type lastGoodRecord struct {
 }
 
 // SaveLastGood writes all records to Config.LastGoodFile, compressed and synced, unless nothing has changed since this
-// process last
-// did so. A new copy replaces the previous one as a whole. Writers wait for it; readers do not.
+// process last did so. A new copy replaces the previous one as a whole. Writers wait for it; readers do not.
 func (s *Store) SaveLastGood(ctx context.Context) error {
 	if s.cfg.LastGoodFile == "" {
 		return nil
@@ -158,8 +157,7 @@ func syncDir(path string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// removePartialCopies removes temporary files of copies that a kill interrupted: renameio names them ".", the name and a
-// number.
+// removePartialCopies removes temporary files of copies that a kill interrupted: renameio names them ".", the name and a number.
 func (s *Store) removePartialCopies() {
 	if s.cfg.LastGoodFile == "" {
 		return
@@ -200,8 +198,7 @@ func (s *Store) isSoleCopy() bool {
 }
 
 // readLastGood returns the copy's head and its undamaged records; nil without a copy. Without a stream epoch the head's
-// cursor must
-// not be used. The head is Sole only if the copy is whole.
+// cursor must not be used. The head is Sole only if the copy is whole.
 func (s *Store) readLastGood() (lastGoodHead, map[wire.Key]*record) {
 	lines, head, end, err := s.openLastGood()
 	defer end()

@@ -28,8 +28,7 @@ const (
 )
 
 // bucketConfig returns the bucket's configuration: that of the stock KV tools, plus atomic batches and message TTLs. With
-// DiscardNew
-// a full bucket refuses a write; the other policy would drop the oldest object.
+// DiscardNew a full bucket refuses a write; the other policy would drop the oldest object.
 func bucketConfig(maxBytes int64) jetstream.StreamConfig {
 	if maxBytes <= 0 {
 		maxBytes = -1
@@ -164,8 +163,7 @@ func (s *Store) readBucket(ctx context.Context, stream jetstream.Stream, from ui
 }
 
 // errReadStuck reports that the server stops delivering although it counts more messages: a consumer stops at a record
-// whose bytes
-// fail the server's own checksum.
+// whose bytes fail the server's own checksum.
 var errReadStuck = errors.New("reading stopped at a damaged record")
 
 // readEachRecord reads the bucket record by record and skips damaged ones. It is slow and needs only the server's index.

@@ -14,8 +14,7 @@ import (
 )
 
 // carryQuarantine returns the records in quarantine for the bucket that replaces this one, each for the rest of its time.
-// Unreadable
-// records are dropped: they serve only to investigate a fault.
+// Unreadable records are dropped: they serve only to investigate a fault.
 func (s *Store) carryQuarantine(ctx context.Context) []change {
 	list, err := s.listQuarantine(ctx)
 	if err != nil {
@@ -59,8 +58,7 @@ func (s *Store) listQuarantine(ctx context.Context) ([]*jetstream.RawStreamMsg, 
 }
 
 // rewriteQuarantined returns the message that writes a quarantined record again. It is sealed if it dates from before there
-// was a
-// key, and nil after its time.
+// was a key, and nil after its time.
 func (s *Store) rewriteQuarantined(old *jetstream.RawStreamMsg) (*nats.Msg, error) {
 	left := quarantineTTL
 	if ttl, err := time.ParseDuration(old.Header.Get(headerTTL)); err == nil {

@@ -65,13 +65,11 @@ type record struct {
 	state state
 	// desired: the cloud sent this object, so a full snapshot without it deletes it.
 	desired bool
-	// lastRemoteSeq is the sequence of the newest hub message for the key, within the stream epoch. Messages below it are
-	// ignored.
+	// lastRemoteSeq is the sequence of the newest hub message for the key, within the stream epoch. Messages below it are ignored.
 	lastRemoteSeq uint64
 	epoch         string
 	// salt is part of the checksum of a sealed record and is sealed with it. Without it, an attacker who guesses a Secret
-	// could verify
-	// the guess by the checksum. nil for a record that is not sealed.
+	// could verify the guess by the checksum. nil for a record that is not sealed.
 	salt []byte
 	// needsReseal: the record was read as plain text, or sealed with an older key, and must be sealed again.
 	needsReseal bool
@@ -81,13 +79,11 @@ type record struct {
 	nameHash uint64
 }
 
-// isDurable reports whether the record must stay on disk permanently: such records make up the sum that proves that none
-// was lost.
+// isDurable reports whether the record must stay on disk permanently: such records make up the sum that proves that none was lost.
 func (r *record) isDurable() bool { return r != nil && r.state != stateTombstone }
 
 // checksumTerm returns the record's part of the sum over all records. A sum can be updated by one subtraction and one
-// addition
-// and does not depend on order. A lost or changed record leaves it wrong but for a chance of 2^-64.
+// addition and does not depend on order. A lost or changed record leaves it wrong but for a chance of 2^-64.
 func (r *record) checksumTerm() uint64 {
 	if !r.isDurable() {
 		return 0
@@ -96,8 +92,7 @@ func (r *record) checksumTerm() uint64 {
 }
 
 // nameTerm returns the record's part of the sum over all names: that an object with this key and UID, in any version, is
-// stored or
-// was deleted here.
+// stored or was deleted here.
 func (r *record) nameTerm() uint64 {
 	if !r.isDurable() {
 		return 0
@@ -105,8 +100,7 @@ func (r *record) nameTerm() uint64 {
 	return r.nameHash
 }
 
-// computeChecksums computes the checksum over all fields of the record except the revision, which the server assigns, and
-// LastGood.
+// computeChecksums computes the checksum over all fields of the record except the revision, which the server assigns, and LastGood.
 func (r *record) computeChecksums() {
 	name := checksum(r.Key.String(), string(r.state), r.UID)
 	r.nameHash = binary.BigEndian.Uint64(name[:8])

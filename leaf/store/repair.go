@@ -15,8 +15,7 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// repairDamage moves bad records into quarantine. It clears the cursor if an object or the cursor itself was damaged or is
-// missing.
+// repairDamage moves bad records into quarantine. It clears the cursor if an object or the cursor itself was damaged or is missing.
 func (s *Store) repairDamage(ctx context.Context, got scanResult, end uint64) error {
 	cursor := s.Cursor()
 	damage := s.listDamage(got, end, cursor.StoreEpoch, s.recordSum)
@@ -64,18 +63,15 @@ func (s *Store) repairDamage(ctx context.Context, got scanResult, end uint64) er
 }
 
 // replaceBucket rebuilds the bucket because the server cannot read a record. The server then refuses every write to the
-// stream, so
-// a smaller repair is impossible.
+// stream, so a smaller repair is impossible.
 func (s *Store) replaceBucket(ctx context.Context, changes []change, cursor wire.Cursor) error {
 	s.log.Error("bucket holds records that cannot be read, making it anew", zap.Uint64("revision", s.Revision()))
 	s.metrics.rebuilt.Inc()
 	return s.rebuildBucket(ctx, changes, cursor)
 }
 
-// rebuildBucket creates the bucket anew from memory, with the quarantined records. A crash during the rebuild leaves an
-// empty or
-// partial store. The next Open treats it as new or damaged, and the next attach fills it. Revisions continue from their
-// last value.
+// rebuildBucket creates the bucket anew from memory, with the quarantined records. A crash during the rebuild leaves an empty or partial
+// store. The next Open treats it as new or damaged, and the next attach fills it. Revisions continue from their last value.
 func (s *Store) rebuildBucket(ctx context.Context, changes []change, cursor wire.Cursor) error {
 	changes = append(changes, s.carryQuarantine(ctx)...)
 	if err := s.js.DeleteStream(ctx, streamName); err != nil {
@@ -83,8 +79,7 @@ func (s *Store) rebuildBucket(ctx context.Context, changes []change, cursor wire
 	}
 	stream, err := s.js.CreateStream(ctx, bucketConfig(s.cfg.MaxBytes))
 	if err != nil {
-		// The server removes the folder of an account's last stream after a delay and may remove the new stream's folder
-		// with it.
+		// The server removes the folder of an account's last stream after a delay and may remove the new stream's folder with it.
 		stream, err = s.js.CreateStream(ctx, bucketConfig(s.cfg.MaxBytes))
 	}
 	if err != nil {
@@ -99,9 +94,8 @@ func (s *Store) rebuildBucket(ctx context.Context, changes []change, cursor wire
 	return nil
 }
 
-// appendRemembered appends the records in memory of all other objects to changes: a change may not be in memory yet.
-// Tombstones come
-// first: a commit that ends in a tombstone carries a cursor, and a partial bucket must hold no cursor that fits.
+// appendRemembered appends the records in memory of all other objects to changes: a change may not be in memory yet. Tombstones
+// come first: a commit that ends in a tombstone carries a cursor, and a partial bucket must hold no cursor that fits.
 func (s *Store) appendRemembered(changes []change) []change {
 	changed := map[wire.Key]bool{}
 	for _, c := range changes {
@@ -135,8 +129,7 @@ func (s *Store) commitAll(ctx context.Context, changes []change) error {
 }
 
 // listDamage lists the evidence that records were lost or changed; it is empty for a new or whole store. epoch and total
-// are those
-// of the records found.
+// are those of the records found.
 func (s *Store) listDamage(got scanResult, end uint64, epoch string, total uint64) []string {
 	var list []string
 	for _, b := range got.bad {
@@ -184,8 +177,7 @@ func voidMessage(b badRecord) *nats.Msg {
 }
 
 // catchUp updates memory from the bucket after a commit of unknown outcome or a foreign write. Foreign writes and deletions
-// are
-// undone: memory holds the acked state. The caller holds writer.
+// are undone: memory holds the acked state. The caller holds writer.
 func (s *Store) catchUp(ctx context.Context) error {
 	stream, err := s.js.Stream(ctx, streamName)
 	if err != nil {

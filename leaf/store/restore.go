@@ -11,8 +11,7 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// maxRestoreChoices limits how many records may differ between the store and its copy for every subset to be tried: 65,536
-// sums.
+// maxRestoreChoices limits how many records may differ between the store and its copy for every subset to be tried: 65,536 sums.
 const maxRestoreChoices = 16
 
 // lastCommit is the state of the store at its last commit.
@@ -23,8 +22,7 @@ type lastCommit struct {
 }
 
 // findLastCommit finds the state at the last commit. Its source is the high-water mark or an undamaged last message; either
-// must be
-// of the newest commit.
+// must be of the newest commit.
 func (s *Store) findLastCommit(got scanResult, end uint64) (lastCommit, bool) {
 	epoch := s.Cursor().StoreEpoch
 	m := s.readHighWater(epoch)
@@ -84,8 +82,7 @@ func (s *Store) restoreRecords(got scanResult, end uint64, unsure wire.Cursor, d
 }
 
 // recordDiff is a record of the copy that the store lacks or holds in another state. It holds the change that the record
-// would make
-// to the sums over all records and over all names.
+// would make to the sums over all records and over all names.
 type recordDiff struct {
 	record, old              *record // old is the store's record, nil for none
 	checksumDelta, nameDelta uint64
@@ -118,9 +115,8 @@ func onlyAbsent(all []recordDiff) []recordDiff {
 }
 
 // listOutdated lists the records that the store holds in an older state than the copy, which is of a revision. A lost
-// record that
-// replaced an older one leaves no trace: the older one reappears, and the copy's cursor does not cover it. The result is
-// not sure if the older record is another object than the copy's, or the copy has none.
+// record that replaced an older one leaves no trace: the older one reappears, and the copy's cursor does not cover it. The
+// result is not sure if the older record is another object than the copy's, or the copy has none.
 func (s *Store) listOutdated(all []recordDiff, copied map[wire.Key]*record, revision uint64) (list []recordDiff, sure bool) {
 	for _, d := range all {
 		switch {
@@ -142,8 +138,7 @@ func (s *Store) listOutdated(all []recordDiff, copied map[wire.Key]*record, revi
 }
 
 // isOutdated reports whether the store's record is, or may be, older than the copy's. The hub's sequence decides. Of two
-// states that
-// the node itself wrote, the copy's was the newest at its revision.
+// states that the node itself wrote, the copy's was the newest at its revision.
 func (d recordDiff) isOutdated(revision uint64) bool {
 	if d.old.epoch != d.record.epoch {
 		return true
@@ -188,8 +183,7 @@ func chooseSubset(list []recordDiff, missing uint64, part func(recordDiff) uint6
 	return nil, false
 }
 
-// restoreChanges returns the changes that restore records; since is the copy's time for those that may be older than they
-// were.
+// restoreChanges returns the changes that restore records; since is the copy's time for those that may be older than they were.
 func (s *Store) restoreChanges(list []recordDiff, since time.Time, damage []string) []change {
 	version, names := "newest", make([]string, 0, len(list))
 	if !since.IsZero() {

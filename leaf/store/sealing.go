@@ -19,8 +19,7 @@ import (
 
 // Sealer encrypts objects that must not be on disk as plain text. It may be called concurrently and keeps no argument.
 type Sealer interface {
-	// Seal returns a JSON object that hides plain and opens only with the same name, so that two sealed objects cannot be
-	// swapped.
+	// Seal returns a JSON object that hides plain and opens only with the same name, so that two sealed objects cannot be swapped.
 	Seal(name string, plain []byte) ([]byte, error)
 	// Open reverses Seal. current is false if Seal would now use another key.
 	Open(name string, sealed []byte) (plain []byte, current bool, err error)
@@ -88,8 +87,7 @@ func (s *Store) unsealRecord(r *record, sealed bool, data []byte) error {
 	return nil
 }
 
-// quarantineRecord returns the message that moves a record into quarantine. The bytes of a secret that came as plain text
-// are sealed.
+// quarantineRecord returns the message that moves a record into quarantine. The bytes of a secret that came as plain text are sealed.
 func (s *Store) quarantineRecord(b badRecord) (*nats.Msg, error) {
 	m := quarantineMessage(b)
 	key, err := wire.ParseKey(strings.TrimPrefix(b.subject, objectPrefix))
@@ -106,10 +104,8 @@ func (s *Store) quarantineRecord(b badRecord) (*nats.Msg, error) {
 }
 
 // resealBucket rebuilds the bucket if it holds secrets as plain text, or sealed with an older key: overwriting them would
-// leave the
-// old bytes in the files. Until the new bucket is whole the copy is the store, so that a crash in between loses nothing. If
-// the disk
-// is full or almost full, or damage is not repaired yet, the rebuild is left to the next Open.
+// leave the old bytes in the files. Until the new bucket is whole the copy is the store, so that a crash in between loses
+// nothing. If the disk is full or almost full, or damage is not repaired yet, the rebuild is left to the next Open.
 func (s *Store) resealBucket(ctx context.Context) error {
 	cursor := s.Cursor()
 	if s.cfg.Sealer == nil || s.cfg.LastGoodFile == "" || s.neverPlain && s.countNeedsReseal() == 0 || cursor.StreamEpoch == "" {
@@ -183,10 +179,8 @@ func (s *Store) rebuildSealed(ctx context.Context) error {
 }
 
 // resumeRebuild continues a rebuild that resealBucket has begun, and reports whether there was one. The records found in
-// the bucket
-// are then incomplete, unless the bucket is whole: resealBucket then finished, or has not removed the bucket yet, and a
-// power cut
-// brought back the copy.
+// the bucket are then incomplete, unless the bucket is whole: resealBucket then finished, or has not removed the bucket
+// yet, and a power cut brought back the copy.
 func (s *Store) resumeRebuild(ctx context.Context, stream jetstream.Stream, got scanResult, end uint64) (bool, error) {
 	if !s.isSoleCopy() {
 		return false, nil
@@ -221,8 +215,7 @@ func (s *Store) resumeRebuild(ctx context.Context, stream jetstream.Stream, got 
 	return true, s.rebuildSealed(ctx)
 }
 
-// salvageBucket adds the readable records of a damaged copy to those that the bucket already holds, and requests a full
-// attach.
+// salvageBucket adds the readable records of a damaged copy to those that the bucket already holds, and requests a full attach.
 // Objects of the cloud are sent again; objects of the node are kept as far as they could be read. The caller holds mu.
 func (s *Store) salvageBucket(head lastGoodHead, got scanResult, end uint64) {
 	for _, c := range got.changes {
@@ -236,8 +229,7 @@ func (s *Store) salvageBucket(head lastGoodHead, got scanResult, end uint64) {
 }
 
 // isWhole reports whether every record of a bucket of this epoch was found, with its secrets sealed. A bucket that is being
-// rebuilt
-// is not whole: its cursor comes last.
+// rebuilt is not whole: its cursor comes last.
 func (s *Store) isWhole(got scanResult, end uint64, epoch string) bool {
 	var sum uint64
 	for _, c := range got.changes {

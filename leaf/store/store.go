@@ -19,8 +19,7 @@ import (
 var (
 	// ErrNotFound reports that the store does not hold the object. Until the first attach that is no proof of absence.
 	ErrNotFound = errors.New("object not found")
-	// ErrConflict reports that the object is not in the state the writer assumed: another revision, another UID, or deleted
-	// here.
+	// ErrConflict reports that the object is not in the state the writer assumed: another revision, another UID, or deleted here.
 	ErrConflict = errors.New("object changed")
 	// ErrGone reports that the requested events are no longer kept; list again and watch from there.
 	ErrGone = errors.New("events too old")
@@ -58,27 +57,21 @@ type Config struct {
 	// SyncTimeout is how long one commit may take before its outcome counts as unknown; 0 is 20 s.
 	SyncTimeout time.Duration
 	// HighWaterFile is a file outside JetStream's folder that records the newest revision. With it, a bucket that lost its
-	// newest
-	// records to a bad disk is not taken for whole. "" for none. The folder must exist.
+	// newest records to a bad disk is not taken for whole. "" for none. The folder must exist.
 	HighWaterFile string
 	// LastGoodFile is a file outside JetStream's folder for the last-good copy. SaveLastGood writes it, and damaged records
-	// are restored
-	// from it. "" for none. The folder must exist. Replace removes the file.
+	// are restored from it. "" for none. The folder must exist. Replace removes the file.
 	LastGoodFile string
 	// Sealer encrypts the objects that IsSecret selects before they are written, to the bucket and to the copy; nil writes
-	// all as plain
-	// text. Records that an earlier store wrote as plain text, or sealed with another key, are sealed by Open, given a
-	// LastGoodFile. A
-	// record that cannot be opened counts as damaged.
+	// all as plain text. Records that an earlier store wrote as plain text, or sealed with another key, are sealed by Open,
+	// given a LastGoodFile. A record that cannot be opened counts as damaged.
 	Sealer Sealer
 	// IsSecret selects the objects that are sealed; nil selects all.
 	IsSecret func(wire.Key) bool
 	// CheckWritable returns the reason why writes are impossible now, such as a full disk. It must not block. A write then
-	// gets ErrFull
-	// at once instead of after SyncTimeout. nil never refuses.
+	// gets ErrFull at once instead of after SyncTimeout. nil never refuses.
 	CheckWritable func() error
-	// LowSpace reports that little disk space is left. It must not block. An older store is then sealed by a later Open.
-	// nil means never.
+	// LowSpace reports that little disk space is left. It must not block. An older store is then sealed by a later Open. nil means never.
 	LowSpace func() bool
 	// Metrics registers the store's metrics; nil drops them. A node that shares a registry wraps it with its own labels.
 	Metrics prometheus.Registerer
@@ -113,8 +106,7 @@ type Entry struct {
 	Sequence uint64
 	// Revision is the bucket's sequence of this state: the local resourceVersion.
 	Revision uint64
-	// LastGood is not zero for an object whose newest state was damaged: this entry is an older state, from a copy of that
-	// time.
+	// LastGood is not zero for an object whose newest state was damaged: this entry is an older state, from a copy of that time.
 	LastGood time.Time
 	// Object is the object's JSON as it was written, including metadata.resourceVersion. Read only.
 	Object []byte
@@ -164,8 +156,8 @@ type resourceKind struct{ group, resource string }
 
 func kindOf(k wire.Key) resourceKind { return resourceKind{k.Group, k.Resource} }
 
-// Open ensures the bucket on js, reads and checks all of it, and returns a store that can serve at once.
-// Damage does not make Open fail; see the package comment.
+// Open ensures the bucket on js, reads and checks all of it, and returns a store that can serve at once. Damage does not
+// make Open fail; see the package comment.
 func Open(ctx context.Context, js jetstream.JetStream, cfg Config, log *zap.Logger) (*Store, error) {
 	s := &Store{
 		cfg:          cfg.withDefaults(),
@@ -200,8 +192,7 @@ func (s *Store) Get(key wire.Key) (Entry, error) {
 }
 
 // List returns the objects of a resource in a namespace (all for ""), sorted by namespace and name. It also returns the
-// revision
-// at which exactly these existed: a Watch from it misses no event.
+// revision at which exactly these existed: a Watch from it misses no event.
 func (s *Store) List(group, resource, namespace string) ([]Entry, uint64) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -230,8 +221,7 @@ func (s *Store) All() ([]Entry, uint64) {
 }
 
 // DeletedHere returns the objects deleted at the node whose deletion the cloud has not confirmed, without Objects.
-// Reporting
-// these again at an attach repairs a delete report that was lost or refused.
+// Reporting these again at an attach repairs a delete report that was lost or refused.
 func (s *Store) DeletedHere() []Entry {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -252,8 +242,8 @@ func (s *Store) Revision() uint64 {
 	return s.revision
 }
 
-// Cursor returns the store's position in the hub's stream. StreamEpoch "" means that the store has not attached yet,
-// or found damage and needs a full attach.
+// Cursor returns the store's position in the hub's stream. StreamEpoch "" means that the store has not attached yet, or
+// found damage and needs a full attach.
 func (s *Store) Cursor() wire.Cursor {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

@@ -50,8 +50,8 @@ func (w *eventWindow) add(e *Event, most, mostBytes int) {
 	}
 }
 
-// Watcher delivers the events of one Watch, in order and without gaps. Use either Next or Events, not both.
-// A watcher that is not read uses no memory of its own. When the window has moved past its position, it ends with ErrGone.
+// Watcher delivers the events of one Watch, in order and without gaps. Use either Next or Events, not both. A watcher that
+// is not read uses no memory of its own. When the window has moved past its position, it ends with ErrGone.
 type Watcher struct {
 	store     *Store
 	kind      resourceKind
@@ -70,8 +70,8 @@ type Watcher struct {
 }
 
 // Watch returns the events of a resource in a namespace (all for "") whose revision is above after: exactly those that
-// follow a List with that revision. It returns ErrGone if the store does not keep events that far back, or never
-// reached that revision. The caller must Stop the watcher.
+// follow a List with that revision. It returns ErrGone if the store does not keep events that far back, or never reached
+// that revision. The caller must Stop the watcher.
 func (s *Store) Watch(group, resource, namespace string, after uint64) (*Watcher, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -12,15 +12,15 @@ import (
 )
 
 const (
-	// chunkMessages and chunkBytes limit one commit, so that a local write waits for one commit at most, not for a
-	// whole snapshot. The server's limit of an atomic batch is 1,000 messages; an object has up to 1.5 MiB (etcd).
+	// chunkMessages and chunkBytes limit one commit, so that a local write waits for one commit at most, not for a whole
+	// snapshot. The server's limit of an atomic batch is 1,000 messages; an object has up to 1.5 MiB (etcd).
 	chunkMessages = 256
 	chunkBytes    = 2 << 20
 )
 
-// Put stores an object as the node's own write and returns its entry, synced to disk. With ifRevision it replaces only
-// that revision (0: only if there is none); else it returns ErrConflict, or ErrNotFound for a missing object.
-// An object deleted here cannot be put again with the same UID: ErrConflict. Bytes that are not an object get ErrInvalid.
+// Put stores an object as the node's own write and returns its entry, synced to disk. With ifRevision it replaces only that
+// revision (0: only if there is none); else it returns ErrConflict, or ErrNotFound for a missing object. An object deleted
+// here cannot be put again with the same UID: ErrConflict. Bytes that are not an object get ErrInvalid.
 func (s *Store) Put(ctx context.Context, key wire.Key, object []byte, ifRevision *uint64) (Entry, error) {
 	uid, err := parseUID(object)
 	if err != nil {
@@ -87,9 +87,9 @@ func (s *Store) replaceChanges(old, r *record) []change {
 	return []change{{record: t}, {record: r}}
 }
 
-// Delete removes an object for the node itself, synced to disk, and returns its last state with the deletion's
-// revision. Its UID is remembered, so that a late message does not restore it; see DeletedHere.
-// uid and ifRevision are preconditions ("" and nil for none) and give ErrConflict; a missing object gives ErrNotFound.
+// Delete removes an object for the node itself, synced to disk, and returns its last state with the deletion's revision.
+// Its UID is remembered, so that a late message does not restore it; see DeletedHere. uid and ifRevision are preconditions
+// ("" and nil for none) and give ErrConflict; a missing object gives ErrNotFound.
 func (s *Store) Delete(ctx context.Context, key wire.Key, uid string, ifRevision *uint64) (Entry, error) {
 	var last Entry
 	var r *record
@@ -122,8 +122,8 @@ func (s *Store) Delete(ctx context.Context, key wire.Key, uid string, ifRevision
 	return last, nil
 }
 
-// ForgetDeletion forgets that an object was deleted here, so that the next message with its UID restores it.
-// It repairs a deletion that the cloud refused. Without a remembered deletion it does nothing.
+// ForgetDeletion forgets that an object was deleted here, so that the next message with its UID restores it. It repairs a
+// deletion that the cloud refused. Without a remembered deletion it does nothing.
 func (s *Store) ForgetDeletion(ctx context.Context, key wire.Key) error {
 	err := s.planAndCommit(ctx, func() ([]change, error) {
 		old := s.lookupRecord(key)
@@ -146,10 +146,9 @@ func newForgottenRecord(old *record) *record {
 }
 
 // Apply stores messages of the hub in the order of their sequences and then moves the cursor to sequence, all synced to
-// disk.
-// The caller has passed every message for this node up to sequence; messages beyond it may be included.
-// A message that is not newer than the store, by the cursor or by the object's own sequence, is ignored.
-// A message that is not an object is counted and ignored: the caller should have refused it.
+// disk. The caller has passed every message for this node up to sequence; messages beyond it may be included. A message
+// that is not newer than the store, by the cursor or by the object's own sequence, is ignored. A message that is not an
+// object is counted and ignored: the caller should have refused it.
 func (s *Store) Apply(ctx context.Context, messages []wire.Message, sequence uint64) error {
 	if err := acquireToken(ctx, s.remoteWriter); err != nil {
 		return fmt.Errorf("apply: %w", err)
@@ -168,10 +167,9 @@ func (s *Store) Apply(ctx context.Context, messages []wire.Message, sequence uin
 }
 
 // Replace makes the store equal to a full snapshot of the hub's stream. It stores every message, deletes every object of
-// the hub
-// that is not among them, and then sets the cursor. Objects that only this node knows stay. Remembered deletions stay for
-// the objects that the snapshot still holds. A crash before the end leaves the old cursor. The last-good copy is removed:
-// it may hold the states that the snapshot has just corrected.
+// the hub that is not among them, and then sets the cursor. Objects that only this node knows stay. Remembered deletions
+// stay for the objects that the snapshot still holds. A crash before the end leaves the old cursor. The last-good copy is
+// removed: it may hold the states that the snapshot has just corrected.
 func (s *Store) Replace(ctx context.Context, messages []wire.Message, streamEpoch string, sequence uint64) error {
 	if err := acquireToken(ctx, s.remoteWriter); err != nil {
 		return fmt.Errorf("replace: %w", err)
@@ -200,8 +198,7 @@ func sortBySequence(messages []wire.Message) []wire.Message {
 }
 
 // writeMessages plans and commits messages in chunks. After the last chunk it commits, with held, the deletions of objects
-// that are
-// not held, and then the cursor.
+// that are not held, and then the cursor.
 func (s *Store) writeMessages(ctx context.Context, messages []wire.Message, p applyPlan, held map[wire.Key]struct{}, final wire.Cursor) error {
 	messages = sortBySequence(messages)
 	for {

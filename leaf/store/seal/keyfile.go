@@ -28,16 +28,12 @@ const (
 // errDamaged reports that a file is not as Create or an operator has written it.
 var errDamaged = errors.New("not a file of keys")
 
-// Load reads the key ring in a file. Each line is a key, the newest first. A key's id, which proves that the line is whole,
-// may be
+// Load reads the key ring in a file. Each line is a key, the newest first. A key's id, which proves that the line is whole, may be
 // missing. Blank lines are ignored; damaged ones are logged, and the others used.
 //
-// A missing file is created with a new key; it is on disk, with its name, when Load returns. A file without a whole line is
-// renamed
-// to its name and ".damaged", with a number if that exists already, and created anew: the data it has sealed is lost then,
-// but an
-// agent that does not start would lose more. Load removes the permissions of other users from the file. The folder must
-// exist.
+// A missing file is created with a new key; it is on disk, with its name, when Load returns. A file without a whole line is renamed to
+// its name and ".damaged", with a number if that exists already, and created anew: the data it has sealed is lost then, but an agent that
+// does not start would lose more. Load removes the permissions of other users from the file. The folder must exist.
 func Load(path string, log *zap.Logger) (*Ring, error) {
 	secrets, err := readKeys(path, log)
 	switch {

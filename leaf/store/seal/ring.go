@@ -1,10 +1,8 @@
 // Package seal encrypts secrets on a gateway's disk: XChaCha20-Poly1305 with a key of the gateway.
 //
 // By default the key is in a file on the same disk. That protects data that leaves the disk without the key (a backup, a
-// bug report, a
-// `nats` listing, blocks of files that were deleted), not a disk that is stolen as a whole. A caller with a TPM keeps the
-// key there
-// and passes it to New.
+// bug report, a `nats` listing, blocks of files that were deleted), not a disk that is stolen as a whole. A caller with a
+// TPM keeps the key there and passes it to New.
 package seal
 
 import (
@@ -35,8 +33,7 @@ type ringKey struct {
 	aead cipher.AEAD
 }
 
-// Ring holds the gateway's keys. The first key seals; each key opens the data that it has sealed. It may be used
-// concurrently.
+// Ring holds the gateway's keys. The first key seals; each key opens the data that it has sealed. It may be used concurrently.
 type Ring struct{ keys []ringKey }
 
 // New returns a ring of secrets, the newest first. It keeps none of the slices.
@@ -83,8 +80,7 @@ func (r *Ring) Seal(name string, plain []byte) ([]byte, error) {
 	return json.Marshal(envelope{algorithm, k.id, k.aead.Seal(data, data, plain, []byte(name))})
 }
 
-// Open reverses Seal; current reports whether the first key sealed the data. It returns ErrKey for a key that is not in the
-// ring.
+// Open reverses Seal; current reports whether the first key sealed the data. It returns ErrKey for a key that is not in the ring.
 func (r *Ring) Open(name string, sealed []byte) (plain []byte, current bool, err error) {
 	var e envelope
 	if err := json.Unmarshal(sealed, &e); err != nil {
