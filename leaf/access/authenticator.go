@@ -52,8 +52,7 @@ type Objects interface {
 type Config struct {
 	// Node is the gateway's own name.
 	Node string
-	// ExpiryGrace is how long after its expiry a token that could not be renewed is accepted; 0 is DefaultExpiryGrace,
-	// below 0 never.
+	// ExpiryGrace is how long after its expiry a token that could not be renewed is accepted; 0 is DefaultExpiryGrace, below 0 never.
 	ExpiryGrace time.Duration
 	// IsNewest reports whether a token is the newest that this gateway got for a pod; nil: no token is.
 	IsNewest func(pod wire.Key, uid, token string) bool
@@ -106,16 +105,14 @@ type privateClaims struct {
 }
 
 // Authenticate returns the user of a token. Its error is ErrNotAuthenticated, ErrUnknown if the keys were never delivered,
-// or an
-// *ExpiredError.
+// or an *ExpiredError.
 func (t *TokenAuthenticator) Authenticate(ctx context.Context, token string) (user.Info, error) {
 	u, _, err := t.AuthenticateFor(ctx, token, nil)
 	return u, err
 }
 
 // AuthenticateFor is Authenticate for other audiences than the apiserver's; an empty list means the apiserver's own. It
-// returns
-// those that the token is meant for.
+// returns those that the token is meant for.
 func (t *TokenAuthenticator) AuthenticateFor(_ context.Context, token string, audiences []string) (u user.Info, meant []string, err error) {
 	keys, err := t.currentKeys()
 	if err != nil {
@@ -178,8 +175,7 @@ func notAuthenticated(format string, args ...any) error {
 }
 
 // trustedNow returns the gateway's clock, but not before any time at which the cluster has signed a token: a gateway
-// without a
-// battery boots in 1970. So "not valid yet" is never the token's fault, and is not checked.
+// without a battery boots in 1970. So "not valid yet" is never the token's fault, and is not checked.
 func (t *TokenAuthenticator) trustedNow(public *jwt.Claims) time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -26,8 +26,7 @@ type Authorizer struct {
 }
 
 // NewAuthorizer returns an authorizer. known reports whether all of the cluster's roles and bindings that concern this
-// gateway have
-// been delivered: before that no request is refused definitely.
+// gateway have been delivered: before that no request is refused definitely.
 func NewAuthorizer(node string, objects Objects, known func() bool) *Authorizer {
 	r := &Authorizer{node: node, rolesDelivered: known}
 	r.rbac = rbac.New(
@@ -47,8 +46,7 @@ func (r *Authorizer) IsNode(u user.Info) bool {
 // IsMaster reports whether a user may do everything in every cluster.
 func IsMaster(u user.Info) bool { return slices.Contains(u.GetGroups(), user.SystemPrivilegedGroup) }
 
-// Authorize reports whether a user may perform a request, and if not, why. The error is ErrUnknown if that is not known
-// yet.
+// Authorize reports whether a user may perform a request, and if not, why. The error is ErrUnknown if that is not known yet.
 func (r *Authorizer) Authorize(ctx context.Context, a authorizer.Attributes) (allowed bool, reason string, err error) {
 	if IsMaster(a.GetUser()) || r.IsNode(a.GetUser()) {
 		return true, "", nil
@@ -70,8 +68,7 @@ func (r *Authorizer) RulesFor(ctx context.Context, u user.Info, namespace string
 	return r.rbac.RulesFor(ctx, u, namespace)
 }
 
-// rbacCache is a cache of one kind of the group rbac.authorization.k8s.io. Each object is decoded once for each of its
-// revisions.
+// rbacCache is a cache of one kind of the group rbac.authorization.k8s.io. Each object is decoded once for each of its revisions.
 type rbacCache[T any] struct {
 	objects  Objects
 	resource string

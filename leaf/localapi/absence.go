@@ -19,19 +19,16 @@ import (
 
 const (
 	// cloudAskDelay is how long a list by name waits for a delivery before it asks the cloud. The object is most likely on
-	// its way:
-	// a pod and the objects that it mounts are published together.
+	// its way: a pod and the objects that it mounts are published together.
 	cloudAskDelay = 250 * time.Millisecond
 	// deliveryTimeout ends the wait of a list if the object can be neither found nor proved absent. The client lists again;
-	// a kubelet
-	// does so with backoff, so a longer wait here starts the pod sooner after the delivery.
+	// a kubelet does so with backoff, so a longer wait here starts the pod sooner after the delivery.
 	deliveryTimeout = 15 * time.Second
 	// maxAbsences limits the number of remembered absences: optional references of pods, a handful on a real node.
 	maxAbsences = 1024
 )
 
-// waitForObject returns when an object is in the store, is known to be absent, or was returned by the cloud, which it then
-// returns.
+// waitForObject returns when an object is in the store, is known to be absent, or was returned by the cloud, which it then returns.
 func (e *endpoint) waitForObject(ctx context.Context, key wire.Key) (runtime.Object, error) {
 	in, err := e.objects.Watch(key.Group, key.Resource, key.Namespace, e.objects.Revision())
 	if err != nil {

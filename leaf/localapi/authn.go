@@ -39,8 +39,7 @@ type caller struct {
 	// token authenticates the caller to Kubernetes; "" for callers without a token.
 	token string
 	// trusted callers are the node itself, or have more rights than it: they see the whole API as the kubelet does, and
-	// their
-	// writes are made as the node.
+	// their writes are made as the node.
 	trusted bool
 }
 
@@ -100,8 +99,7 @@ func bearerToken(req *http.Request) (string, bool) {
 }
 
 // authenticationError refuses as kube-apiserver does, without reasons, except for a token that has expired: its bearer
-// cannot
-// know the rules of a gateway without a link.
+// cannot know the rules of a gateway without a link.
 func (s *Server) authenticationError(err error) error {
 	s.log.Debug("request without identity", zap.Error(err))
 	if expired, ok := errors.AsType[*access.ExpiredError](err); ok {
@@ -113,8 +111,7 @@ func (s *Server) authenticationError(err error) error {
 	return apierrors.NewUnauthorized("Unauthorized")
 }
 
-// retryAfterSeconds is the Retry-After sent to clients; client-go tries ten times before it returns the error to its
-// caller.
+// retryAfterSeconds is the Retry-After sent to clients; client-go tries ten times before it returns the error to its caller.
 const retryAfterSeconds = 1
 
 // newRetryLater returns a 503 that clients retry.

@@ -19,8 +19,7 @@ import (
 const noneCell = "<none>"
 
 // columnDefinitions returns column definitions of type string. Those after "|" are printed only by `-o wide`, up to another
-// "|".
-// The first column that is called Name gets the format by which kubectl prefixes the kind.
+// "|". The first column that is called Name gets the format by which kubectl prefixes the kind.
 func columnDefinitions(names ...string) []metav1.TableColumnDefinition {
 	var out []metav1.TableColumnDefinition
 	var priority int32

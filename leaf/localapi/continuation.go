@@ -16,20 +16,17 @@ import (
 
 const (
 	// maxContinuations limits the lists of programs other than the node that are partly read at a time; the node itself has
-	// the same
-	// limit. A list beyond the limit is answered whole.
+	// the same limit. A list beyond the limit is answered whole.
 	maxContinuations = 16
 	// maxCallerContinuations limits the partly read lists of one program: its present list, and a repetition or another
-	// one. The
-	// program's oldest list is dropped, and is listed again. A program never ends another program's list.
+	// one. The program's oldest list is dropped, and is listed again. A program never ends another program's list.
 	maxCallerContinuations = 2
 	// continuationTTL is how long the next page is kept after the previous one was read.
 	continuationTTL = time.Minute
 )
 
 // continuations holds the unread rest of lists that are read in pages, so that all pages of a list are of one moment: the
-// store
-// keeps no old versions. Expired entries are dropped when any list is read in pages.
+// store keeps no old versions. Expired entries are dropped when any list is read in pages.
 type continuations struct {
 	mu      sync.Mutex
 	pending []continuation // guarded by mu; the oldest first
@@ -92,8 +89,7 @@ func (p *continuations) save(r continuation) string {
 }
 
 // load returns the continuation of a token, to its owner only. The token stays valid for a while: a client whose answer was
-// lost
-// asks again.
+// lost asks again.
 func (p *continuations) load(token string, by listOwner, e *endpoint, namespace string) (continuation, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -20,8 +20,7 @@ import (
 )
 
 const (
-	// The cloud is polled for a watched request soon, as a healthy signer signs within a second, and then less and less
-	// often.
+	// The cloud is polled for a watched request soon, as a healthy signer signs within a second, and then less and less often.
 	csrPollFirst, csrPollMax = 250 * time.Millisecond, 20 * time.Second
 	csrPollFactor            = 1.5
 )
@@ -31,8 +30,7 @@ func csrResource() schema.GroupVersionResource {
 }
 
 // certificates lets a kubelet wait for its certificate: a watch of one CertificateSigningRequest, by name. The gateway
-// stores none,
-// and a call carries no watch, so the cloud is polled for it while the link is up.
+// stores none, and a call carries no watch, so the cloud is polled for it while the link is up.
 type certificates struct {
 	*endpoint
 	firstPoll time.Duration // before the second poll

@@ -12,10 +12,8 @@ import (
 )
 
 // decodeCache is a weak cache of a resource's decoded objects. The store holds JSON, and decoding is nearly all of the work
-// of a
-// list. The cache holds weak references, so it costs a gateway no memory: the next garbage collection frees every object
-// that no
-// answer needs, and until then successive lists decode nothing.
+// of a list. The cache holds weak references, so it costs a gateway no memory: the next garbage collection frees every
+// object that no answer needs, and until then successive lists decode nothing.
 type decodeCache struct {
 	mu sync.Mutex
 	// objects holds the cached references and their revisions, by key; an object may have been collected. Guarded by mu.
@@ -64,10 +62,8 @@ func (s *decodeCache) add(e store.Entry, obj runtime.Object) {
 	s.objects[e.Key] = cachedObject{e.Revision, weak.Make(&decodedObject{obj})}
 }
 
-// decodeShared returns an object as decode does, and possibly the same one as another request: no caller may change it or
-// anything
-// in it. A caller that encodes it makes a copy first (shallowCopy, or that of a list), as an encoder writes the kind into
-// the object.
+// decodeShared returns an object as decode does, and possibly the same one as another request: no caller may change it or anything in it.
+// A caller that encodes it makes a copy first (shallowCopy, or that of a list), as an encoder writes the kind into the object.
 func (r *resource) decodeShared(e store.Entry) (runtime.Object, error) {
 	if r.decodeCache == nil { // nor objects that are maps throughout: a copy of the top level shares the map
 		obj, _, err := r.decode(e)

@@ -52,8 +52,7 @@ func (s *Server) addLocalCA(obj runtime.Object) {
 }
 
 // replaceAPIEndpoint makes the local API the one endpoint of the Service default/kubernetes, for proxies of Services: the
-// addresses
-// of the apiservers belong to the cloud's network.
+// addresses of the apiservers belong to the cloud's network.
 func (s *Server) replaceAPIEndpoint(obj runtime.Object) {
 	slice := obj.(*discoveryv1.EndpointSlice)
 	address := s.cfg.Pods.Address
@@ -76,9 +75,8 @@ func (s *Server) replaceAPIEndpoint(obj runtime.Object) {
 	}
 }
 
-// setCSINodeOwner makes the node's own Node the owner of its CSINode, by the UID that is served for it. A kubelet that
-// finds another
-// owner, or none, removes the CSINode and is not ready meanwhile. A Node created without a link gets another UID later.
+// setCSINodeOwner makes the node's own Node the owner of its CSINode, by the UID that is served for it. A kubelet that finds
+// another owner, or none, removes the CSINode and is not ready meanwhile. A Node created without a link gets another UID later.
 func (s *Server) setCSINodeOwner(obj runtime.Object) {
 	csi := obj.(*storagev1.CSINode)
 	if csi.Name != s.cfg.Node {

@@ -18,8 +18,7 @@ import (
 // kubeVersion is the Kubernetes version of this API; it must be the version of the k8s.io modules in go.mod.
 const kubeVersion = "v1.37.1"
 
-// discovery holds the discovery documents. Until the cloud has sent its kinds (see kindCatalog), they describe the table of
-// resources.
+// discovery holds the discovery documents. Until the cloud has sent its kinds (see kindCatalog), they describe the table of resources.
 type discovery struct {
 	documents map[string]runtime.Object // by path
 }

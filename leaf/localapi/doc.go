@@ -1,9 +1,9 @@
 // Package localapi serves the Kubernetes API on a gateway, from the node's store.
 //
-// It supports an unmodified kubelet, kubectl and client-go's informers: discovery, get, list and watch
-// with resource versions, bookmarks and initial events, field and label selectors, JSON and protobuf, strategic, merge
-// and JSON patches, tables, and an apiserver's error messages. k8s.io/apiserver's endpoint handlers do the HTTP side;
-// this package supplies one REST storage for all resources in the table of resources.go.
+// It supports an unmodified kubelet, kubectl and client-go's informers: discovery, get, list and watch with resource
+// versions, bookmarks and initial events, field and label selectors, JSON and protobuf, strategic, merge and JSON patches,
+// tables, and an apiserver's error messages. k8s.io/apiserver's endpoint handlers do the HTTP side; this package supplies
+// one REST storage for all resources in the table of resources.go.
 //
 // Guarantees:
 //   - A resourceVersion is the store's revision plus 10^18, so it never equals a version of the cloud. It grows with each
@@ -16,9 +16,8 @@
 //     as a call, byte for byte, and the answer is returned unchanged.
 //
 // The package exceeds the size limit of the style guide because it replaces an apiserver. A quarter of it is the output of
-// kubectl,
-// which becomes a package of its own when it has a second user.
+// kubectl, which becomes a package of its own when it has a second user.
 //
-// It owns only its listeners and watches: the store, the link and the outbox have other owners. Start blocks
-// until every request has ended.
+// It owns only its listeners and watches: the store, the link and the outbox have other owners. Start blocks until every
+// request has ended.
 package localapi

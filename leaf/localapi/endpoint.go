@@ -22,8 +22,7 @@ type endpoint struct {
 	resource    *resource
 	objects     objectStore
 	subresource string
-	// untrusted: the endpoint serves programs other than the node, and returns of a kind only what the cloud keeps complete
-	// here.
+	// untrusted: the endpoint serves programs other than the node, and returns of a kind only what the cloud keeps complete here.
 	untrusted bool
 }
 
@@ -78,8 +77,7 @@ func (e *endpoint) provesAbsence(key wire.Key) bool {
 }
 
 // fetchFromCloud asks the cloud for an object. It remembers the answer "not found", so that an optional object stays
-// optional
-// when the link is down later.
+// optional when the link is down later.
 func (e *endpoint) fetchFromCloud(ctx context.Context, key wire.Key) (runtime.Object, error) {
 	obj := e.resource.object()
 	err := e.server.callObject(ctx, "GET", e.resource.cloudPath(key), nil, obj)
@@ -189,8 +187,7 @@ func (e *endpoint) waitComplete(ctx context.Context, namespace string, f *listFi
 	return nil, nil
 }
 
-// checkStillComplete ensures that a list read everything: a scope may end at any time, and its marker goes before its
-// objects.
+// checkStillComplete ensures that a list read everything: a scope may end at any time, and its marker goes before its objects.
 func (e *endpoint) checkStillComplete(ctx context.Context, opts *metainternalversion.ListOptions) error {
 	if e.untrusted && !e.holdsAll(request.NamespaceValue(ctx), opts) {
 		return apierrors.NewResourceExpired("the cloud has stopped sending " + e.resource.gvr.Resource + " to this gateway: list again")

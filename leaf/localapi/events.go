@@ -17,8 +17,7 @@ import (
 )
 
 // eventResources returns the two APIs of Kubernetes' one kind of event. They share their objects, as in Kubernetes, and
-// these are
-// stored and reported as v1: every cloudcore knows that form, and it loses nothing of the other.
+// these are stored and reported as v1: every cloudcore knows that form, and it loses nothing of the other.
 func eventResources() []*resource {
 	return []*resource{
 		{
@@ -44,8 +43,7 @@ func eventResources() []*resource {
 }
 
 // storedForm is the version in which objects of a resource are stored and reported, if it is not the served one. The kind's
-// name
-// is the same in both.
+// name is the same in both.
 type storedForm struct {
 	gvr                schema.GroupVersionResource
 	object             func() runtime.Object
@@ -73,8 +71,7 @@ const (
 )
 
 // validateCoreEvent returns the faults for which Kubernetes would refuse an event written through v1. Its program gets the
-// error at
-// once, also without a link; in the cloud the report would become a dead letter.
+// error at once, also without a link; in the cloud the report would become a dead letter.
 func validateCoreEvent(obj, _ runtime.Object) field.ErrorList {
 	return validateEvent(obj.(*corev1.Event), "reportingComponent")
 }

@@ -14,8 +14,7 @@ import (
 )
 
 // The two documents with which a program verifies tokens of service accounts itself (OpenID Connect Discovery 1.0 §4).
-// kube-apiserver serves them at the same paths. Subjects bound to the role system:service-account-issuer-discovery may read
-// them.
+// kube-apiserver serves them at the same paths. Subjects bound to the role system:service-account-issuer-discovery may read them.
 const (
 	issuerPath = "/.well-known/openid-configuration"
 	jwksPath   = "/openid/v1/jwks"
@@ -31,10 +30,8 @@ type issuerDocument struct {
 }
 
 // serveIssuer answers a request for one of the two documents from the cluster's keys in the store, also without a link, and
-// reports
-// whether it was one. The document names the address of the request as the source of the keys: the address in the
-// apiserver's
-// own document may not be reachable from the gateway.
+// reports whether it was one. The document names the address of the request as the source of the keys: the address in the
+// apiserver's own document may not be reachable from the gateway.
 func (s *Server) serveIssuer(w http.ResponseWriter, req *http.Request, path string) bool {
 	if path != issuerPath && path != jwksPath {
 		return false

@@ -8,10 +8,8 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// keyLocks is a set of locks by key. It serializes the writes of one object, so that its reports leave in the order of its
-// stored
-// states. A lock is a token in a channel, not a mutex, because it is held across I/O and the wait must end with the
-// request.
+// keyLocks is a set of locks by key. It serializes the writes of one object, so that its reports leave in the order of its stored
+// states. A lock is a token in a channel, not a mutex, because it is held across I/O and the wait must end with the request.
 type keyLocks struct {
 	mu    sync.Mutex            // guards all fields below
 	byKey map[wire.Key]*keyLock // only for objects that are being written
@@ -23,10 +21,8 @@ type keyLock struct {
 }
 
 // LockKey waits for an object's write lock and acquires it: until release, no request writes or reports the object. Any
-// other
-// component that reports an object's present state must hold it: a report of a state that a request is about to replace
-// would
-// follow that request's own report, and the last report counts.
+// other component that reports an object's present state must hold it: a report of a state that a request is about to
+// replace would follow that request's own report, and the last report counts.
 func (s *Server) LockKey(ctx context.Context, key wire.Key) (release func(), err error) {
 	return s.keyLocks.lockKey(ctx, key)
 }

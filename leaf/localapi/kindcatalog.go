@@ -33,8 +33,7 @@ const (
 	catalogMissMaxAge = 2 * time.Second
 	// apiDocumentResource is the resource name of the cloud's API descriptions in the store.
 	apiDocumentResource = "memos"
-	// maxAPIDocumentBytes and maxAPIDocuments limit them: the largest document of a Kubernetes API is about 1.3 MB, and it
-	// has about 60.
+	// maxAPIDocumentBytes and maxAPIDocuments limit them: the largest document of a Kubernetes API is about 1.3 MB, and it has about 60.
 	maxAPIDocumentBytes = 2 << 20
 	maxAPIDocuments     = 128
 )
@@ -73,8 +72,7 @@ func apiDocumentKey(path, accept string) wire.Key {
 	return wire.Key{Group: frondGroup, Resource: apiDocumentResource, Name: path + " " + accept}
 }
 
-// fetchAPIDocument asks the cloud, as the node, for a description of its API. If the cloud cannot be asked, it returns the
-// stored answer.
+// fetchAPIDocument asks the cloud, as the node, for a description of its API. If the cloud cannot be asked, it returns the stored answer.
 func (s *Server) fetchAPIDocument(ctx context.Context, path, query, accept string) (wire.KubeReply, error) {
 	key := apiDocumentKey(path, accept)
 	if !callerOf(ctx).trusted {
@@ -238,8 +236,7 @@ func buildDiscovery(groups *metav1.APIGroupList, lists map[schema.GroupVersion]*
 	return d
 }
 
-// serveAPIDescription serves the cluster's discovery and OpenAPI documents. It returns false if this gateway has never
-// received them.
+// serveAPIDescription serves the cluster's discovery and OpenAPI documents. It returns false if this gateway has never received them.
 func (s *Server) serveAPIDescription(w http.ResponseWriter, req *http.Request, path string) bool {
 	if req.Method != http.MethodGet && req.Method != http.MethodHead {
 		return false

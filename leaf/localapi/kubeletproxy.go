@@ -42,16 +42,14 @@ type KubeletEndpoint struct {
 	// Address is the host:port of its API; "" refuses logs and commands.
 	Address string
 	// Certificate returns the certificate that the kubelet must present for one of its names. Its dates are ignored,
-	// because a
-	// gateway that is offline for months must still be serviceable. It is called for each connection.
+	// because a gateway that is offline for months must still be serviceable. It is called for each connection.
 	Certificate func() (*x509.Certificate, error)
 }
 
 // kubeletProxy forwards requests from the unix socket to the kubelet's port, without the cloud.
 //
 // A kubelet asks its API for the bearer of a token and for that user's rights, and its API is this server. So the token is
-// created
-// here and held only in this process's memory. Both reviews of it are answered here; all others are answered as usual.
+// created here and held only in this process's memory. Both reviews of it are answered here; all others are answered as usual.
 type kubeletProxy struct {
 	endpoint KubeletEndpoint
 	token    string
@@ -112,8 +110,7 @@ func certificateName(cert *x509.Certificate) (string, error) {
 	return "", errors.New("it is for no name")
 }
 
-// servesRequest reports whether a request is for the kubelet: a log or a command, requested on the unix socket or in
-// memory.
+// servesRequest reports whether a request is for the kubelet: a log or a command, requested on the unix socket or in memory.
 func (k *kubeletProxy) servesRequest(info *request.RequestInfo, req *http.Request) bool {
 	if info.APIGroup != "" || info.Resource != "pods" || req.TLS != nil || k.endpoint.Address == "" {
 		return false

@@ -10,13 +10,11 @@ type Treatment string
 
 const (
 	// Delivered: reads are answered from the store, with or without a link. For an object that is not stored the cloud is
-	// asked, and
-	// without a link the answer is 503. A list is a 503 until the store is known to be complete.
+	// asked, and without a link the answer is 503. A list is a 503 until the store is known to be complete.
 	Delivered Treatment = "delivered"
 	// Local: the request is answered here. Changes that concern the cloud are sent as a report.
 	Local Treatment = "local"
-	// Relayed: the request is forwarded to Kubernetes as the node; the Node authorizer and NodeRestriction check it. 503
-	// without a link.
+	// Relayed: the request is forwarded to Kubernetes as the node; the Node authorizer and NodeRestriction check it. 503 without a link.
 	Relayed Treatment = "relayed"
 	// Refused: the request is refused with a status that gives the reason.
 	Refused Treatment = "refused"
@@ -42,8 +40,7 @@ func (k KubeletRequest) Requests() []string {
 }
 
 // KubeletRequests returns the table of all possible requests of this version's kubelet. One test compares it with the
-// requests in
-// the kubelet's code (edged/testdata/kubelet-requests.txt), and another one tries each row.
+// requests in the kubelet's code (edged/testdata/kubelet-requests.txt), and another one tries each row.
 func KubeletRequests() []KubeletRequest {
 	const certs, storageAPI, devices = "certificates.k8s.io/v1", "storage.k8s.io/v1", "resource.k8s.io/v1"
 	read, get := []string{"list", "watch"}, []string{"get"}

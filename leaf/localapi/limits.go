@@ -17,26 +17,22 @@ import (
 
 const (
 	// maxRequests and maxWatches limit the open requests of one pod, or of one user without a pod. An operator of 30 kinds
-	// has
-	// 30 watches, and lists them all when it starts.
+	// has 30 watches, and lists them all when it starts.
 	maxRequests = 64
 	maxWatches  = 128
 	// maxAccountRelays limits the gateway's relayed watches of one of them.
 	maxAccountRelays = 8
 	// maxConcurrentLists limits how many lists are read from the store and decoded at once for programs other than the
-	// node: each
-	// uses memory for all its objects, and more at once are not faster on a gateway's few cores.
+	// node: each uses memory for all its objects, and more at once are not faster on a gateway's few cores.
 	maxConcurrentLists = 8
 	// maxConnections limits one address' connections to a listener for pods: HTTP/2 needs one per client.
 	maxConnections = 128
 	// transferTimeout is how long one write to a client may take, and the reading of a request's whole body. The kernel's
-	// buffers and
-	// HTTP/2's window accept about 100 kB at once, so only a client that does not read at all is cut off.
+	// buffers and HTTP/2's window accept about 100 kB at once, so only a client that does not read at all is cut off.
 	transferTimeout = 30 * time.Second
 )
 
-// callerLimits counts the open requests of each caller. A caller other than the node cannot use up the capacity of the
-// others.
+// callerLimits counts the open requests of each caller. A caller other than the node cannot use up the capacity of the others.
 type callerLimits struct {
 	mu    sync.Mutex // guards all fields below
 	usage map[string]*callerUsage
@@ -46,8 +42,7 @@ type callerUsage struct{ requests, watches, relays int }
 
 func newCallerLimits() *callerLimits { return &callerLimits{usage: map[string]*callerUsage{}} }
 
-// quotaKey returns the key under which a caller's use is counted: its pod, or its user if that has none; "" for the node
-// itself.
+// quotaKey returns the key under which a caller's use is counted: its pod, or its user if that has none; "" for the node itself.
 func (c caller) quotaKey() string {
 	if c.user == nil {
 		return ""
@@ -126,8 +121,7 @@ func (p *deadlineWriter) WriteHeader(code int) {
 }
 
 // setWriteDeadline sets the deadline of one write. HTTP/2 ends a stream after its deadline even if nothing is being
-// written, so done
-// removes it.
+// written, so done removes it.
 func (p *deadlineWriter) setWriteDeadline() (done func()) {
 	_ = p.controller.SetWriteDeadline(time.Now().Add(transferTimeout)) // every server of this package supports deadlines
 	return func() { _ = p.controller.SetWriteDeadline(time.Time{}) }

@@ -34,8 +34,7 @@ func (s *Server) listenUnix(ctx context.Context, g *errgroup.Group) error {
 }
 
 // listenPrivate opens the socket under a name in a folder that only this user can enter, restricts its mode, and then moves
-// it to
-// its place: no other user can connect in between.
+// it to its place: no other user can connect in between.
 func listenPrivate(ctx context.Context, path string) (net.Listener, error) {
 	dir, err := os.MkdirTemp(filepath.Dir(path), ".s")
 	if err != nil {
@@ -88,8 +87,7 @@ func (s *Server) listenTLS(ctx context.Context, g *errgroup.Group) error {
 	return nil
 }
 
-// Addr returns the address of the TLS listener; "" without one or before Ready. With port 0 in Config.Address it has the
-// actual port.
+// Addr returns the address of the TLS listener; "" without one or before Ready. With port 0 in Config.Address it has the actual port.
 func (s *Server) Addr() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

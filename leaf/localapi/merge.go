@@ -12,8 +12,7 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// MergeForNode returns MergeDesired for the objects of this node; objects of other nodes are taken from the cloud
-// unchanged.
+// MergeForNode returns MergeDesired for the objects of this node; objects of other nodes are taken from the cloud unchanged.
 func MergeForNode(node string) func(key wire.Key, local, desired []byte) ([]byte, error) {
 	return func(key wire.Key, local, desired []byte) ([]byte, error) {
 		switch {
@@ -171,8 +170,7 @@ func mergeNode(local, desired *corev1.Node) (any, map[string]any) {
 func nodeConditionType(c corev1.NodeCondition) string { return string(c.Type) }
 
 // isKubeletNodeCondition reports whether the kubelet owns a condition, or the agent (the store's disk). While a node is
-// offline, the
-// cloud sets them to Unknown; that describes the link, not the node, and must not be merged back.
+// offline, the cloud sets them to Unknown; that describes the link, not the node, and must not be merged back.
 func isKubeletNodeCondition(kind string) bool {
 	switch corev1.NodeConditionType(kind) {
 	case corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure, "EdgeStorage":

@@ -7,8 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// serverMetrics count the requests of the gateway's programs by the kind of their identity: the number of names has no
-// bound.
+// serverMetrics count the requests of the gateway's programs by the kind of their identity: the number of names has no bound.
 type serverMetrics struct {
 	requests       *prometheus.CounterVec
 	watches        *prometheus.GaugeVec

@@ -19,8 +19,7 @@ import (
 )
 
 // objectWatch is a running watch of objects. Next waits for the next event; it returns ErrGone for a watch that fell too
-// far
-// behind, and ctx's error. With an ended ctx it returns events that are already there.
+// far behind, and ctx's error. With an ended ctx it returns events that are already there.
 type objectWatch interface {
 	Next(ctx context.Context) (store.Event, error)
 	Stop()
@@ -54,8 +53,7 @@ type objectStamp struct {
 }
 
 // decode returns the object as clients see it: with the local resourceVersion, and always with a UID, even while the cloud
-// has not
-// assigned one. Client code treats an object without a UID as one that does not exist.
+// has not assigned one. Client code treats an object without a UID as one that does not exist.
 func (r *resource) decode(e store.Entry) (runtime.Object, objectStamp, error) {
 	obj, err := r.unmarshalStored(e.Object)
 	if err != nil {
@@ -132,8 +130,7 @@ func (r *resource) removeProvisionalOwner(obj runtime.Object) error {
 }
 
 // provisionalUID returns the UID served for an object created here while the cloud could not be asked. It depends on the
-// name alone,
-// so it is the same after a restart, and it is never sent.
+// name alone, so it is the same after a restart, and it is never sent.
 func provisionalUID(key wire.Key) types.UID {
 	return types.UID(uuid.NewSHA1(uuid.NameSpaceOID, []byte("frond.io/provisional/"+key.String())).String())
 }
@@ -159,8 +156,7 @@ func (r *resource) buildList(items []runtime.Object, revision uint64) (runtime.O
 	return list, nil
 }
 
-// newBookmark returns the object of a bookmark event: only a resourceVersion, and an annotation after the last initial
-// event.
+// newBookmark returns the object of a bookmark event: only a resourceVersion, and an annotation after the last initial event.
 func (r *resource) newBookmark(revision uint64, initialEnd bool) runtime.Object {
 	obj := r.object()
 	if m, err := meta.Accessor(obj); err == nil {

@@ -21,8 +21,7 @@ import (
 const fieldNodeName = "spec.nodeName"
 
 // optionalResources returns the kinds that not every Kubernetes serves. The cloud sends the objects that concern this node,
-// and
-// announces that it does (wire.DeliveredKinds). Without that announcement nothing is known about them.
+// and announces that it does (wire.DeliveredKinds). Without that announcement nothing is known about them.
 func optionalResources() []*resource {
 	certs, devices := certificatesv1.SchemeGroupVersion, resourcev1.SchemeGroupVersion
 	bundles := func(gv schema.GroupVersion, object, list func() runtime.Object) *resource {
@@ -34,8 +33,7 @@ func optionalResources() []*resource {
 	return []*resource{
 		bundles(certs, func() runtime.Object { return &certificatesv1.ClusterTrustBundle{} },
 			func() runtime.Object { return &certificatesv1.ClusterTrustBundleList{} }),
-		// A kubelet takes the version that the cluster serves. The fields of a bundle that it reads are the same in all
-		// versions.
+		// A kubelet takes the version that the cluster serves. The fields of a bundle that it reads are the same in all versions.
 		bundles(certificatesv1beta1.SchemeGroupVersion, func() runtime.Object { return &certificatesv1beta1.ClusterTrustBundle{} },
 			func() runtime.Object { return &certificatesv1beta1.ClusterTrustBundleList{} }),
 		bundles(certificatesv1alpha1.SchemeGroupVersion, func() runtime.Object { return &certificatesv1alpha1.ClusterTrustBundle{} },
@@ -84,8 +82,7 @@ func sliceFields(obj runtime.Object) fields.Set {
 }
 
 // checkKindDelivered returns the cloud's announcement about an optional kind. The error is a status: the cluster does not
-// have the
-// kind, or the cloud has not announced whether it sends it.
+// have the kind, or the cloud has not announced whether it sends it.
 func (s *Server) checkKindDelivered(r *resource) error {
 	unknown := func(why string) error {
 		return newRetryLater(fmt.Sprintf("%s are not known on this gateway: %s", r.gvr.GroupResource(), why))

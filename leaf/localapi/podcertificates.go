@@ -17,8 +17,7 @@ import (
 const podCertificateResource = "podcertificates"
 
 // podCertificate is the stored form. Upstream's kubelet keeps keys in memory alone and creates new ones when it starts,
-// which needs
-// a signer; a gateway that boots without a link has none.
+// which needs a signer; a gateway that boots without a link has none.
 type podCertificate struct {
 	Metadata struct {
 		Name string `json:"name"`
@@ -34,8 +33,7 @@ func podCertificateKey(namespace, uid, projection string) wire.Key {
 }
 
 // SavePodCertificate stores the newest key and certificates of one projection of a pod, until the pod is gone. Both are
-// PEM.
-// Saving what is already stored costs no write.
+// PEM. Saving what is already stored costs no write.
 func (s *Server) SavePodCertificate(ctx context.Context, namespace, pod, uid, projection string, key, chain []byte) error {
 	at := podCertificateKey(namespace, uid, projection)
 	if last, ok := s.loadPodCertificate(at); ok && bytes.Equal(last.Key, key) && bytes.Equal(last.Chain, chain) {
@@ -54,8 +52,7 @@ func (s *Server) SavePodCertificate(ctx context.Context, namespace, pod, uid, pr
 }
 
 // LastPodCertificate returns the last saved key and certificates, expired or not, for use while the cloud cannot issue new
-// ones. As
-// with tokens, the pod has no better ones, and must run.
+// ones. As with tokens, the pod has no better ones, and must run.
 func (s *Server) LastPodCertificate(namespace, uid, projection string) (key, chain []byte, ok bool) {
 	if s.isOnline() {
 		return nil, nil, false
@@ -78,8 +75,7 @@ func (s *Server) loadPodCertificate(at wire.Key) (podCertificate, bool) {
 }
 
 // sweepPodCertificates deletes the certificates of deleted pods. It runs with each new certificate, so their number stays
-// close to
-// what the node's pods need.
+// close to what the node's pods need.
 func (s *Server) sweepPodCertificates(ctx context.Context) error {
 	entries, _ := s.store.List(frondGroup, podCertificateResource, "")
 	for _, e := range entries {

@@ -22,16 +22,14 @@ import (
 )
 
 // PodsConfig configures how the pods of this gateway reach the local API. Their environment and the cluster's DNS name the
-// Service
-// default/kubernetes.
+// Service default/kubernetes.
 type PodsConfig struct {
 	// Dir is the folder of the gateway's own CA; "" serves no pods.
 	Dir string
 	// ClaimAddress adds an address to this machine. It may be called again for the same address.
 	ClaimAddress func(ctx context.Context, address netip.Addr) error
 	// IsRemotePeer reports whether a peer is on another machine. Such a peer is not a pod of this gateway, and is refused
-	// with any token.
-	// A peer for which it returns an error is accepted. nil accepts all.
+	// with any token. A peer for which it returns an error is accepted. nil accepts all.
 	IsRemotePeer func(peer netip.Addr) (bool, error)
 	// Address is a further listen address for pods, beside the Service's own addresses. Proxies of Services get it as the
 	// Service's one endpoint. The zero value is none.
@@ -40,8 +38,7 @@ type PodsConfig struct {
 	ExpiryGrace time.Duration
 }
 
-// listenRetryInterval is the pause before a listener that could not be opened is tried again: the cause usually needs an
-// operator.
+// listenRetryInterval is the pause before a listener that could not be opened is tried again: the cause usually needs an operator.
 const listenRetryInterval = 15 * time.Second
 
 // kubernetesService returns the key of the Service through which every pod finds the API.

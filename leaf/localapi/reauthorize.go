@@ -23,8 +23,7 @@ const (
 )
 
 // openWatches holds the open watches of programs other than the node. A request is authorized when it arrives. A watch
-// lasts an
-// hour, so it is authorized again whenever the roles in the store have changed.
+// lasts an hour, so it is authorized again whenever the roles in the store have changed.
 type openWatches struct {
 	mu      sync.Mutex // guards list
 	watches map[*openWatch]struct{}
@@ -58,8 +57,7 @@ func (o *openWatches) all() []*openWatch {
 	return slices.Collect(maps.Keys(o.watches))
 }
 
-// runReauthorization ends open watches that roles no longer allow, until ctx ends. The program's next request gets the
-// reason.
+// runReauthorization ends open watches that roles no longer allow, until ctx ends. The program's next request gets the reason.
 func (s *Server) runReauthorization(ctx context.Context) error {
 	changed := make(chan struct{}, 1) // one token: some role has changed
 	var follows sync.WaitGroup

@@ -32,25 +32,21 @@ import (
 
 const (
 	// relayWait is how long the cloud may wait for a change before it answers anyway; relayFirstWait is that wait of the
-	// first request,
-	// which only checks that the watch is allowed.
+	// first request, which only checks that the watch is allowed.
 	relayWait, relayFirstWait = 18 * time.Second, 50 * time.Millisecond
 	// relayTimeout limits one request; streams.WatchCallTimeout is shorter.
 	relayTimeout = 30 * time.Second
 	// relayRetryWindow is how long a watch survives unanswered requests: a short link cut ends no watch.
 	relayRetryWindow = 30 * time.Second
-	// relayBackoff, at most relayMaxBackoff, is the pause after a request that returned early without changes. It doubles
-	// each time.
+	// relayBackoff, at most relayMaxBackoff, is the pause after a request that returned early without changes. It doubles each time.
 	relayBackoff, relayMaxBackoff = 200 * time.Millisecond, 5 * time.Second
 	// maxRelays limits the relayed watches of a gateway. The cloud serves twice as many of one node: a request whose client
-	// has gone
-	// keeps its slot until its time is over.
+	// has gone keeps its slot until its time is over.
 	maxRelays = 32
 	// relayPageSize is the largest page of the initial list of a watch, in objects.
 	relayPageSize = 500
 	// defaultReplyBudget is the assumed number of bytes that the link accepts at a time if it is not known. All relays
-	// share it, as
-	// all their answers may arrive at once; minReplyBudget is one event.
+	// share it, as all their answers may arrive at once; minReplyBudget is one event.
 	defaultReplyBudget, minReplyBudget = 32 << 10, 2 << 10
 	// defaultObjectBytes is the assumed size of a list's object before the first one has arrived: an event.
 	defaultObjectBytes = 2 << 10
@@ -104,8 +100,7 @@ func (e *endpoint) startRelay(ctx context.Context, opts *metainternalversion.Lis
 }
 
 // fetchInitial requests the first page of the initial list, if it is wanted, and the next changes. Kubernetes refuses the
-// watch here
-// if it is not allowed.
+// watch here if it is not allowed.
 func (w *relayedWatch) fetchInitial(ctx context.Context, opts *metainternalversion.ListOptions) (first, next []watch.Event, err error) {
 	known := w.version != "" && w.version != "0"
 	initial := !known
@@ -182,8 +177,7 @@ func (w *relayedWatch) run(ctx context.Context, first []watch.Event) {
 }
 
 // askUntilAnswered repeats a request until it is answered, and reports whether the watch continues. A watch whose token has
-// expired
-// ends without an error: the program reconnects with its newer token.
+// expired ends without an error: the program reconnects with its newer token.
 func (w *relayedWatch) askUntilAnswered(ctx context.Context, question func() ([]watch.Event, error)) (events []watch.Event, ok bool) {
 	begun := time.Now()
 	for pause := relayBackoff; ; pause = min(2*pause, relayMaxBackoff) {
@@ -277,8 +271,7 @@ func (w *relayedWatch) replyBudget() (share, all int) {
 }
 
 // fetchPage requests the next page of the initial list, of at most most objects and within the link's budget. The first
-// page sets
-// the version at which the watch continues.
+// page sets the version at which the watch continues.
 func (w *relayedWatch) fetchPage(ctx context.Context, most int) ([]watch.Event, error) {
 	share, all := w.replyBudget()
 	limit := min(max(share/4*3/w.objectBytes, 1), most) // base64 adds a third
@@ -341,8 +334,7 @@ func (w *relayedWatch) pageEvents(list runtime.Object) ([]watch.Event, error) {
 	return events, nil
 }
 
-// fetchChanges asks the cloud once for the changes after the version, and advances the version if the whole answer could be
-// read.
+// fetchChanges asks the cloud once for the changes after the version, and advances the version if the whole answer could be read.
 func (w *relayedWatch) fetchChanges(ctx context.Context, wait time.Duration) ([]watch.Event, error) {
 	w.query.Set("resourceVersion", w.version)
 	share, all := w.replyBudget()

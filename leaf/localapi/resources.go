@@ -21,8 +21,8 @@ type completeness int
 const (
 	// partiallyHeld: the store holds the objects that the node's pods refer to; any other may exist in the cloud.
 	partiallyHeld completeness = iota
-	// fullyDelivered: the cloud sends every object of the kind, so that a list is complete once the store has attached.
-	// An object may be in flight; a get of an object that is not stored asks the cloud.
+	// fullyDelivered: the cloud sends every object of the kind, so that a list is complete once the store has attached. An
+	// object may be in flight; a get of an object that is not stored asks the cloud.
 	fullyDelivered
 	// authoritative: as fullyDelivered, and for the node's own objects the store is the authority: not stored means absent.
 	authoritative
@@ -33,8 +33,8 @@ type placement int
 
 const (
 	inStore placement = iota
-	// inMemory: objects that a restart may lose: leases, because a renewal every 10 s must not wear the flash, and
-	// recent events, so that a recorder can patch their count.
+	// inMemory: objects that a restart may lose: leases, because a renewal every 10 s must not wear the flash, and recent
+	// events, so that a recorder can patch their count.
 	inMemory
 )
 
@@ -65,8 +65,7 @@ type resource struct {
 	unlisted  bool
 	placement placement
 	sink      reportSink
-	// localWrites lists the writes performed here, as "verb" or "verb/subresource"; every other write is a call to the
-	// cloud.
+	// localWrites lists the writes performed here, as "verb" or "verb/subresource"; every other write is a call to the cloud.
 	localWrites []string
 	// selectable returns the values of field labels beyond metadata.name and metadata.namespace.
 	selectable func(runtime.Object) fields.Set
@@ -74,8 +73,7 @@ type resource struct {
 	anyLabel bool
 	columns  []metav1.TableColumnDefinition
 	cells    func(runtime.Object) []any
-	// conditions returns the conditions of a table's row, such as "completed" for a finished pod, which kubectl prints
-	// differently.
+	// conditions returns the conditions of a table's row, such as "completed" for a finished pod, which kubectl prints differently.
 	conditions func(runtime.Object) []metav1.TableRowCondition
 	// preserve restores the parts of the new object that a write to the (sub)resource must not change.
 	preserve func(next, last runtime.Object, subresource string)
@@ -84,8 +82,7 @@ type resource struct {
 	// validate checks a local write as the cloud will check its report; last is nil when the object is new. nil: no check.
 	validate func(next, last runtime.Object) field.ErrorList
 	// storedForm is the form in which the objects are stored and reported; nil: the served one. Resources of one stored
-	// form share their
-	// objects.
+	// form share their objects.
 	storedForm *storedForm
 	// schemaless objects have no Go type here.
 	schemaless  bool
@@ -215,8 +212,7 @@ func deliveredResources() []*resource {
 	}
 }
 
-// otherResources returns those of rarer pod features; delivered objects are served from the store, for others the cloud is
-// asked.
+// otherResources returns those of rarer pod features; delivered objects are served from the store, for others the cloud is asked.
 func otherResources() []*resource {
 	return []*resource{
 		{

@@ -7,10 +7,8 @@ import (
 )
 
 // localVersionBase is added to the store's revision to get a resourceVersion. kube-apiserver counts its changes and never
-// reaches
-// this number, so the two ranges of versions do not overlap. A client may get a version of the cloud in the answer to a
-// write and
-// use it for a write after the gateway has the object: it means that state and no other.
+// reaches this number, so the two ranges of versions do not overlap. A client may get a version of the cloud in the answer
+// to a write and use it for a write after the gateway has the object: it means that state and no other.
 const localVersionBase = 1_000_000_000_000_000_000
 
 // localVersion returns a revision of the store, or of memory, as clients see it.
@@ -18,8 +16,7 @@ func localVersion(revision uint64) string {
 	return strconv.FormatUint(localVersionBase+revision, 10)
 }
 
-// revisionOf reverses localVersion; 0 for "" and "0". A version of another origin (an older edgecore, the cloud) has
-// expired.
+// revisionOf reverses localVersion; 0 for "" and "0". A version of another origin (an older edgecore, the cloud) has expired.
 func revisionOf(version string) (uint64, error) {
 	if version == "" {
 		return 0, nil

@@ -36,8 +36,7 @@ func isReview(info *request.RequestInfo) bool {
 	return false
 }
 
-// serveReview forwards reviews to the cloud. While the cloud cannot be asked, it answers from the keys and roles in the
-// store.
+// serveReview forwards reviews to the cloud. While the cloud cannot be asked, it answers from the keys and roles in the store.
 func (s *Server) serveReview(w http.ResponseWriter, req *http.Request) {
 	body, ok := s.readBody(w, req)
 	if !ok {

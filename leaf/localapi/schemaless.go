@@ -10,8 +10,7 @@ import (
 )
 
 // schemalessSerializer is the encoding of kinds without Go types in this program, mainly custom resources: JSON and YAML,
-// as in
-// an apiserver. All other objects that a response may hold, such as a status or a table, are encoded as usual.
+// as in an apiserver. All other objects that a response may hold, such as a status or a table, are encoded as usual.
 type schemalessSerializer struct{ runtime.NegotiatedSerializer }
 
 func newSchemalessSerializer() schemalessSerializer { return schemalessSerializer{scheme.Codecs} }
@@ -27,8 +26,8 @@ func (s schemalessSerializer) SupportedMediaTypes() []runtime.SerializerInfo {
 	return list
 }
 
-// EncoderForVersion encodes an object without a type unchanged, in its delivered version, and the frame of a
-// watch's event, which has the same form in all groups.
+// EncoderForVersion encodes an object without a type unchanged, in its delivered version, and the frame of a watch's event,
+// which has the same form in all groups.
 func (s schemalessSerializer) EncoderForVersion(e runtime.Encoder, gv runtime.GroupVersioner) runtime.Encoder {
 	return schemalessEncoder{raw: e, Encoder: s.NegotiatedSerializer.EncoderForVersion(e, gv)}
 }

@@ -31,15 +31,13 @@ const (
 	// maxUserScopes limits the scopes of one user, so that others get their part of wire.MaxScopes, and of the 64 that the
 	// cloud grants a node.
 	maxUserScopes = 32
-	// wantResource is the resource name of the wanted scopes in the store, so that a gateway that boots offline still
-	// answers them.
+	// wantResource is the resource name of the wanted scopes in the store, so that a gateway that boots offline still answers them.
 	wantResource      = "wants"
 	scopeMarkResource = "scopes"
 )
 
 // scopeTracker tracks the scopes that programs of this gateway follow, beyond the objects that every gateway is sent. It
-// requests
-// them from the cloud; the cloud's markers show when the store holds a scope completely.
+// requests them from the cloud; the cloud's markers show when the store holds a scope completely.
 type scopeTracker struct {
 	store *store.Store
 	grace time.Duration
@@ -101,8 +99,7 @@ func scopeWantKey(s wire.Scope) wire.Key {
 }
 
 // WantedScopes returns all scopes that programs of this gateway want to follow, each once with all its users, and a channel
-// that
-// is closed at the next change after this call.
+// that is closed at the next change after this call.
 func (s *Server) WantedScopes() (wants []wire.ScopeWant, changed <-chan struct{}) {
 	s.scopes.mu.Lock()
 	defer s.scopes.mu.Unlock()

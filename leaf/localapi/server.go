@@ -24,8 +24,8 @@ import (
 const (
 	// pipeBytes is the buffer of an in-memory connection in each direction; there is one connection per client pool.
 	pipeBytes = 64 << 10
-	// maxStreams limits the requests and watches of one HTTP/2 connection. A kubelet opens one watch for each
-	// ConfigMap and Secret that its pods use.
+	// maxStreams limits the requests and watches of one HTTP/2 connection. A kubelet opens one watch for each ConfigMap and
+	// Secret that its pods use.
 	maxStreams = 8192
 	// maxHeaderBytes limits a request's headers; a kubelet's are below 1 KB.
 	maxHeaderBytes = 16 << 10
@@ -60,8 +60,7 @@ type Config struct {
 	Metrics prometheus.Registerer
 	// Online reports whether the cloud can be asked; nil: perhaps. It must not block.
 	Online func() bool
-	// LinkBudget returns how many bytes the link to the cloud accepts at a time; nil, or a result of 0: not known. It must
-	// not block.
+	// LinkBudget returns how many bytes the link to the cloud accepts at a time; nil, or a result of 0: not known. It must not block.
 	LinkBudget func() int
 	// ScopeGrace is how long a kind is followed after its last program has left; 0 is 10 min.
 	ScopeGrace time.Duration
@@ -222,8 +221,7 @@ func (s *Server) Start(ctx context.Context) error {
 }
 
 // newTransport returns the in-memory transport to the server. All watches of a client share one connection, so that a watch
-// costs
-// a few goroutines' stacks and no buffers of its own.
+// costs a few goroutines' stacks and no buffers of its own.
 func (s *Server) newTransport() *http.Transport {
 	t := &http.Transport{
 		DialContext:        s.dial,
@@ -235,10 +233,8 @@ func (s *Server) newTransport() *http.Transport {
 }
 
 // ClientConfig returns the configuration of an in-memory client of this server, as the node itself. All clients share its
-// transport,
-// an *http.Transport that speaks HTTP/2 without TLS. Clone it for a transport of your own, for example to close all its
-// connections.
-// Without the transport, Dial alone works too, at the cost of one connection for each watch.
+// transport, an *http.Transport that speaks HTTP/2 without TLS. Clone it for a transport of your own, for example to close
+// all its connections. Without the transport, Dial alone works too, at the cost of one connection for each watch.
 func (s *Server) ClientConfig() *rest.Config {
 	return &rest.Config{Host: "http://localapi.frond", Transport: s.transport, Dial: s.dial, QPS: -1}
 }

@@ -25,8 +25,7 @@ import (
 const tokenResource = "tokens"
 
 // IsSecret selects the objects of the store that must not be readable on a disk: Secrets, the tokens of service accounts,
-// and the
-// keys of pods' certificates.
+// and the keys of pods' certificates.
 func IsSecret(key wire.Key) bool {
 	if key.Group == frondGroup {
 		return key.Resource == tokenResource || key.Resource == podCertificateResource
@@ -35,8 +34,7 @@ func IsSecret(key wire.Key) bool {
 }
 
 // tokenCache holds the last token of each projected volume in the store. A gateway that reboots offline mounts it again,
-// even
-// expired: its pod cannot reach an apiserver anyway, and must run.
+// even expired: its pod cannot reach an apiserver anyway, and must run.
 type tokenCache struct {
 	store *store.Store
 	log   *zap.Logger
@@ -88,8 +86,7 @@ func (t *tokenCache) saveAnswer(ctx context.Context, key wire.Key, question, ans
 }
 
 // removeOrphans deletes the tokens of deleted pods. It runs with each new token, so their number stays close to what the
-// node's
-// pods need.
+// node's pods need.
 func (t *tokenCache) removeOrphans(ctx context.Context) error {
 	entries, _ := t.store.List(frondGroup, tokenResource, "")
 	for _, e := range entries {

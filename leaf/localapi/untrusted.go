@@ -21,9 +21,8 @@ import (
 	"github.com/frond-edge/frond/leaf/store"
 )
 
-// untrustedHandler selects the handler for programs other than the node. Reads of every kind are answered from the store,
-// as far as
-// the cloud keeps it complete for this gateway. For everything else the cloud decides, by the program's own token.
+// untrustedHandler selects the handler for programs other than the node. Reads of every kind are answered from the store, as far
+// as the cloud keeps it complete for this gateway. For everything else the cloud decides, by the program's own token.
 func (rs *routes) untrustedHandler(info *request.RequestInfo) http.HandlerFunc {
 	gvr := schema.GroupVersionResource{Group: info.APIGroup, Version: info.APIVersion, Resource: info.Resource}
 	reads := info.Verb == "get" || info.Verb == "list" || info.Verb == "watch"
@@ -56,8 +55,7 @@ func writeNotFound(w http.ResponseWriter, req *http.Request) {
 	writeError(w, req, apierrors.NewGenericServerResponse(http.StatusNotFound, strings.ToLower(req.Method), schema.GroupResource{}, "", "", 0, false))
 }
 
-// serveList serves lists and watches. Meanwhile, and for a grace period, the cloud is asked to keep this gateway's copy
-// complete.
+// serveList serves lists and watches. Meanwhile, and for a grace period, the cloud is asked to keep this gateway's copy complete.
 func (s *Server) serveList(w http.ResponseWriter, req *http.Request, info *request.RequestInfo, rt *route) {
 	e, watching := rt.endpoint, info.Verb == "watch"
 	serve := handlers.ListResource(e, e, rt.scope, watching, minWatchTime)
@@ -108,8 +106,7 @@ func (e *endpoint) scopeOf(namespace string) wire.Scope {
 	return wire.Scope{Group: e.resource.gvr.Group, Version: e.resource.gvr.Version, Resource: e.resource.gvr.Resource, Namespace: namespace}
 }
 
-// isAlwaysComplete reports whether a list needs no scope: every gateway has the kinds delivered to all, and its own pods
-// and node.
+// isAlwaysComplete reports whether a list needs no scope: every gateway has the kinds delivered to all, and its own pods and node.
 func (e *endpoint) isAlwaysComplete(selector string) bool {
 	if !e.server.isAttached() {
 		return false
@@ -147,8 +144,7 @@ func (e *endpoint) holdsAll(namespace string, opts *metainternalversion.ListOpti
 }
 
 // findObject answers a get. A stored object is kept up to date. Any other is absent if the gateway holds all of its kind;
-// else
-// the cloud is asked. That answer keeps the cloud's version, as its reader may want to write: a Lease, for example.
+// else the cloud is asked. That answer keeps the cloud's version, as its reader may want to write: a Lease, for example.
 func (e *endpoint) findObject(ctx context.Context, key wire.Key) (runtime.Object, error) {
 	entry, err := e.objects.Get(key)
 	if err == nil && e.hasServedVersion(entry) {
@@ -178,8 +174,7 @@ func (e *endpoint) hasServedVersion(entry store.Entry) bool {
 }
 
 // untrustedRoute returns the route of a kind for programs other than the node, created at first use; nil if there is no
-// such kind.
-// The error is a status: the existence of the kind is not known.
+// such kind. The error is a status: the existence of the kind is not known.
 func (rs *routes) untrustedRoute(ctx context.Context, gvr schema.GroupVersionResource) (*route, error) {
 	rs.mu.Lock()
 	rt := rs.untrustedRoutes[gvr]
@@ -203,8 +198,7 @@ func (rs *routes) untrustedRoute(ctx context.Context, gvr schema.GroupVersionRes
 	return rt, nil
 }
 
-// resolveKind describes a kind from this gateway's own table or from the cloud's description, typed if this program has the
-// type.
+// resolveKind describes a kind from this gateway's own table or from the cloud's description, typed if this program has the type.
 func (rs *routes) resolveKind(ctx context.Context, gvr schema.GroupVersionResource) (*resource, error) {
 	if own := rs.nodeRoutes[gvr][""]; own != nil {
 		r := *own.endpoint.resource

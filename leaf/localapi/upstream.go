@@ -20,8 +20,7 @@ import (
 // Upstream asks the cloud for answers and decisions that the gateway cannot or may not give.
 type Upstream interface {
 	// Do performs one request as the node. An error means that the cloud could not be asked; the answer of Kubernetes, a
-	// refusal
-	// included, is in the reply. The caller keeps the request's bytes. Concurrent calls are allowed.
+	// refusal included, is in the reply. The caller keeps the request's bytes. Concurrent calls are allowed.
 	Do(ctx context.Context, request wire.KubeRequest) (wire.KubeReply, error)
 }
 
@@ -30,8 +29,7 @@ type Upstream interface {
 const callTimeout = 20 * time.Second
 
 // maxConcurrentCalls limits the calls of programs that wait for the cloud at once. The cloud accepts 64 of a node, and the
-// kubelet
-// has its own.
+// kubelet has its own.
 const maxConcurrentCalls = 32
 
 // unreachableError reports that the cloud could not be asked. Clients get a 503 that names the cause.
@@ -57,8 +55,7 @@ func isOffline(err error) bool {
 // errTokenRequired is for programs that the gateway identifies by their certificate: the cloud cannot verify that identity.
 var errTokenRequired = errors.New("the cloud takes requests of a program at a gateway only with a token, and this one came with a certificate")
 
-// callCloud performs a call for the caller of ctx after it has acquired a slot. Its error is an *unreachableError, or a
-// refusal.
+// callCloud performs a call for the caller of ctx after it has acquired a slot. Its error is an *unreachableError, or a refusal.
 func (s *Server) callCloud(ctx context.Context, request wire.KubeRequest) (wire.KubeReply, error) {
 	if !callerOf(ctx).trusted {
 		leave, err := s.acquireCallSlot(ctx)
@@ -92,8 +89,7 @@ func (s *Server) sendRequest(ctx context.Context, request wire.KubeRequest, time
 	return reply, nil
 }
 
-// acquireCallSlot waits for a slot for a program's call to the cloud; the kubelet never waits for programs. leave frees the
-// slot.
+// acquireCallSlot waits for a slot for a program's call to the cloud; the kubelet never waits for programs. leave frees the slot.
 func (s *Server) acquireCallSlot(ctx context.Context) (leave func(), err error) {
 	select {
 	case s.callSlots <- struct{}{}:
@@ -142,8 +138,7 @@ func replyError(reply wire.KubeReply) error {
 }
 
 // forwardToCloud forwards a request to the cloud and returns its answer, both unchanged except for versions (see
-// versionrewrite.go):
-// any encoding that Kubernetes supports works.
+// versionrewrite.go): any encoding that Kubernetes supports works.
 func (s *Server) forwardToCloud(w http.ResponseWriter, req *http.Request) {
 	body, ok := s.readBody(w, req)
 	if !ok {

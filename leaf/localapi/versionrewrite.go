@@ -15,14 +15,12 @@ import (
 
 // A client that reads an object here, changes it and writes it back sends the version that it read, which is the store's.
 // The write goes to the cloud, where that version has no meaning: it is replaced by the cloud's version of the same state.
-// A version
-// that is no longer the object's passes unchanged, and the cloud reports a conflict, as it should. Versions in answers are
-// replaced
-// if the answer is of the stored state: a client that compares an object with a dry run sees no difference in versions.
+// A version that is no longer the object's passes unchanged, and the cloud reports a conflict, as it should. Versions in
+// answers are replaced if the answer is of the stored state: a client that compares an object with a dry run sees no
+// difference in versions.
 //
 // Both versions are numbers of ranges that do not overlap (localVersionBase). So a client that uses the version of an
-// earlier answer
-// of the cloud gets a conflict and overwrites nothing, at any revision of the store.
+// earlier answer of the cloud gets a conflict and overwrites nothing, at any revision of the store.
 
 // versionPair is the local and the cloud's version of one state of an object.
 type versionPair struct{ local, cloud string }

@@ -70,8 +70,7 @@ func (e *endpoint) Watch(ctx context.Context, opts *metainternalversion.ListOpti
 }
 
 // clientWatch turns events of the store into events of one client's watch. Its goroutine ends with Stop, which waits for
-// it.
-// It may be as slow as its client: the store keeps a window of events and never waits.
+// it. It may be as slow as its client: the store keeps a window of events and never waits.
 type clientWatch struct {
 	endpoint           *endpoint
 	source             objectWatch
@@ -179,8 +178,7 @@ func (w *clientWatch) handleEvent(ctx context.Context, event store.Event) bool {
 }
 
 // translateEvent returns the event that a change causes through the filter: an object that no longer matches is deleted.
-// The type
-// is "" if the filter hides the change.
+// The type is "" if the filter hides the change.
 func (w *clientWatch) translateEvent(event store.Event) (watch.EventType, runtime.Object, error) {
 	var last, next runtime.Object
 	var err error

@@ -31,13 +31,11 @@ type Reporter interface {
 }
 
 // maxWriteAttempts is how often a write is tried while the cloud changes the object at the same time. Each attempt competes
-// with one
-// delivery at the store; only a pod that changes with every delivery needs more than two.
+// with one delivery at the store; only a pod that changes with every delivery needs more than two.
 const maxWriteAttempts = 100
 
 // writeTimeout ends a write that the outbox or the store does not accept, on a disk that hangs. A write that the store has
-// begun
-// ends with the store's own limit. The kubelet retries. A write takes about 2 ms, behind a full attach some 100 ms.
+// begun ends with the store's own limit. The kubelet retries. A write takes about 2 ms, behind a full attach some 100 ms.
 const writeTimeout = 5 * time.Second
 
 // Create creates an object: in memory, in the cloud, or here while the cloud cannot be asked.
@@ -96,12 +94,9 @@ func (e *endpoint) validateWrite(key wire.Key, next, last runtime.Object) error 
 	return nil
 }
 
-// registerObject creates the node's own Node or CSINode. The cloud decides if it can be asked. Otherwise the object is
-// created
-// here, is reported, and gets its UID when the cloud delivers it. An object that is already stored, at a revision other
-// than 0, may
-// have been deleted in Kubernetes, as the cloud keeps the objects of a deleted Node for a while: only the cloud can replace
-// it.
+// registerObject creates the node's own Node or CSINode. The cloud decides if it can be asked. Otherwise the object is created here, is
+// reported, and gets its UID when the cloud delivers it. An object that is already stored, at a revision other than 0, may have been
+// deleted in Kubernetes, as the cloud keeps the objects of a deleted Node for a while: only the cloud can replace it.
 func (e *endpoint) registerObject(ctx context.Context, key wire.Key, obj runtime.Object, revision uint64) (runtime.Object, error) {
 	made := e.resource.object()
 	posted := e.withKind(obj)
@@ -234,8 +229,7 @@ func (e *endpoint) Update(ctx context.Context, name string, info rest.UpdatedObj
 	if err != nil || d == nil || len(opts.DryRun) > 0 {
 		return obj, false, err
 	}
-	// The report comes first: after a crash between the two the client writes again. In the other order the report could
-	// be lost.
+	// The report comes first: after a crash between the two the client writes again. In the other order the report could be lost.
 	if err := e.reportWrite(ctx, d.message); err != nil {
 		return nil, false, err
 	}
@@ -322,8 +316,7 @@ func (e *endpoint) uidConflict(name string, wanted, found types.UID) error {
 }
 
 // Delete deletes an object. For a pod the node performs only the last step: the deletion after its containers are gone. Any
-// other
-// deletion of a pod requests a grace period, which only the cloud can grant.
+// other deletion of a pod requests a grace period, which only the cloud can grant.
 func (e *endpoint) Delete(ctx context.Context, name string, _ rest.ValidateObjectFunc, opts *metav1.DeleteOptions) (runtime.Object, bool, error) {
 	key := e.resource.objectKey(request.NamespaceValue(ctx), name)
 	if e.resource.placement == inStore && (opts.GracePeriodSeconds == nil || *opts.GracePeriodSeconds != 0) && !e.isLocalOnly(key) {
@@ -375,8 +368,7 @@ func (e *endpoint) Delete(ctx context.Context, name string, _ rest.ValidateObjec
 }
 
 // isLocalOnly reports whether an object was registered here while the cloud could not be asked, and the cloud has not
-// delivered it
-// since. If its report still creates one in the cloud, that object is delivered.
+// delivered it since. If its report still creates one in the cloud, that object is delivered.
 func (e *endpoint) isLocalOnly(key wire.Key) bool {
 	if e.resource.placement != inStore || e.resource.completeness != authoritative || e.resource.namespaced {
 		return false // the node registers its Node and its CSINode
