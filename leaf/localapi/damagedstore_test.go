@@ -82,7 +82,7 @@ func newStoreImage(t *testing.T) (image string, pods []*corev1.Pod) {
 	return image, pods
 }
 
-// wantUnavailable checks that lists and gets return 503.
+// wantUnavailable checks that lists fail and that a get of an unknown pod is a 503.
 func wantUnavailable(t *testing.T, c kubernetes.Interface) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)

@@ -38,7 +38,7 @@ type leaseCloud struct {
 	watches int           // requested watches
 	tokens  map[string]bool
 	broken  int           // answers that end within a change
-	page    int           // objects in a page, at most; 0: as many as are asked for
+	page    int           // largest page, in objects; 0: as requested
 	hold    chan struct{} // if not nil, the last page signals here that it was requested, and waits for a release
 }
 

@@ -215,8 +215,8 @@ func (s *Store) resumeRebuild(ctx context.Context, stream jetstream.Stream, got 
 	return true, s.rebuildSealed(ctx)
 }
 
-// salvageBucket adds the readable records of a damaged copy to those that the bucket already holds, and requests a full attach.
-// Objects of the cloud are sent again; objects of the node are kept as far as they could be read. The caller holds mu.
+// salvageBucket adds the records that the bucket already holds to those that could be read from a damaged copy, and requests a full
+// attach. Objects of the cloud are sent again; objects of the node are kept as far as they could be read. The caller holds mu.
 func (s *Store) salvageBucket(head lastGoodHead, got scanResult, end uint64) {
 	for _, c := range got.changes {
 		if c.record != nil {
