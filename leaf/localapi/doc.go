@@ -15,8 +15,8 @@
 //   - Writes that the node does not own (all but its Node, CSINode, pod statuses, leases and events) go to the cloud
 //     as a call, byte for byte, and the answer is returned unchanged.
 //
-// The package exceeds the size limit of the style guide because it replaces an apiserver. A quarter of it is the output of
-// kubectl, which becomes a package of its own when it has a second user.
+// The package is larger than usual here because it replaces an apiserver. A quarter of it is the output of kubectl,
+// which becomes a package of its own when it has a second user.
 //
 // It owns only its listeners and watches: the store, the link and the outbox have other owners. Start blocks until every
 // request has ended.

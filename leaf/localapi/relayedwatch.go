@@ -32,7 +32,7 @@ import (
 
 const (
 	// relayWait is how long the cloud may wait for a change before it answers anyway; relayFirstWait is that wait of the
-	// first request, which only checks that the watch is allowed.
+	// first request, which shows whether the watch is allowed.
 	relayWait, relayFirstWait = 18 * time.Second, 50 * time.Millisecond
 	// relayTimeout limits one request; streams.WatchCallTimeout is shorter.
 	relayTimeout = 30 * time.Second
