@@ -12,9 +12,9 @@ import (
 )
 
 const (
-	// runtimeRetryInterval is the pause between two questions to a runtime that is not there yet; containerd starts in 0.1 s.
+	// runtimeRetryInterval is the pause between two calls to a runtime that does not answer yet; containerd starts in 0.1 s.
 	runtimeRetryInterval = 500 * time.Millisecond
-	// runtimeAnswerTimeout bounds one question.
+	// runtimeAnswerTimeout limits one call.
 	runtimeAnswerTimeout = 5 * time.Second
 )
 
@@ -37,7 +37,7 @@ func (k *Kubelet) awaitRuntime(ctx context.Context) error {
 		if first {
 			k.log.Warn("runtime does not answer yet, waiting for it", zap.String("endpoint", k.cfg.RuntimeEndpoint), zap.Error(err))
 		}
-		conn.ResetConnectBackoff() // grpc would wait up to two minutes
+		conn.ResetConnectBackoff() // gRPC would wait up to two minutes
 		select {
 		case <-retry.C:
 		case <-ctx.Done():

@@ -12,11 +12,11 @@ import (
 // maxOpenFiles is the kubelet's own default.
 const maxOpenFiles = 1_000_000
 
-// queryCapabilities asks the kernel; what cannot be asked counts as "no".
+// queryCapabilities asks the kernel; a capability that cannot be queried counts as missing.
 func queryCapabilities() capabilities {
 	var may capabilities
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var data [2]unix.CapUserData // version 3 fills two
+	var data [2]unix.CapUserData // version 3 fills two elements
 	if err := unix.Capget(&header, &data[0]); err == nil {
 		may.sysResource = data[0].Effective&(1<<unix.CAP_SYS_RESOURCE) != 0
 	}
@@ -27,7 +27,7 @@ func queryCapabilities() capabilities {
 	return may
 }
 
-// makeCgroup makes the cgroup below which pods will live; upstream wants it to be there.
+// makeCgroup creates the cgroup below which pods will run; upstream requires it to exist.
 func makeCgroup(root, driver string) error {
 	subsystems, err := cm.GetCgroupSubsystems()
 	if err != nil {

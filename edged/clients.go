@@ -16,17 +16,17 @@ import (
 	kubeletconfig "k8s.io/kubernetes/pkg/kubelet/apis/config"
 )
 
-// errStopped is what the kubelet's left-over goroutines get for every call after the end.
+// errStopped is the error of every call that the kubelet's remaining goroutines make after the end.
 var errStopped = errors.New("kubelet was stopped")
 
-// kubeClients are the three that the kubelet uses; all dial through one gate.
+// kubeClients holds the three clients that the kubelet uses; all dial through one gate.
 type kubeClients struct {
 	kube      *kubernetes.Clientset
 	heartbeat *kubernetes.Clientset
 	events    *corev1client.CoreV1Client
 }
 
-// newKubeClients makes the clients as upstream's buildKubeletClientConfig would, but from the given configuration.
+// newKubeClients creates the clients as upstream's buildKubeletClientConfig would, but from the given configuration.
 func newKubeClients(base *rest.Config, gate *connGate, settings *kubeletconfig.KubeletConfiguration) (kubeClients, error) {
 	cfg := rest.CopyConfig(base)
 	gate.installInto(cfg)
@@ -51,7 +51,7 @@ func newKubeClients(base *rest.Config, gate *connGate, settings *kubeletconfig.K
 		return kubeClients{}, fmt.Errorf("make event client: %w", err)
 	}
 	heartbeat := rest.CopyConfig(cfg)
-	// A heartbeat must give up before the next one is due.
+	// A heartbeat must time out before the next one is due.
 	heartbeat.Timeout = min(settings.NodeStatusUpdateFrequency.Duration, leaseDuration(settings))
 	if out.heartbeat, err = kubernetes.NewForConfig(heartbeat); err != nil {
 		return kubeClients{}, fmt.Errorf("make heartbeat client: %w", err)
@@ -59,7 +59,7 @@ func newKubeClients(base *rest.Config, gate *connGate, settings *kubeletconfig.K
 	return out, nil
 }
 
-// connGate lets connections through until it is closed; then it ends them all.
+// connGate admits connections until it is closed; then it closes all of them.
 type connGate struct {
 	forward func(ctx context.Context, network, address string) (net.Conn, error)
 
@@ -72,7 +72,7 @@ func newConnGate() *connGate {
 	return &connGate{forward: (&net.Dialer{}).DialContext, conns: map[*gatedConn]struct{}{}}
 }
 
-// installInto puts the gate into a configuration: into a copy of its transport if it has one of its own, else as its dialler.
+// installInto adds the gate to a configuration: to a clone of its transport if it has one, else as its dialler.
 func (g *connGate) installInto(cfg *rest.Config) {
 	if cfg.Dial != nil {
 		g.forward = cfg.Dial
@@ -118,7 +118,7 @@ func (g *connGate) close() {
 	g.conns = map[*gatedConn]struct{}{}
 	g.mu.Unlock()
 	for conn := range conns {
-		_ = conn.Conn.Close() // nobody is left who could use the error
+		_ = conn.Conn.Close() // no caller is left for the error
 	}
 }
 

@@ -12,13 +12,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// Config of a Kubelet. A zero optional field means its default.
+// Config configures a Kubelet. A zero optional field means its default.
 type Config struct {
 	Node            string // name of the Kubernetes Node; required
 	Dir             string // the kubelet's folder: pods, plugins, state; absolute, required
 	RuntimeEndpoint string // CRI, as unix:///path; required
 
-	// Hollow is for a runtime without containers: no cgroups, no mounts, no statistics of the machine's containers, and
+	// Hollow selects a runtime without containers: no cgroups, no mounts, no statistics of the machine's containers, and
 	// probes that always succeed. It needs no privilege.
 	Hollow bool
 
@@ -27,26 +27,26 @@ type Config struct {
 	Taints  []corev1.Taint    // of the Node, from its first write
 	MaxPods int               // default 110
 
-	CgroupDriver string // for runtimes that do not tell (containerd 1.6): cgroupfs or systemd; default cgroupfs
-	CgroupRoot   string // cgroup below which all pods live, made if missing; default "/"; two nodes on one machine need two
+	CgroupDriver string // for runtimes that do not report it (containerd 1.6): cgroupfs or systemd; default cgroupfs
+	CgroupRoot   string // cgroup below which all pods run, created if missing; default "/"; two nodes on one machine need two
 
 	StaticPodPath string // folder of static pod manifests; default none
 	PodLogsDir    string // default Dir/pod-logs; two nodes on one machine need two
 
 	Address      string // the kubelet listens here; default all addresses
 	Port         int    // default 10250
-	CertFile     string // serving certificate, read for each connection; default: one that is asked for, in Dir/pki
+	CertFile     string // serving certificate, read for each connection; default: a requested one, in Dir/pki
 	KeyFile      string // its key
-	ClientCAFile string // who may connect by certificate; default nobody, only tokens
+	ClientCAFile string // CAs of client certificates; default none, only tokens
 
-	// NodeNames are what the cloud calls this node, for its serving certificate: one is asked for (signer kubernetes.io/kubelet-serving)
-	// when there are some, when they change, and before it expires. It must not block, and gives the same order for the same
-	// names. nil: none is asked for. Not used with CertFile.
+	// NodeNames returns the cloud's names of this node, for its serving certificate. A certificate is requested (signer
+	// kubernetes.io/kubelet-serving) when there are names, when they change, and before it expires. It must not block, and
+	// returns the same order for the same names. nil: no certificate is requested. Not used with CertFile.
 	NodeNames func() []string
-	// Now is the cloud's time, by which such a certificate is renewed; nil is the machine's clock.
+	// Now returns the cloud's time, by which that certificate is renewed; nil is the machine's clock.
 	Now func() time.Time
 
-	// PodCertificateStore keeps the certificates of projected volumes over a restart without a link; nil: they are made anew.
+	// PodCertificates keeps the certificates of projected volumes over a restart without a link; nil: they are created anew.
 	PodCertificates PodCertificateStore
 
 	ClusterDNS    []string // for pods with dnsPolicy ClusterFirst; default none
@@ -60,7 +60,7 @@ type Config struct {
 	Verbosity int
 }
 
-// Validate reports all faults that can be seen without looking at the machine.
+// Validate reports all faults that can be found without examining the machine.
 func (c Config) Validate() error {
 	var errs []error
 	fault := func(field, format string, args ...any) {

@@ -11,18 +11,18 @@ import (
 	kubelettypes "k8s.io/kubelet/pkg/types"
 )
 
-// stopSlack is how long the runtime may take to end a container beyond its grace time.
+// stopSlack is how long the runtime may take to stop a container beyond its grace time.
 const stopSlack = 30 * time.Second
 
-// ContainerStopper ends single containers of a runtime by CRI. The kubelet sees that they ended and does what the pod's restart
-// policy says: it restarts them in place, with its own back-off, and counts it.
+// ContainerStopper stops single containers of a runtime by CRI. The kubelet sees that they ended and follows the pod's
+// restart policy: it restarts them in place, with its own backoff, and counts the restart.
 type ContainerStopper struct {
-	// Endpoint is the runtime's, as in Config.RuntimeEndpoint.
+	// Endpoint is the runtime's endpoint, as in Config.RuntimeEndpoint.
 	Endpoint string
 }
 
-// Stop ends the running container of a pod and returns its id, or "" if none runs. It gives it grace seconds; with 0 it is
-// killed. Each call has a connection of its own.
+// Stop stops the running container of a pod and returns its id, or "" if none runs. The container gets grace seconds; with
+// 0 it is killed. Each call has a connection of its own.
 func (s ContainerStopper) Stop(ctx context.Context, namespace, pod, container string, grace int64) (id string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(grace)*time.Second+stopSlack)
 	defer cancel()

@@ -1,6 +1,6 @@
 package edged
 
-// Settings shows what a configuration means to the kubelet; able is a process with CAP_SYS_RESOURCE.
+// Settings returns the kubelet's settings for a configuration; able is a process with CAP_SYS_RESOURCE.
 func Settings(cfg Config, able bool) (map[string]any, error) {
 	return buildSettings(cfg, capabilities{sysResource: able, openFiles: 4096})
 }
@@ -12,5 +12,5 @@ var (
 	CloseGate = (*connGate).close
 )
 
-// MachineOf is the stand-in for cAdvisor.
+// MachineOf returns the replacement for cAdvisor.
 func MachineOf(dir string) *hollowMachine { return &hollowMachine{node: "edge-1", dir: dir} }

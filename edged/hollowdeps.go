@@ -19,8 +19,8 @@ import (
 	"k8s.io/mount-utils"
 )
 
-// applyHollow replaces what needs privileges, or containers, with upstream's own stand-ins (as kubemark does). Files are
-// real: ConfigMaps, Secrets and tokens are written below Config.Dir as on any node, only not on a tmpfs.
+// applyHollow replaces the dependencies that need privileges or containers with upstream's own fakes (as kubemark does).
+// Files are real: ConfigMaps, Secrets and tokens are written below Config.Dir as on any node, but not on a tmpfs.
 func applyHollow(deps *kubelet.Dependencies, cfg Config) {
 	here := &hollowMachine{node: cfg.Node, dir: cfg.Dir}
 	deps.CAdvisorInterface = here
@@ -33,8 +33,8 @@ func applyHollow(deps *kubelet.Dependencies, cfg Config) {
 	deps.OSInterface = hollowOS{}
 }
 
-// hollowProbes calls a container started and ready as soon as it runs: nothing listens in a hollow pod. (The stand-in
-// calls containers ready that have ended.)
+// hollowProbes reports a container as started and ready as soon as it runs: a hollow pod serves no port. (Upstream's fake
+// reports containers as ready that have ended.)
 type hollowProbes struct{ probetest.FakeManager }
 
 func (hollowProbes) UpdatePodStatus(_ context.Context, _ *corev1.Pod, status *corev1.PodStatus) {
@@ -50,7 +50,7 @@ func (hollowProbes) UpdatePodStatus(_ context.Context, _ *corev1.Pod, status *co
 	}
 }
 
-// hollowMounter keeps mounts in memory. The stand-in also logs each action for ever, which a node must not.
+// hollowMounter keeps mounts in memory. Upstream's fake also stores a log of each action without limit, which a node cannot afford.
 type hollowMounter struct{ *mount.FakeMounter }
 
 func (m hollowMounter) Unmount(target string) error {
@@ -58,12 +58,12 @@ func (m hollowMounter) Unmount(target string) error {
 	return m.FakeMounter.Unmount(target)
 }
 
-// hollowHost looks at the real machine, but shares no mounts.
+// hollowHost reads the real machine, but shares no mounts.
 type hollowHost struct{ hostutil.HostUtils }
 
 func (hollowHost) MakeRShared(string) error { return nil }
 
-// hollowOS leaves /var/log/containers alone; the kubelet fills it with links that only log collectors read.
+// hollowOS does not write /var/log/containers; the kubelet fills it with links that only log collectors read.
 type hollowOS struct{ kubecontainer.RealOS }
 
 func isContainerLogs(name string) bool {
@@ -91,7 +91,7 @@ func (o hollowOS) Glob(pattern string) ([]string, error) {
 	return o.RealOS.Glob(pattern)
 }
 
-// hollowContainers is the stub, with a disk, and with the machine standing in for the cgroup of all pods.
+// hollowContainers is upstream's stub with a disk, and with the machine's values for the cgroup of all pods.
 type hollowContainers struct {
 	cm.ContainerManager
 	machine *hollowMachine
@@ -103,7 +103,7 @@ func (c hollowContainers) NewPodContainerManager() cm.PodContainerManager {
 	return hollowPods{c.ContainerManager.NewPodContainerManager()}
 }
 
-// hollowPods says "no limits" where the stub makes the kubelet log an error for each status of each pod.
+// hollowPods returns "no limits" where the stub makes the kubelet log an error for each status of each pod.
 type hollowPods struct{ cm.PodContainerManager }
 
 func (hollowPods) GetPodCgroupConfig(*corev1.Pod, corev1.ResourceName) (*cm.ResourceConfig, error) {

@@ -15,7 +15,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// hollowMachine tells a hollow kubelet about the machine it is on without watching cgroups, as cAdvisor would.
+// hollowMachine reports the machine to a hollow kubelet without watching cgroups, in place of cAdvisor.
 type hollowMachine struct {
 	node string
 	dir  string // the root file system of the node is the one that holds this folder
@@ -39,7 +39,7 @@ func (m *hollowMachine) MachineInfo(klog.Logger) (*cadvisorapi.MachineInfo, erro
 	}, nil
 }
 
-// VersionInfo names the kernel, and as operating system "hollow", so that nobody takes the node for a real one.
+// VersionInfo reports the kernel, and the operating system "hollow", so that the node is not mistaken for a real one.
 func (*hollowMachine) VersionInfo() (*cadvisorapi.VersionInfo, error) {
 	var name unix.Utsname
 	if err := unix.Uname(&name); err != nil {
@@ -48,7 +48,7 @@ func (*hollowMachine) VersionInfo() (*cadvisorapi.VersionInfo, error) {
 	return &cadvisorapi.VersionInfo{KernelVersion: unix.ByteSliceToString(name.Release[:]), ContainerOsVersion: "hollow"}, nil
 }
 
-// ContainerInfoV2 knows one cgroup, whatever its name: the machine.
+// ContainerInfoV2 reports one cgroup for every name: the machine.
 func (*hollowMachine) ContainerInfoV2(name string, _ cadvisorapi.RequestOptions) (map[string]cadvisorapi.ContainerInfo, error) {
 	memory, err := readMeminfo()
 	if err != nil {
@@ -70,7 +70,7 @@ func (*hollowMachine) ContainerInfoV2(name string, _ cadvisorapi.RequestOptions)
 	}}, nil
 }
 
-// GetRequestedContainersInfo feeds /metrics/cadvisor, which is empty here.
+// GetRequestedContainersInfo is the source of /metrics/cadvisor, which is empty here.
 func (*hollowMachine) GetRequestedContainersInfo(string, cadvisorapi.RequestOptions) (map[string]*cadvisorapi.ContainerInfo, error) {
 	return nil, nil
 }
@@ -85,7 +85,7 @@ func (m *hollowMachine) ContainerFsInfo(context.Context) (cadvisorapi.FsInfo, er
 	return m.RootFsInfo()
 }
 
-// GetDirFsInfo asks the file system that holds a path.
+// GetDirFsInfo reports on the file system that holds a path.
 func (*hollowMachine) GetDirFsInfo(path string) (cadvisorapi.FsInfo, error) {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(path, &fs); err != nil {
@@ -103,14 +103,14 @@ func (*hollowMachine) GetDirFsInfo(path string) (cadvisorapi.FsInfo, error) {
 // procTick is the unit of /proc/stat: USER_HZ, which is 100 on all that Go knows.
 const procTick = 10 * time.Millisecond
 
-// readCPUTime is how long all processors together were not idle.
+// readCPUTime returns the time for which all processors together were not idle.
 func readCPUTime() (time.Duration, error) {
 	data, err := os.ReadFile("/proc/stat")
 	if err != nil {
 		return 0, fmt.Errorf("read processor times: %w", err)
 	}
 	first, _, _ := strings.Cut(string(data), "\n")
-	// cpu user nice system idle iowait irq softirq steal, and guests, which are in user and nice already.
+	// cpu user nice system idle iowait irq softirq steal, and guests, which user and nice already include.
 	var busy time.Duration
 	for i, word := range strings.Fields(first) {
 		if i == 0 || i == 4 || i == 5 || i > 8 {

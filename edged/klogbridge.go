@@ -13,15 +13,15 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// klogCore is the kubelet's way to the log: klog's V(n) as negative levels, kept up to a verbosity, and cut at the end.
+// klogCore writes the kubelet's log: klog's V(n) are negative levels, kept up to a verbosity, and dropped after the end.
 type klogCore struct {
 	zapcore.Core
 	verbosity int
 	muted     *atomic.Bool
 }
 
-// newLogger makes the kubelet's logger. After cut is set nothing comes through, so that goroutines upstream leaves
-// behind do not write to a log that its owner has closed.
+// newLogger returns the kubelet's logger. After cut is set it writes nothing, so that the remaining goroutines of upstream
+// do not write to a log that its owner has closed.
 func newLogger(log *zap.Logger, verbosity int, cut *atomic.Bool) logr.Logger {
 	bridged := log.WithOptions(zap.WrapCore(func(core zapcore.Core) zapcore.Core {
 		return klogCore{Core: core, verbosity: verbosity, muted: cut}
@@ -58,8 +58,8 @@ func (b klogCore) Write(entry zapcore.Entry, fields []zapcore.Field) error {
 	return b.Core.Write(entry, fields)
 }
 
-// bridgeKlog sends the log of all Kubernetes libraries in this process to logger. It is for the process, not for one
-// kubelet: the last one wins.
+// bridgeKlog sends the log of all Kubernetes libraries in this process to logger. It applies to the process, not to one
+// kubelet: the last call wins.
 func bridgeKlog(logger logr.Logger, verbosity int) error {
 	var flags flag.FlagSet
 	klog.InitFlags(&flags)

@@ -17,13 +17,12 @@ import (
 // kubeletScope is the name under which NewMainKubelet asks for its tracer.
 const kubeletScope = "k8s.io/kubernetes/pkg/kubelet"
 
-// eventsWithoutKmsg gives events to a hollow kubelet that may not read /dev/kmsg.
+// eventsWithoutKmsg enables events of a hollow kubelet that may not read /dev/kmsg.
 //
-// Upstream insists on watching the kernel log for killed processes and refuses to start without it; the one exception
-// it makes is for a *record.FakeRecorder, and then there are no events at all. So the kubelet gets a FakeRecorder for
-// that one question, and the real recorder in time for everything after it: NewMainKubelet asks for its tracer right
-// after the question and before it hands the recorder on. If upstream ever changes the order, the node has no events
-// and TestHollowAsUser fails; nothing else breaks.
+// Upstream watches the kernel log for killed processes and refuses to start without it. The one exception is a
+// *record.FakeRecorder, and then there are no events at all. So the kubelet gets a FakeRecorder for that one check, and the real
+// recorder in time for everything after it: NewMainKubelet requests its tracer right after the check and before it hands the
+// recorder on. If upstream ever changes the order, the node has no events and TestHollowAsUser fails; nothing else breaks.
 func eventsWithoutKmsg(ctx context.Context, deps *kubelet.Dependencies, node string, sink corev1client.EventsGetter) (stop func()) {
 	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
 	broadcaster.StartStructuredLogging(3) // as upstream

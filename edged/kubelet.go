@@ -20,27 +20,26 @@ import (
 	kubeletconfig "k8s.io/kubernetes/pkg/kubelet/apis/config"
 )
 
-// Kubelet is the upstream kubelet of one node. Make it with New, run it once with Start.
+// Kubelet is the upstream kubelet of one node. Create it with New, run it once with Start.
 type Kubelet struct {
 	cfg    Config
 	client *rest.Config
 	log    *zap.Logger
 	ready  chan struct{} // closed by Start when the Node is Ready
-	// servingCert chooses what the kubelet's port shows.
+	// servingCert selects the certificate of the kubelet's port.
 	servingCert *servingCert
 }
 
-// kubeletStarted keeps a second kubelet out of this process: upstream registers its metrics in NewMainKubelet, and panics the
-// second time.
+// kubeletStarted prevents a second kubelet in this process: upstream registers its metrics in NewMainKubelet, and panics the second time.
 var kubeletStarted atomic.Bool //nolint:gochecknoglobals // guards process-wide state of upstream, see above
 
-// ErrAlreadyStarted comes back from the second Start in a process.
+// ErrAlreadyStarted is the error of the second Start in a process.
 var ErrAlreadyStarted = errors.New("a process can run one kubelet, once")
 
-// New checks the configuration, with upstream's own checks too. It starts and opens nothing.
+// New validates the configuration, also with upstream's own checks. It starts and opens nothing.
 //
-// client is the only way to a Kubernetes API: the kubelet's objects, events, heartbeats, tokens, and the reviews that
-// decide who may use the kubelet's port.
+// client is the only connection to a Kubernetes API: for the kubelet's objects, events, heartbeats and tokens, and for the
+// reviews that authorize callers of the kubelet's port.
 func New(cfg Config, client *rest.Config, log *zap.Logger) (*Kubelet, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("kubelet configuration: %w", err)
@@ -57,7 +56,7 @@ func New(cfg Config, client *rest.Config, log *zap.Logger) (*Kubelet, error) {
 	return &Kubelet{cfg: cfg, client: rest.CopyConfig(client), log: log, ready: make(chan struct{}), servingCert: serving}, nil
 }
 
-// Ready is closed when the API shows the Node Ready, in words of this kubelet and not of an earlier one.
+// Ready is closed when the API shows the Node Ready, as reported by this kubelet and not by an earlier one.
 func (k *Kubelet) Ready() <-chan struct{} { return k.ready }
 
 // Start waits for the runtime, then runs the kubelet until ctx ends. Containers are left running.
@@ -109,7 +108,7 @@ func (k *Kubelet) Start(ctx context.Context) error {
 	return nil
 }
 
-// buildDependencies is upstream's set with our clients in it.
+// buildDependencies returns upstream's dependencies with our clients in them.
 func (k *Kubelet) buildDependencies(ctx context.Context, server *options.KubeletServer, c kubeClients) (deps *kubelet.Dependencies, stop func(), err error) {
 	deps, err = app.UnsecuredDependencies(ctx, server, utilfeature.DefaultFeatureGate)
 	if err != nil {
@@ -130,7 +129,7 @@ func (k *Kubelet) buildDependencies(ctx context.Context, server *options.Kubelet
 	return deps, stop, nil
 }
 
-// prepareHost finds faults that upstream would answer with os.Exit, and makes the cgroup it would miss.
+// prepareHost finds faults that upstream would answer with os.Exit, and creates the cgroup that upstream requires.
 func (k *Kubelet) prepareHost(ctx context.Context, server *options.KubeletServer) error {
 	address := net.JoinHostPort(server.Address, strconv.Itoa(int(server.Port)))
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address)

@@ -32,12 +32,11 @@ import (
 
 const (
 	nobodyUID   = 65534
-	childFile   = "EDGED_TEST_CHILD" // names the order of a child process
+	childFile   = "EDGED_TEST_CHILD" // names the task of a child process
 	waitTimeout = 60 * time.Second   // a kubelet acts within seconds; the machine may be busy
 )
 
-// TestMain is kubetest's, but in a child it is the child: a process can run one kubelet, so each test runs one in a
-// process of its own.
+// TestMain is kubetest's, but in a child it runs the child: a process can run one kubelet, so each test runs one in a process of its own.
 func TestMain(m *testing.M) {
 	if file := os.Getenv(childFile); file != "" {
 		if err := runChild(file); err != nil {
@@ -51,7 +50,7 @@ func TestMain(m *testing.M) {
 
 var shared kubetest.Shared
 
-// childOrder is what a child is to run.
+// childOrder is the task of a child.
 type childOrder struct {
 	Node, Dir     string
 	Port          int
@@ -104,7 +103,7 @@ func runChild(file string) error {
 	return nil
 }
 
-// openTempDir lets others reach a folder of t.TempDir.
+// openTempDir makes a folder of t.TempDir accessible to other users.
 func openTempDir(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -116,7 +115,7 @@ func openTempDir(t *testing.T) string {
 	return dir
 }
 
-// startChild runs a hollow node as nobody (or as ourselves where we are not root) until the test ends.
+// startChild runs a hollow node as user nobody (or as the present user without root) until the test ends.
 func startChild(t *testing.T, c *kubetest.Cluster, node string) string {
 	t.Helper()
 	dir := openTempDir(t)
@@ -175,7 +174,7 @@ func copyFile(from, to string) error {
 	return errors.Join(err, out.Close())
 }
 
-// TestHollowAsUser is a node without any privilege against a real apiserver with its real rules for nodes.
+// TestHollowAsUser runs a node without any privilege against a real apiserver with its real rules for nodes.
 func TestHollowAsUser(t *testing.T) {
 	c := shared.Cluster(t)
 	client, ns := c.Client(t), c.Namespace(t)
@@ -224,12 +223,12 @@ func TestHollowAsUser(t *testing.T) {
 	})
 }
 
-// edgeTaint is what the node of every test registers with.
+// edgeTaint is the taint with which the node of every test registers.
 func edgeTaint() corev1.Taint {
 	return corev1.Taint{Key: "node-role.kubernetes.io/edge", Effect: corev1.TaintEffectNoSchedule}
 }
 
-// registeredWithTaint looks at the first version of the Node: a taint that came later would let a pod in before it.
+// registeredWithTaint checks the first version of the Node: a taint that came later would admit a pod before it.
 func registeredWithTaint(t *testing.T, nodes watch.Interface) {
 	t.Helper()
 	select {
@@ -301,7 +300,7 @@ func wantConfigMapFollows(t *testing.T, client kubernetes.Interface, ns, dir str
 	has("blue")
 }
 
-// wantEvents is also the proof that the kubelet got its real recorder where /dev/kmsg cannot be read.
+// wantEvents also proves that the kubelet got its real recorder where /dev/kmsg cannot be read.
 func wantEvents(t *testing.T, client kubernetes.Interface, ns string) {
 	t.Helper()
 	kubetest.Eventually(t, waitTimeout, func() error {

@@ -14,7 +14,7 @@ import (
 	watchtools "k8s.io/client-go/tools/watch"
 )
 
-// watchReady closes ready when the Node says Ready with a heartbeat of this kubelet, and ends.
+// watchReady closes ready when the Node is Ready with a heartbeat of this kubelet, and returns.
 func (k *Kubelet) watchReady(ctx context.Context, client kubernetes.Interface, began time.Time) error {
 	nodes := cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "nodes", corev1.NamespaceAll, fields.OneTermEqualSelector("metadata.name", k.cfg.Node))
 	_, err := watchtools.UntilWithSync(ctx, nodes, &corev1.Node{}, nil, func(event watch.Event) (bool, error) {
@@ -32,7 +32,7 @@ func (k *Kubelet) watchReady(ctx context.Context, client kubernetes.Interface, b
 	return nil
 }
 
-// readySince tells whether the Ready condition is true and was written at or after began (the API keeps whole seconds).
+// readySince reports whether the Ready condition is true and was written at or after began (the API keeps whole seconds).
 func readySince(node *corev1.Node, began time.Time) bool {
 	for _, c := range node.Status.Conditions {
 		if c.Type == corev1.NodeReady {

@@ -12,7 +12,7 @@ import (
 	"k8s.io/kubernetes/pkg/volume/projected"
 )
 
-// certificateHost is a kubelet that has a certificate or none.
+// certificateHost is a kubelet with or without a certificate.
 type certificateHost struct {
 	volume.VolumeHost
 	volume.KubeletVolumeHost
@@ -26,7 +26,7 @@ func (h certificateHost) GetPodCertificateCredentialBundle(context.Context, stri
 	return []byte(h.key), []byte("chain"), nil
 }
 
-// memoryCertificates keeps them in memory.
+// memoryCertificates keeps certificates in memory.
 type memoryCertificates map[string]string
 
 func (k memoryCertificates) SavePodCertificate(_ context.Context, namespace, pod, uid, projection string, key, chain []byte) error {
@@ -69,7 +69,7 @@ func TestProjectedVolumes_KeepCertificates(t *testing.T) {
 	}
 }
 
-// Upstream's plugin takes the host that is put between.
+// Upstream's plugin uses the wrapped host.
 func TestProjectedVolumes_TakeWrappedHost(t *testing.T) {
 	deps := &kubelet.Dependencies{VolumePlugins: projected.ProbeVolumePlugins()}
 	if err := wrapProjectedPlugin(deps, memoryCertificates{}, zaptest.NewLogger(t)); err != nil {

@@ -11,14 +11,14 @@ import (
 	kubelettypes "k8s.io/kubelet/pkg/types"
 )
 
-// SandboxClient asks a container runtime for the pods that it runs.
+// SandboxClient queries a container runtime for the pods that it runs.
 type SandboxClient struct {
-	// Endpoint is the runtime's, as in Config.RuntimeEndpoint.
+	// Endpoint is the runtime's endpoint, as in Config.RuntimeEndpoint.
 	Endpoint string
 }
 
-// Addresses returns the addresses of a running pod by its UID: those that the runtime has given it, and none for a pod in the host's
-// network or one that does not run. Each call has a connection of its own.
+// Addresses returns the addresses that the runtime has assigned to a running pod, by its UID. It returns none for a pod in
+// the host's network or one that does not run. Each call has a connection of its own.
 func (s SandboxClient) Addresses(ctx context.Context, podUID string) ([]netip.Addr, error) {
 	conn, err := grpc.NewClient(s.Endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/frond-edge/frond/edged/hollow/hollowtest"
 )
 
-// TestSandboxClient_Addresses asks a runtime for the addresses of a pod while it runs, of one in the host's network, and after its end.
+// TestSandboxClient_Addresses queries the addresses of a pod while it runs, of one in the host's network, and after its end.
 func TestSandboxClient_Addresses(t *testing.T) {
 	dir, err := os.MkdirTemp("", "cri") //nolint:usetesting // that one's path is too long for a socket
 	if err != nil {

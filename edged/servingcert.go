@@ -26,25 +26,25 @@ import (
 	"k8s.io/kubernetes/pkg/kubelet/server"
 )
 
-// LocalName is the server name by which the kubelet's port shows Kubelet.LocalCertificate.
+// LocalName is the server name for which the kubelet's port presents Kubelet.LocalCertificate.
 const LocalName = "kubelet.frond.internal"
 
-// servingCert chooses the certificate that the kubelet's port shows. It is ours and not the kubelet's own choice for three reasons:
-// the cloud calls a node by names that the kubelet does not know of; a certificate that expired while the gateway was away is
-// better shown than none; and programs of the gateway need one that does not depend on the cloud.
+// servingCert selects the certificate of the kubelet's port. It replaces the kubelet's own choice for three reasons: the
+// cloud uses names of the node that the kubelet does not know; a certificate that expired while the gateway was offline is
+// better than none; and programs of the gateway need one that does not depend on the cloud.
 type servingCert struct {
 	cfg   Config
 	local tls.Certificate
 	log   *zap.Logger
 
 	mu sync.Mutex
-	// Guarded by mu: where Config or its drop-in name files, the files and what was in them last.
+	// Guarded by mu: the files that Config or its drop-in names, and their last content.
 	certFile, keyFile string
 	lastShown         *tls.Certificate
-	// Guarded by mu: the store and the manager of certificates that were asked for; nil with files, and before start.
+	// Guarded by mu: the store and the manager of requested certificates; nil with files, and before the start.
 	store   certificate.Store
 	manager certificate.Manager
-	// issued, guarded by mu, closes when a certificate that was asked for has come; then there is another channel.
+	// issued closes when a requested certificate has arrived; then it is replaced. Guarded by mu.
 	issued chan struct{}
 }
 
@@ -56,7 +56,8 @@ func newServingCert(cfg Config, log *zap.Logger) (*servingCert, error) {
 	return &servingCert{cfg: cfg, local: local, log: log, issued: make(chan struct{})}, nil
 }
 
-// selfSigned lives in memory only, as long as the process. Its dates do not matter: a clock without a battery may say anything.
+// selfSigned returns a certificate that exists only in memory, as long as the process. Its dates do not matter: a clock
+// without a battery may show any time.
 func selfSigned(name string) (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -75,14 +76,14 @@ func selfSigned(name string) (tls.Certificate, error) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}, err
 }
 
-// tlsConfig is the TLS side of the kubelet's port, from what upstream has made of the settings. Callers' certificates are judged by
-// the kubelet's authenticator.
+// tlsConfig returns the TLS configuration of the kubelet's port, from upstream's options. The kubelet's authenticator
+// checks client certificates.
 func (s *servingCert) tlsConfig(o *server.TLSOptions) *tls.Config {
 	s.mu.Lock()
 	s.certFile, s.keyFile = o.CertFile, o.KeyFile
 	s.mu.Unlock()
 	c := &tls.Config{
-		MinVersion: max(tls.VersionTLS13, o.MinVersion), CurvePreferences: o.CurvePreferences, // 1.3 chooses its suites itself
+		MinVersion: max(tls.VersionTLS13, o.MinVersion), CurvePreferences: o.CurvePreferences, // TLS 1.3 has no configurable suites
 		GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 			if hello.ServerName == LocalName {
 				return &s.local, nil
@@ -92,14 +93,14 @@ func (s *servingCert) tlsConfig(o *server.TLSOptions) *tls.Config {
 	}
 	if o.ClientCAFile != "" {
 		c.ClientAuth = tls.RequestClientCert
-		if named, err := certutil.NewPool(o.ClientCAFile); err == nil { // if not, the authenticator has said so
-			c.ClientCAs = named // tells callers which of their certificates is meant
+		if named, err := certutil.NewPool(o.ClientCAFile); err == nil { // on an error the authenticator has reported it
+			c.ClientCAs = named // tells clients which of their certificates is wanted
 		}
 	}
 	return c
 }
 
-// currentCert is the best there is: the one that was asked for, even if it expired; before there is one, the local one.
+// currentCert returns the best certificate: the requested one, even if it has expired; before there is one, the local one.
 func (s *servingCert) currentCert() *tls.Certificate {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -122,8 +123,8 @@ func (s *servingCert) currentCert() *tls.Certificate {
 	return &s.local
 }
 
-// startRenewal begins to ask for certificates, unless there are files, and goes on until ctx ends. Without a certificate, and without
-// any way to keep one, pods run as ever.
+// startRenewal starts to request certificates, unless there are files, and continues until ctx ends. Pods run as usual
+// without a certificate, and without any place to store one.
 func (s *servingCert) startRenewal(ctx context.Context, kube kubernetes.Interface) {
 	if !s.requestsCert() {
 		return
@@ -140,15 +141,15 @@ func (s *servingCert) startRenewal(ctx context.Context, kube kubernetes.Interfac
 	manager.Start()
 }
 
-// requestsCert tells whether a certificate is asked for, as there are no files.
+// requestsCert reports whether certificates are requested, which is so without files.
 func (s *servingCert) requestsCert() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.certFile == "" && s.cfg.NodeNames != nil
 }
 
-// awaitCert waits until callers can be shown a certificate that they can verify: one that was asked for and has not ended by the cloud's time.
-// With files, which are their owner's affair, and where none is asked for it does not wait. The error is ctx's.
+// awaitCert waits until callers get a certificate that they can verify: a requested one that has not expired by the cloud's
+// time. It does not wait with files, for which their owner is responsible, or if none is requested. The error is ctx's.
 func (s *servingCert) awaitCert(ctx context.Context) error {
 	for s.requestsCert() {
 		s.mu.Lock()
@@ -173,7 +174,7 @@ func (s *servingCert) notifyIssued() {
 	s.issued = make(chan struct{})
 }
 
-// cloudNow is the cloud's time, as far as it is known.
+// cloudNow returns the cloud's time, as far as it is known.
 func (s *servingCert) cloudNow() time.Time {
 	if s.cfg.Now != nil {
 		return s.cfg.Now()
@@ -201,11 +202,12 @@ func (s *servingCert) newManager(ctx context.Context, dir string, kube kubernete
 	return manager, store, err
 }
 
-// renewShare is the part of a certificate's life, by the cloud's time, in which no other is asked for. client-go asks after 70 % at the
-// soonest, by the machine's clock: years ahead, it would take each certificate for expired, and ask for the next at once, for ever.
+// renewShare is the part of a certificate's life, by the cloud's time, in which no other is requested. client-go requests
+// one after 70 % at the earliest, by the machine's clock: a clock years ahead makes each certificate look expired, and
+// client-go would request the next at once, without end.
 const renewShare = 2.0 / 3
 
-// nextRequest is what is to be asked for; nil: nothing, as nobody knows the node's names yet, or have is good.
+// nextRequest returns the next request; nil for none, as the node's names are not known yet or have is still good.
 func (s *servingCert) nextRequest(have *x509.Certificate) *x509.CertificateRequest {
 	t := requestTemplate(s.cfg.Node, s.cfg.NodeNames())
 	if t == nil || have == nil || !coversRequest(have, t) {
@@ -217,7 +219,7 @@ func (s *servingCert) nextRequest(have *x509.Certificate) *x509.CertificateReque
 	return t
 }
 
-// coversRequest tells whether a certificate is for all that is asked for.
+// coversRequest reports whether a certificate covers all names of a request.
 func coversRequest(have *x509.Certificate, t *x509.CertificateRequest) bool {
 	for _, name := range t.DNSNames {
 		if !slices.Contains(have.DNSNames, name) {
@@ -232,11 +234,11 @@ func coversRequest(have *x509.Certificate, t *x509.CertificateRequest) bool {
 	return have.Subject.CommonName == t.Subject.CommonName
 }
 
-// tolerantStore takes a file that a power cut left damaged for one that is not there, and remembers what is.
+// tolerantStore treats a file that a power cut left damaged as missing, and remembers the present certificate.
 type tolerantStore struct {
 	certificate.Store
 	leaf    atomic.Pointer[x509.Certificate]
-	updated func() // called after each Update that worked
+	updated func() // called after each successful Update
 }
 
 func (f *tolerantStore) Current() (*tls.Certificate, error) {
@@ -258,7 +260,7 @@ func (f *tolerantStore) Update(cert, key []byte) (*tls.Certificate, error) {
 	return now, err
 }
 
-// requestTemplate is what is asked for; nil: nothing yet, as nobody knows the node's names.
+// requestTemplate returns the certificate request; nil while the node's names are not known.
 func requestTemplate(node string, names []string) *x509.CertificateRequest {
 	if len(names) == 0 {
 		return nil
@@ -274,10 +276,11 @@ func requestTemplate(node string, names []string) *x509.CertificateRequest {
 	return t
 }
 
-// LocalCertificate is what the kubelet's port shows a caller that asks for LocalName, for as long as this process lives.
+// LocalCertificate is the certificate of the kubelet's port for callers that ask for LocalName, for the life of this process.
 func (k *Kubelet) LocalCertificate() *x509.Certificate { return k.servingCert.local.Leaf }
 
-// ServingCertificate is what the kubelet's port shows all others; nil before there is one that was asked for, or files.
+// ServingCertificate is the certificate of the kubelet's port for all other callers; nil before a requested one has arrived
+// or files exist.
 func (k *Kubelet) ServingCertificate() *x509.Certificate {
 	now := k.servingCert.currentCert()
 	if now == &k.servingCert.local {
@@ -286,8 +289,8 @@ func (k *Kubelet) ServingCertificate() *x509.Certificate {
 	return now.Leaf
 }
 
-// AwaitServingCertificate waits until callers from the cloud are shown a certificate that they can verify, as far as that is this
-// kubelet's affair: with files (Config.CertFile) it returns at once. The error is ctx's.
+// AwaitServingCertificate waits until callers from the cloud get a certificate that they can verify. With files
+// (Config.CertFile), whose content is not this kubelet's responsibility, it returns at once. The error is ctx's.
 func (k *Kubelet) AwaitServingCertificate(ctx context.Context) error {
 	return k.servingCert.awaitCert(ctx)
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/frond-edge/frond/edged"
 )
 
-// csrSigner approves and signs what a node asks for, for a year of its own time, and counts.
+// csrSigner approves and signs a node's requests, for a year of its own time, and counts.
 type csrSigner struct {
 	kube   kubernetes.Interface
 	node   string
@@ -29,7 +29,7 @@ type csrSigner struct {
 	signed int
 }
 
-// signPending signs what there is, and returns how much it was altogether.
+// signPending signs the pending requests, and returns the total so far.
 func (s *csrSigner) signPending(t *testing.T) int {
 	t.Helper()
 	api := s.kube.CertificatesV1().CertificateSigningRequests()
@@ -79,7 +79,7 @@ func (s *csrSigner) signRequest(t *testing.T, request *x509.CertificateRequest) 
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
 
-// signUntil signs until so many were signed, or for some time.
+// signUntil signs until want requests were signed, or the limit has passed.
 func (s *csrSigner) signUntil(t *testing.T, want int, limit time.Duration) {
 	t.Helper()
 	for deadline := time.Now().Add(limit); s.signPending(t) < want && time.Now().Before(deadline); {
@@ -87,8 +87,8 @@ func (s *csrSigner) signUntil(t *testing.T, want int, limit time.Duration) {
 	}
 }
 
-// The machine's clock is ten years ahead of the cloud's: to it, each certificate has expired when it comes. One is asked for, and not the
-// next before it is due by the cloud's time, or the node has another name.
+// The machine's clock is ten years ahead of the cloud's: by it, each certificate has expired on arrival. One is requested,
+// and the next only when it is due by the cloud's time, or the node has another name.
 func TestServingCert_ClockAheadAsksOnce(t *testing.T) {
 	kube := shared.Cluster(t).Client(t)
 	var now atomic.Pointer[time.Time]
@@ -119,7 +119,7 @@ func TestServingCert_ClockAheadAsksOnce(t *testing.T) {
 	} {
 		step.change()
 		s.signUntil(t, i+1, waitTimeout)
-		s.signUntil(t, i+2, 5*time.Second) // client-go would ask once a second
+		s.signUntil(t, i+2, 5*time.Second) // client-go would send a request every second
 		if s.signed != i+1 {
 			t.Fatalf("%s: %d certificates were asked for, %d are needed", step.what, s.signed, i+1)
 		}

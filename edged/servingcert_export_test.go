@@ -10,7 +10,7 @@ import (
 	"k8s.io/kubernetes/pkg/kubelet/server"
 )
 
-// ServeCert starts serving, and returns what it serves with and its certificate for programs of this machine.
+// ServeCert starts serving, and returns its TLS configuration and its certificate for programs of this machine.
 func ServeCert(ctx context.Context, cfg Config, file string, kube kubernetes.Interface, log *zap.Logger) (*tls.Config, *x509.Certificate, error) {
 	s, err := newServingCert(cfg, log)
 	if err != nil {
@@ -21,7 +21,8 @@ func ServeCert(ctx context.Context, cfg Config, file string, kube kubernetes.Int
 	return config, s.local.Leaf, nil
 }
 
-// AwaitServingCert is Serve for a certificate alone: it starts to ask for one, and returns what waits for it and what stores it.
+// AwaitServingCert is ServeCert for a certificate alone: it starts to request one, and returns the function that waits for
+// it and the one that stores it.
 func AwaitServingCert(ctx context.Context, cfg Config, file string, kube kubernetes.Interface, log *zap.Logger) (
 	await func(context.Context) error, update func(cert, key []byte) error, err error,
 ) {

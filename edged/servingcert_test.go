@@ -25,7 +25,7 @@ import (
 	"github.com/frond-edge/frond/edged"
 )
 
-// shownCertificate returns the certificate that a port shows who asks for a name, as that of a server that is trusted for it alone.
+// shownCertificate returns the certificate that a port presents for a server name, verified as the only trusted one.
 func shownCertificate(t *testing.T, config *tls.Config, name string) *x509.Certificate {
 	t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -51,7 +51,7 @@ func shownCertificate(t *testing.T, config *tls.Config, name string) *x509.Certi
 	return shown
 }
 
-// pairFile writes a certificate with its key into one file, as a certificate manager keeps it.
+// pairFile writes a certificate with its key into one file, as a certificate manager does.
 func pairFile(t *testing.T, file, name string, ends time.Time) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -79,7 +79,7 @@ func pairFile(t *testing.T, file, name string, ends time.Time) {
 	}
 }
 
-// The port shows the best there is, and never nothing: a gateway that was away for long is still to be reached.
+// The port presents the best certificate, and always one: a gateway that was offline for long must still be reachable.
 func TestServingCert_ShowsBestCertificate(t *testing.T) {
 	now := time.Now()
 	for name, tt := range map[string]struct {
@@ -127,7 +127,7 @@ func TestServingCert_ShowsBestCertificate(t *testing.T) {
 	})
 }
 
-// The port waits for a certificate that callers can verify, and for nothing where the certificate is a file.
+// The port waits for a certificate that callers can verify, and does not wait if the certificate is a file.
 func TestServingCert_Awaits(t *testing.T) {
 	kube, err := kubernetes.NewForConfig(&rest.Config{Host: "127.0.0.1:1"})
 	if err != nil {
@@ -188,7 +188,7 @@ func TestServingCert_Awaits(t *testing.T) {
 	})
 }
 
-// startServing begins to serve with a certificate that is asked for at an API that does not answer, or with a file.
+// startServing starts to serve with a certificate requested from an API that does not answer, or with a file.
 func startServing(t *testing.T, cfg edged.Config, file string) (*tls.Config, *x509.Certificate) {
 	t.Helper()
 	kube, err := kubernetes.NewForConfig(&rest.Config{Host: "127.0.0.1:1"})

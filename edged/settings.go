@@ -18,22 +18,22 @@ import (
 )
 
 const (
-	// oomScoreAdj is upstream's own value: the kubelet, here the whole agent, is the last to be killed.
+	// oomScoreAdj is upstream's own value: the kernel kills the kubelet, here the whole agent, last.
 	oomScoreAdj = -999
-	// nodeStatusMaxImages keeps the Node small: it travels over the link with each change. Upstream's default is 50,
-	// for a scheduler that prefers nodes with large images; the scheduler gets by with the first ones.
+	// nodeStatusMaxImages keeps the Node small: it is sent over the link with each change. Upstream's default is 50, for a
+	// scheduler that prefers nodes with large images; the first ones are enough for it.
 	nodeStatusMaxImages = 10
-	// inMemory makes app.Run believe in a kubeconfig; the clients are there already, so nothing opens it.
+	// inMemory is a placeholder for the path of a kubeconfig, which app.Run requires. The clients exist already, so it is never opened.
 	inMemory = "in memory"
 )
 
-// capabilities is what this process may do, as far as it changes the settings.
+// capabilities holds the privileges of this process that affect the settings.
 type capabilities struct {
-	sysResource bool  // CAP_SYS_RESOURCE: to make itself less likely to be killed, to open more files than its limit
+	sysResource bool  // CAP_SYS_RESOURCE: lower its own OOM score, open more files than its limit
 	openFiles   int64 // the hard limit of open files
 }
 
-// buildSettings is what Config means as a KubeletConfiguration, before defaults. It is a pure function.
+// buildSettings translates Config into a KubeletConfiguration, before defaults. It is a pure function.
 func buildSettings(cfg Config, may capabilities) (map[string]any, error) {
 	own := map[string]any{
 		"apiVersion":               "kubelet.config.k8s.io/v1beta1",
@@ -41,7 +41,7 @@ func buildSettings(cfg Config, may capabilities) (map[string]any, error) {
 		"containerRuntimeEndpoint": cfg.RuntimeEndpoint,
 		"podLogsDir":               orDefault(cfg.PodLogsDir, filepath.Join(cfg.Dir, "pod-logs")),
 		"volumePluginDir":          filepath.Join(cfg.Dir, "volume-plugins"),
-		"healthzPort":              0, // the agent has its own; two nodes on one machine would meet at 10248
+		"healthzPort":              0, // the agent has its own; two nodes on one machine would both use 10248
 		"failCgroupV1":             false,
 		"failSwapOn":               false,
 		"makeIPTablesUtilChains":   false, // only hints for others; needs the iptables program
@@ -64,7 +64,7 @@ func buildSettings(cfg Config, may capabilities) (map[string]any, error) {
 	setNonZero(own, "cgroupRoot", cfg.CgroupRoot)
 	setNonZero(own, "tlsCertFile", cfg.CertFile)
 	setNonZero(own, "tlsPrivateKeyFile", cfg.KeyFile)
-	own["serverTLSBootstrap"] = cfg.CertFile == "" // see serving
+	own["serverTLSBootstrap"] = cfg.CertFile == "" // see servingCert
 	setNonZero(own, "clusterDomain", cfg.ClusterDomain)
 	if len(cfg.Taints) > 0 {
 		own["registerWithTaints"] = cfg.Taints
@@ -80,11 +80,11 @@ func buildSettings(cfg Config, may capabilities) (map[string]any, error) {
 			"cgroupsPerQOS":               false,
 			"cgroupRoot":                  "",
 			"enforceNodeAllocatable":      []any{},
-			"evictionHard":                map[string]any{}, // the disk and memory are somebody else's
+			"evictionHard":                map[string]any{}, // the disk and memory are shared with other programs
 			"imageGCHighThresholdPercent": 100,              // 100: no image collection
 		})
 	}
-	// Upstream's decoder is lenient with unknown keys; a mistyped key must not be a silent one.
+	// Upstream's decoder accepts unknown keys; a mistyped key must be reported.
 	if err := yaml.UnmarshalStrict(cfg.DropIn, &kubeletconfigv1beta1.KubeletConfiguration{}); err != nil {
 		return nil, fmt.Errorf("read drop-in: %w", err)
 	}
@@ -102,7 +102,7 @@ func orDefault(value, otherwise string) string {
 	return value
 }
 
-// setNonZero leaves zero values to the kubelet's defaults.
+// setNonZero sets a key unless the value is zero; the kubelet then uses its default.
 func setNonZero[T comparable](m map[string]any, key string, value T) {
 	var zero T
 	if value != zero {
@@ -110,7 +110,7 @@ func setNonZero[T comparable](m map[string]any, key string, value T) {
 	}
 }
 
-// mergePatch is a JSON merge patch (RFC 7386): maps are merged, null deletes, all else replaces.
+// mergePatch applies a JSON merge patch (RFC 7386): maps are merged, null deletes, all else replaces.
 func mergePatch(base, patch map[string]any) map[string]any {
 	out := maps.Clone(base)
 	for key, value := range patch {
@@ -128,7 +128,7 @@ func mergePatch(base, patch map[string]any) map[string]any {
 	return out
 }
 
-// kubeletServer turns settings into upstream's own options, with upstream's defaults.
+// kubeletServer converts settings to upstream's own options, with upstream's defaults.
 func kubeletServer(ctx context.Context, cfg Config, may capabilities) (*options.KubeletServer, error) {
 	wanted, err := buildSettings(cfg, may)
 	if err != nil {
@@ -161,7 +161,7 @@ func kubeletServer(ctx context.Context, cfg Config, may capabilities) (*options.
 	return server, nil
 }
 
-// defaultEviction does what upstream's file loader does: thresholds have defaults only where none were given.
+// defaultEviction does the same as upstream's file loader: thresholds get defaults only if none were given.
 func defaultEviction(c *kubeletconfig.KubeletConfiguration, hollow bool) {
 	if c.EvictionHard == nil && !hollow {
 		c.EvictionHard = maps.Clone(eviction.DefaultEvictionHard)

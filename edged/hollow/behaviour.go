@@ -9,27 +9,27 @@ import (
 	"time"
 )
 
-// Annotations of a pod that tell how its containers behave. The environment of one container overrides them:
-// EnvPrefix and the upper-case last part, as in HOLLOW_EXIT_AFTER.
+// Annotations of a pod that define how its containers behave. The environment of one container overrides them: EnvPrefix
+// and the upper-case last part, as in HOLLOW_EXIT_AFTER.
 const (
-	AnnotationExitAfter  = "hollow.frond.io/exit-after"  // a duration: the container ends by itself
-	AnnotationExitCode   = "hollow.frond.io/exit-code"   // with this code instead of the one of its command
-	AnnotationStopAfter  = "hollow.frond.io/stop-after"  // how long it takes to end after SIGTERM
+	AnnotationExitAfter  = "hollow.frond.io/exit-after"  // a duration: the container exits by itself
+	AnnotationExitCode   = "hollow.frond.io/exit-code"   // with this code instead of its command's
+	AnnotationStopAfter  = "hollow.frond.io/stop-after"  // how long it takes to exit after SIGTERM
 	AnnotationStartError = "hollow.frond.io/start-error" // starting fails with this text
 
 	EnvPrefix = "HOLLOW_"
 )
 
-// exitKilled is 128 + SIGKILL, what a runtime reports for a container that did not end in its grace period.
+// exitKilled is 128 + SIGKILL, which a runtime reports for a container that did not end in its grace period.
 const exitKilled = 137
 
-// Behaviour is what a container will do, decided when it starts.
+// Behaviour is the simulated run of a container, decided when it starts.
 //
-// A command of the form `sh -c SCRIPT`, or one plain command, is understood as far as echo, sleep, true, false and exit
-// go, joined by ";", "&&" or new lines. Anything else is a server: it runs until it is stopped, and then ends with 0.
+// A command of the form `sh -c SCRIPT`, or one plain command, is interpreted if it consists of echo, sleep, true, false and
+// exit, joined by ";", "&&" or new lines. Anything else is a server: it runs until it is stopped, and then ends with 0.
 type Behaviour struct {
 	Output     []Line
-	Ends       bool // by itself, EndAfter its start
+	Ends       bool // exits by itself, EndAfter its start
 	EndAfter   time.Duration
 	Code       int32
 	StopAfter  time.Duration
@@ -42,7 +42,7 @@ type Line struct {
 	Text  string
 }
 
-// ParseBehaviour decides what a container does. It is a pure function.
+// ParseBehaviour derives the behaviour of a container. It is a pure function.
 func ParseBehaviour(command []string, env, annotations map[string]string) (Behaviour, error) {
 	b := parseCommand(command)
 	setting := func(annotation string) string {
@@ -77,7 +77,7 @@ func ParseBehaviour(command []string, env, annotations map[string]string) (Behav
 	return b, nil
 }
 
-// parseCommand follows a command line through the few commands it knows.
+// parseCommand interprets a command line of the few known commands.
 func parseCommand(command []string) Behaviour {
 	var b Behaviour
 	for _, words := range splitCommands(command) {
@@ -110,7 +110,7 @@ func parseCommand(command []string) Behaviour {
 	return b
 }
 
-// splitCommands makes a command line into plain commands, each with at least one word.
+// splitCommands splits a command line into plain commands, each with at least one word.
 func splitCommands(command []string) [][]string {
 	if len(command) >= 3 && strings.HasPrefix(command[1], "-") && strings.HasSuffix(command[1], "c") {
 		switch path.Base(command[0]) {

@@ -19,7 +19,7 @@ import (
 // exitStartError is the code containerd reports when a container could not be started.
 const exitStartError = 128
 
-// container is guarded by Runtime.mu, but for done.
+// container is one simulated container. Its fields are guarded by Runtime.mu, except done.
 type container struct {
 	id           string
 	name         string // as reserved
@@ -35,13 +35,13 @@ type container struct {
 	message      string
 	behaviour    Behaviour
 	linesWritten int           // lines of plan.Output that are in the log
-	stopAt       time.Time     // when it ends because it was told to; zero: it was not
-	stopCode     int32         // with which code
+	stopAt       time.Time     // when it exits after a stop request; zero: no request
+	stopCode     int32         // exit code after a stop request
 	done         chan struct{} // closed when it has exited
 	log          *os.File
 }
 
-// CreateContainer makes a container; its image must be there.
+// CreateContainer creates a container; its image must exist.
 func (s *runtimeService) CreateContainer(_ context.Context, req *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
 	config := req.GetConfig()
 	if config.GetMetadata() == nil {
@@ -113,7 +113,7 @@ func (r *Runtime) findContainer(id string) (*container, error) {
 	return findByPrefix(r.containers, id, "container")
 }
 
-// StopContainer waits until the container has ended. Unknown or ended is not an error.
+// StopContainer waits until the container has ended. An unknown or ended container is not an error.
 func (s *runtimeService) StopContainer(ctx context.Context, req *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
 	s.mu.Lock()
 	c, err := s.findContainer(req.GetContainerId())
@@ -140,7 +140,7 @@ func (s *runtimeService) StopContainer(ctx context.Context, req *runtimeapi.Stop
 	}
 }
 
-// RemoveContainer removes a container, killing it if it runs. Unknown is not an error.
+// RemoveContainer removes a container, and kills it if it runs. An unknown container is not an error.
 func (s *runtimeService) RemoveContainer(_ context.Context, req *runtimeapi.RemoveContainerRequest) (*runtimeapi.RemoveContainerResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -153,7 +153,7 @@ func (s *runtimeService) RemoveContainer(_ context.Context, req *runtimeapi.Remo
 	return &runtimeapi.RemoveContainerResponse{}, nil
 }
 
-// forgetContainer forgets a container that does not run. mu is held.
+// forgetContainer removes a container that does not run. The caller holds mu.
 func (r *Runtime) forgetContainer(c *container) {
 	c.closeLog()
 	delete(r.containers, c.id)
@@ -183,7 +183,7 @@ func (s *runtimeService) ListContainers(_ context.Context, req *runtimeapi.ListC
 	return &runtimeapi.ListContainersResponse{Containers: items}, nil
 }
 
-// ContainerStatus tells the state of one container.
+// ContainerStatus returns the state of one container.
 func (s *runtimeService) ContainerStatus(_ context.Context, req *runtimeapi.ContainerStatusRequest) (*runtimeapi.ContainerStatusResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -263,7 +263,7 @@ func (c *container) writeLog(at time.Time, text string) {
 	}
 }
 
-// ReopenContainerLog opens the log file again after the kubelet has moved it away.
+// ReopenContainerLog reopens the log file after the kubelet has moved it.
 func (s *runtimeService) ReopenContainerLog(_ context.Context, req *runtimeapi.ReopenContainerLogRequest) (*runtimeapi.ReopenContainerLogResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -9,14 +9,14 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// watcherBuffer is the events a slow reader may be behind; a pod makes about ten. After that it is cut off and lists anew.
+// watcherBuffer is how many events a slow reader may lag; a pod makes about ten. A reader beyond it is disconnected and lists anew.
 const watcherBuffer = 1024
 
 type eventWatcher struct {
 	events chan *runtimeapi.ContainerEventResponse // closed when the reader was too slow or the runtime ends; guarded by Runtime.mu
 }
 
-// GetContainerEvents streams what happens from now on. Nothing is replayed: list first.
+// GetContainerEvents streams all further events. Earlier ones are not replayed: list first.
 func (s *runtimeService) GetContainerEvents(_ *runtimeapi.GetEventsRequest, stream grpc.ServerStreamingServer[runtimeapi.ContainerEventResponse]) error {
 	w := &eventWatcher{events: make(chan *runtimeapi.ContainerEventResponse, watcherBuffer)}
 	s.mu.Lock()
@@ -42,7 +42,7 @@ func (s *runtimeService) GetContainerEvents(_ *runtimeapi.GetEventsRequest, stre
 	}
 }
 
-// publishEvent tells all watchers. mu is held.
+// publishEvent sends an event to all watchers. The caller holds mu.
 func (r *Runtime) publishEvent(kind runtimeapi.ContainerEventType, sb *sandbox, id string) {
 	if len(r.watchers) == 0 {
 		return

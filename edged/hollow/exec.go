@@ -19,10 +19,10 @@ import (
 	utilexec "k8s.io/utils/exec"
 )
 
-// headerTimeout bounds how long a stream client may take to ask; it is the kubelet on the same machine.
+// headerTimeout limits how long a stream client may take to send its request; it is the kubelet on the same machine.
 const headerTimeout = 10 * time.Second
 
-// runningContainer finds a container that can be exec'd into.
+// runningContainer returns a running container, for exec.
 func (r *Runtime) runningContainer(id string) (*container, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -36,7 +36,7 @@ func (r *Runtime) runningContainer(id string) (*container, error) {
 	return c, nil
 }
 
-// followCommand follows a command as Behave reads it. A command it does not know succeeds at once and says nothing.
+// followCommand interprets a command as ParseBehaviour does. An unknown command succeeds at once without output.
 func followCommand(ctx context.Context, command []string, out io.Writer) (int32, error) {
 	plan := parseCommand(command)
 	begin := time.Now()
@@ -54,7 +54,7 @@ func followCommand(ctx context.Context, command []string, out io.Writer) (int32,
 	return plan.Code, nil
 }
 
-// ExecSync follows a command and answers with its output.
+// ExecSync interprets a command and returns its output.
 func (s *runtimeService) ExecSync(ctx context.Context, req *runtimeapi.ExecSyncRequest) (*runtimeapi.ExecSyncResponse, error) {
 	if _, err := s.runningContainer(req.GetContainerId()); err != nil {
 		return nil, err
@@ -75,7 +75,7 @@ func (s *runtimeService) ExecSync(ctx context.Context, req *runtimeapi.ExecSyncR
 	return &runtimeapi.ExecSyncResponse{Stdout: out.bytes, ExitCode: code}, nil
 }
 
-// maxExecOutput is the 16 MiB that CRI allows for each stream of an ExecSync answer.
+// maxExecOutput is CRI's limit of 16 MiB for each stream of an ExecSync answer.
 const maxExecOutput = 16 << 20
 
 type cappedBuffer struct{ bytes []byte }
@@ -115,7 +115,7 @@ func (r *Runtime) serveStreams(ctx context.Context, listener net.Listener) error
 	return errors.Join(server.Close(), g.Wait())
 }
 
-// Exec answers with a URL.
+// Exec returns a URL.
 func (s *runtimeService) Exec(_ context.Context, req *runtimeapi.ExecRequest) (*runtimeapi.ExecResponse, error) {
 	if _, err := s.runningContainer(req.GetContainerId()); err != nil {
 		return nil, err
@@ -123,7 +123,7 @@ func (s *runtimeService) Exec(_ context.Context, req *runtimeapi.ExecRequest) (*
 	return s.streams.GetExec(req)
 }
 
-// Attach answers with a URL.
+// Attach returns a URL.
 func (s *runtimeService) Attach(_ context.Context, req *runtimeapi.AttachRequest) (*runtimeapi.AttachResponse, error) {
 	if _, err := s.runningContainer(req.GetContainerId()); err != nil {
 		return nil, err
@@ -131,7 +131,7 @@ func (s *runtimeService) Attach(_ context.Context, req *runtimeapi.AttachRequest
 	return s.streams.GetAttach(req)
 }
 
-// PortForward answers with a URL.
+// PortForward returns a URL.
 func (s *runtimeService) PortForward(_ context.Context, req *runtimeapi.PortForwardRequest) (*runtimeapi.PortForwardResponse, error) {
 	s.mu.Lock()
 	_, err := s.findSandbox(req.GetPodSandboxId())
@@ -142,7 +142,7 @@ func (s *runtimeService) PortForward(_ context.Context, req *runtimeapi.PortForw
 	return s.streams.GetPortForward(req)
 }
 
-// streamBackend is the far end of streams.
+// streamBackend is the container side of streams.
 type streamBackend struct{ *Runtime }
 
 func (s streamBackend) Exec(ctx context.Context, id string, cmd []string, _ io.Reader, out, errOut io.WriteCloser, _ bool, _ <-chan remotecommand.TerminalSize) error {
@@ -159,7 +159,7 @@ func (s streamBackend) Exec(ctx context.Context, id string, cmd []string, _ io.R
 	return err
 }
 
-// Attach lasts until the container ends; there is nothing to see.
+// Attach lasts until the container ends; it has no output.
 func (s streamBackend) Attach(ctx context.Context, id string, _ io.Reader, _, _ io.WriteCloser, _ bool, _ <-chan remotecommand.TerminalSize) error {
 	c, err := s.runningContainer(id)
 	if err != nil {
@@ -173,7 +173,7 @@ func (s streamBackend) Attach(ctx context.Context, id string, _ io.Reader, _, _ 
 	}
 }
 
-// PortForward refuses, as a pod in which nothing listens does.
+// PortForward refuses, like a pod that serves no port.
 func (s streamBackend) PortForward(_ context.Context, id string, port int32, _ io.ReadWriteCloser) error {
 	return fmt.Errorf("dial port %d of sandbox %s: connection refused (hollow)", port, id)
 }

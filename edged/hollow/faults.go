@@ -11,11 +11,11 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Fault is a failure that a test orders.
+// Fault is a failure that a test injects.
 type Fault struct {
-	Err   error         // answered instead of doing the call; nil: the call is done after Delay
+	Err   error         // returned instead of doing the call; nil: the call is done after Delay
 	Delay time.Duration // before the answer
-	Times int           // how many calls it hits; 0: all until Heal
+	Times int           // how many calls it affects; 0: all until ClearFaults
 }
 
 // InjectFault makes calls of one name ("RunPodSandbox", "PullImage") fail. Several faults of a call are used up in order.
@@ -25,7 +25,7 @@ func (r *Runtime) InjectFault(call string, fault Fault) {
 	r.faults[call] = append(r.faults[call], fault)
 }
 
-// ClearFaults forgets all faults of a call.
+// ClearFaults removes all faults of a call.
 func (r *Runtime) ClearFaults(call string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

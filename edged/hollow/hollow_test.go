@@ -121,7 +121,7 @@ func TestRuntime_InjectFault(t *testing.T) {
 	}
 }
 
-// The kubelet tells all podCIDRs of a Node in one string.
+// The kubelet sends all podCIDRs of a Node in one string.
 func TestRuntime_UsesNodesPodCIDR(t *testing.T) {
 	r := startRuntime(t, hollow.Config{})
 	bed := hollowtest.Dial(t, r.Endpoint())

@@ -15,15 +15,15 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// imageSize is what each image is said to weigh: a small busybox.
+// imageSize is the reported size of each image: a small busybox.
 const imageSize = 2 << 20
 
 // missingRepository is the last part of a repository that does not exist, for tests of pull errors.
 const missingRepository = "missing"
 
 type image struct {
-	id        string // sha256:…, made of the reference
-	reference string // as a person writes it, with tag or digest
+	id        string // sha256:…, derived from the reference
+	reference string // as written by a user, with tag or digest
 }
 
 func (i *image) repoDigest() string { return repositoryOf(i.reference) + "@" + i.id }
@@ -33,7 +33,7 @@ type imageService struct {
 	*Runtime
 }
 
-// normaliseReference gives a reference the tag it means.
+// normaliseReference adds the implied tag to a reference.
 func normaliseReference(reference string) string {
 	if strings.Contains(reference, "@") || strings.Contains(path.Base(reference), ":") {
 		return reference
@@ -49,7 +49,7 @@ func repositoryOf(reference string) string {
 	return name
 }
 
-// findImage takes a reference, an id, or a digest reference as CRI callers do. mu is held.
+// findImage accepts a reference, an id, or a digest reference as CRI callers do. The caller holds mu.
 func (r *Runtime) findImage(reference string) *image {
 	if found, ok := r.images[normaliseReference(reference)]; ok {
 		return found
@@ -73,7 +73,7 @@ func (s *imageService) PullImage(_ context.Context, req *runtimeapi.PullImageReq
 	return &runtimeapi.PullImageResponse{ImageRef: s.addImage(reference).id}, nil
 }
 
-// addImage makes an image be there. mu is held.
+// addImage adds an image unless it exists. The caller holds mu.
 func (r *Runtime) addImage(reference string) *image {
 	sum := sha256.Sum256([]byte(reference))
 	img := &image{id: "sha256:" + hex.EncodeToString(sum[:]), reference: reference}
@@ -81,10 +81,10 @@ func (r *Runtime) addImage(reference string) *image {
 	return img
 }
 
-// localImagePrefix is where the images live that a development cluster imports and never pulls: the hollow runtime has them all.
+// localImagePrefix is the repository of images that a development cluster imports and never pulls: the hollow runtime has them all.
 const localImagePrefix = "localhost/frond/"
 
-// ImageStatus answers with no image for one that was not pulled, except local ones.
+// ImageStatus returns no image for one that was not pulled, except local ones.
 func (s *imageService) ImageStatus(_ context.Context, req *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,7 +107,7 @@ func (i *image) toImage() *runtimeapi.Image {
 	return out
 }
 
-// ListImages lists what was pulled, by name.
+// ListImages lists the pulled images, by name.
 func (s *imageService) ListImages(_ context.Context, req *runtimeapi.ListImagesRequest) (*runtimeapi.ListImagesResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -125,7 +125,7 @@ func (s *imageService) ListImages(_ context.Context, req *runtimeapi.ListImagesR
 	return &runtimeapi.ListImagesResponse{Images: images}, nil
 }
 
-// RemoveImage forgets an image. Unknown is not an error.
+// RemoveImage removes an image. An unknown image is not an error.
 func (s *imageService) RemoveImage(_ context.Context, req *runtimeapi.RemoveImageRequest) (*runtimeapi.RemoveImageResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -135,7 +135,7 @@ func (s *imageService) RemoveImage(_ context.Context, req *runtimeapi.RemoveImag
 	return &runtimeapi.RemoveImageResponse{}, nil
 }
 
-// ImageFsInfo names Config.Dir as the place of images and containers.
+// ImageFsInfo reports Config.Dir as the file system of images and containers.
 func (s *imageService) ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoRequest) (*runtimeapi.ImageFsInfoResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -19,19 +19,19 @@ import (
 )
 
 const (
-	// defaultPodCIDR is used until the kubelet tells another one by UpdateRuntimeConfig. From the block for
-	// benchmarks (RFC 2544), so that nobody mistakes the addresses for ones that answer.
+	// defaultPodCIDR is used until the kubelet sets another one by UpdateRuntimeConfig. It is from the block for benchmarks
+	// (RFC 2544), so that its addresses are not mistaken for reachable ones.
 	defaultPodCIDR = "198.18.0.0/16"
 	// stopTimeout is how long Start waits for running calls (an exec, an event stream) before it cuts them.
 	stopTimeout = time.Second
 )
 
-// Config of a Runtime. Zero optional fields mean their defaults.
+// Config configures a Runtime. Zero optional fields mean their defaults.
 type Config struct {
 	Socket  string        // path of the unix socket; required
 	Dir     string        // reported as the image file system; default: the socket's folder
 	PodCIDR string        // addresses of pods; default 198.18.0.0/16
-	Latency time.Duration // added to every call that changes something; default none
+	Latency time.Duration // added to every call that changes state; default none
 }
 
 // Validate reports all faults of the configuration.
@@ -48,17 +48,17 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Runtime serves CRI. Make it with New, run it with Start.
+// Runtime serves CRI. Create it with New, run it with Start.
 type Runtime struct {
 	cfg   Config
 	log   *zap.Logger
 	ready chan struct{}
-	wake  chan struct{} // one slot: "something is due earlier than you think"
+	wake  chan struct{} // one slot: something is due earlier than the scheduler assumes
 
-	streams streaming.Server // guarded by being set before the socket serves
+	streams streaming.Server // set before the socket serves, which guards it
 
 	mu         sync.Mutex
-	sandboxes  map[string]*sandbox        // guarded by mu, as is everything below
+	sandboxes  map[string]*sandbox        // guarded by mu, as are all fields below
 	containers map[string]*container      //
 	names      map[string]string          // reserved name → id
 	images     map[string]*image          // by reference as pulled
@@ -68,7 +68,7 @@ type Runtime struct {
 	lastIP     netip.Addr                 //
 }
 
-// New makes a Runtime. It opens nothing.
+// New creates a Runtime. It opens nothing.
 func New(cfg Config, log *zap.Logger) (*Runtime, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("hollow runtime configuration: %w", err)
@@ -89,13 +89,13 @@ func New(cfg Config, log *zap.Logger) (*Runtime, error) {
 	}, nil
 }
 
-// Endpoint is what a kubelet wants as its containerRuntimeEndpoint.
+// Endpoint is the kubelet's containerRuntimeEndpoint.
 func (r *Runtime) Endpoint() string { return "unix://" + r.cfg.Socket }
 
 // Ready is closed when the socket answers.
 func (r *Runtime) Ready() <-chan struct{} { return r.ready }
 
-// Start serves until ctx ends. A socket left over by a killed process is replaced.
+// Start serves until ctx ends. The socket file of a killed process is replaced.
 func (r *Runtime) Start(ctx context.Context) error {
 	if err := os.MkdirAll(filepath.Dir(r.cfg.Socket), 0o750); err != nil {
 		return fmt.Errorf("make folder of runtime socket: %w", err)
@@ -137,7 +137,7 @@ func (r *Runtime) Start(ctx context.Context) error {
 	return nil
 }
 
-// closeLogs lets go of the log files of containers that still "run" when the runtime ends.
+// closeLogs closes the log files of containers that still "run" when the runtime ends.
 func (r *Runtime) closeLogs() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -11,22 +11,22 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// containerMemory is the memory each running container is said to use.
+// containerMemory is the reported memory of each running container.
 const containerMemory = 1 << 20
 
-// cpuAtStart is the CPU time that each container is said to have used when it started, and of each cpuShare seconds
-// thereafter it uses one: a thousandth of a core. Whoever sees none at all takes the container for one that is not measured.
+// cpuAtStart is the reported CPU time of a container at its start. Afterwards it uses one CPU second in each cpuShare
+// seconds: a thousandth of a core. Callers treat a container without any CPU time as one that is not measured.
 const (
 	cpuAtStart = time.Millisecond
 	cpuShare   = 1000
 )
 
-// Version names the runtime; it shows in the Node as containerRuntimeVersion.
+// Version returns the runtime's name; the Node shows it as containerRuntimeVersion.
 func (s *runtimeService) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
 	return &runtimeapi.VersionResponse{Version: "0.1.0", RuntimeName: "hollow", RuntimeVersion: "1.0.0", RuntimeApiVersion: "v1"}, nil
 }
 
-// Status is always ready; order a Fault of "Status" for anything else.
+// Status is always ready; inject a Fault of "Status" for anything else.
 func (s *runtimeService) Status(context.Context, *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
 	return &runtimeapi.StatusResponse{
 		Status: &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{
@@ -37,12 +37,12 @@ func (s *runtimeService) Status(context.Context, *runtimeapi.StatusRequest) (*ru
 	}, nil
 }
 
-// RuntimeConfig says cgroupfs, which no one uses here.
+// RuntimeConfig returns cgroupfs, which has no effect here.
 func (s *runtimeService) RuntimeConfig(context.Context, *runtimeapi.RuntimeConfigRequest) (*runtimeapi.RuntimeConfigResponse, error) {
 	return &runtimeapi.RuntimeConfigResponse{Linux: &runtimeapi.LinuxRuntimeConfiguration{CgroupDriver: runtimeapi.CgroupDriver_CGROUPFS}}, nil
 }
 
-// UpdateRuntimeConfig takes the pod CIDR that the cluster has given to the node: the first one, where it has one for each IP family.
+// UpdateRuntimeConfig sets the node's pod CIDR: the first one, if there is one for each IP family.
 func (s *runtimeService) UpdateRuntimeConfig(_ context.Context, req *runtimeapi.UpdateRuntimeConfigRequest) (*runtimeapi.UpdateRuntimeConfigResponse, error) {
 	cidr, _, _ := strings.Cut(req.GetRuntimeConfig().GetNetworkConfig().GetPodCidr(), ",")
 	if cidr == "" {
@@ -61,7 +61,7 @@ func (s *runtimeService) UpdateRuntimeConfig(_ context.Context, req *runtimeapi.
 	return &runtimeapi.UpdateRuntimeConfigResponse{}, nil
 }
 
-// ContainerStats tells what one container uses.
+// ContainerStats returns the resource use of one container.
 func (s *runtimeService) ContainerStats(_ context.Context, req *runtimeapi.ContainerStatsRequest) (*runtimeapi.ContainerStatsResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -72,7 +72,7 @@ func (s *runtimeService) ContainerStats(_ context.Context, req *runtimeapi.Conta
 	return &runtimeapi.ContainerStatsResponse{Stats: s.containerStats(c)}, nil
 }
 
-// ListContainerStats tells what the running containers use.
+// ListContainerStats returns the resource use of the running containers.
 func (s *runtimeService) ListContainerStats(_ context.Context, req *runtimeapi.ListContainerStatsRequest) (*runtimeapi.ListContainerStatsResponse, error) {
 	f := req.GetFilter()
 	s.mu.Lock()
@@ -103,7 +103,7 @@ func (r *Runtime) containerStats(c *container) *runtimeapi.ContainerStats {
 	}
 }
 
-// PodSandboxStats tells what one pod uses.
+// PodSandboxStats returns the resource use of one pod.
 func (s *runtimeService) PodSandboxStats(_ context.Context, req *runtimeapi.PodSandboxStatsRequest) (*runtimeapi.PodSandboxStatsResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -114,7 +114,7 @@ func (s *runtimeService) PodSandboxStats(_ context.Context, req *runtimeapi.PodS
 	return &runtimeapi.PodSandboxStatsResponse{Stats: s.sandboxStats(sb)}, nil
 }
 
-// ListPodSandboxStats tells what the pods use.
+// ListPodSandboxStats returns the resource use of the pods.
 func (s *runtimeService) ListPodSandboxStats(_ context.Context, req *runtimeapi.ListPodSandboxStatsRequest) (*runtimeapi.ListPodSandboxStatsResponse, error) {
 	f := req.GetFilter()
 	s.mu.Lock()

@@ -16,7 +16,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// sandbox is one pod's frame. Guarded by Runtime.mu.
+// sandbox is the sandbox of one pod. Guarded by Runtime.mu.
 type sandbox struct {
 	id      string
 	name    string // as reserved
@@ -32,7 +32,7 @@ type runtimeService struct {
 	*Runtime
 }
 
-// newID has the length of a containerd id.
+// newID returns a random id of the length of a containerd id.
 func newID() string {
 	var b [32]byte
 	_, _ = rand.Read(b[:]) // never fails (crypto/rand since Go 1.24)
@@ -43,7 +43,7 @@ func sandboxName(m *runtimeapi.PodSandboxMetadata) string {
 	return fmt.Sprintf("%s_%s_%s_%d", m.GetName(), m.GetNamespace(), m.GetUid(), m.GetAttempt())
 }
 
-// RunPodSandbox makes and starts a sandbox.
+// RunPodSandbox creates and starts a sandbox.
 func (s *runtimeService) RunPodSandbox(_ context.Context, req *runtimeapi.RunPodSandboxRequest) (*runtimeapi.RunPodSandboxResponse, error) {
 	config := req.GetConfig()
 	if config.GetMetadata() == nil {
@@ -74,7 +74,7 @@ func (s *runtimeService) RunPodSandbox(_ context.Context, req *runtimeapi.RunPod
 	return &runtimeapi.RunPodSandboxResponse{PodSandboxId: sb.id}, nil
 }
 
-// nextIP gives the next address no living sandbox has. mu is held.
+// nextIP returns the next address that no live sandbox has. The caller holds mu.
 func (r *Runtime) nextIP() (string, error) {
 	used := make(map[string]bool, len(r.sandboxes))
 	for _, sb := range r.sandboxes {
@@ -93,7 +93,7 @@ func (r *Runtime) nextIP() (string, error) {
 	return "", fmt.Errorf("no address left in %s", r.podPrefix)
 }
 
-// findSandbox takes the id or an unambiguous beginning of it. mu is held.
+// findSandbox accepts the id or an unambiguous prefix of it. The caller holds mu.
 func (r *Runtime) findSandbox(id string) (*sandbox, error) {
 	return findByPrefix(r.sandboxes, id, "sandbox")
 }
@@ -117,7 +117,7 @@ func findByPrefix[T any](all map[string]*T, id, what string) (*T, error) {
 	return found, nil
 }
 
-// StopPodSandbox kills what runs in a sandbox and ends it. Unknown or stopped is not an error.
+// StopPodSandbox kills the containers of a sandbox and ends it. An unknown or stopped sandbox is not an error.
 func (s *runtimeService) StopPodSandbox(_ context.Context, req *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -127,7 +127,7 @@ func (s *runtimeService) StopPodSandbox(_ context.Context, req *runtimeapi.StopP
 	return &runtimeapi.StopPodSandboxResponse{}, nil
 }
 
-// stopSandbox needs mu.
+// stopSandbox stops a sandbox. The caller holds mu.
 func (r *Runtime) stopSandbox(sb *sandbox) {
 	for _, c := range r.containers {
 		if c.sandbox == sb && c.state == runtimeapi.ContainerState_CONTAINER_RUNNING {
@@ -140,13 +140,13 @@ func (r *Runtime) stopSandbox(sb *sandbox) {
 	}
 }
 
-// RemovePodSandbox removes a sandbox and its containers. Unknown is not an error.
+// RemovePodSandbox removes a sandbox and its containers. An unknown sandbox is not an error.
 func (s *runtimeService) RemovePodSandbox(_ context.Context, req *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sb, err := s.findSandbox(req.GetPodSandboxId())
 	if err != nil {
-		return &runtimeapi.RemovePodSandboxResponse{}, nil // CRI: removing what is gone succeeds
+		return &runtimeapi.RemovePodSandboxResponse{}, nil // CRI: removing a missing sandbox succeeds
 	}
 	s.stopSandbox(sb)
 	for _, c := range s.containers {
@@ -160,7 +160,7 @@ func (s *runtimeService) RemovePodSandbox(_ context.Context, req *runtimeapi.Rem
 	return &runtimeapi.RemovePodSandboxResponse{}, nil
 }
 
-// PodSandboxStatus tells the state of one sandbox.
+// PodSandboxStatus returns the state of one sandbox.
 func (s *runtimeService) PodSandboxStatus(_ context.Context, req *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

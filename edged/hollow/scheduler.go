@@ -7,10 +7,10 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// idleInterval is how long the clock sleeps when nothing is due; wakeUp ends it early.
+// idleInterval is how long the scheduler sleeps when nothing is due; wakeUp ends it early.
 const idleInterval = time.Hour
 
-// runScheduler lets time pass for all containers: it writes their output and ends them when they are due.
+// runScheduler is the clock of all containers: it writes their output and ends them when they are due.
 func (r *Runtime) runScheduler(ctx context.Context) error {
 	timer := time.NewTimer(idleInterval)
 	defer timer.Stop()
@@ -25,7 +25,7 @@ func (r *Runtime) runScheduler(ctx context.Context) error {
 	}
 }
 
-// wakeUp makes run look again.
+// wakeUp makes runScheduler check again.
 func (r *Runtime) wakeUp() {
 	select {
 	case r.wake <- struct{}{}:
@@ -33,7 +33,7 @@ func (r *Runtime) wakeUp() {
 	}
 }
 
-// advanceAll does all that is due and tells how long nothing else is.
+// advanceAll performs all due actions and returns the time until the next one.
 func (r *Runtime) advanceAll(now time.Time) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -46,7 +46,7 @@ func (r *Runtime) advanceAll(now time.Time) time.Duration {
 	return max(next.Sub(now), 0)
 }
 
-// advanceContainer does what is due for one container and tells when to come again (zero: never). mu is held.
+// advanceContainer performs the due actions of one container and returns the time of the next one (zero: never). The caller holds mu.
 func (r *Runtime) advanceContainer(c *container, now time.Time) time.Time {
 	if c.state != runtimeapi.ContainerState_CONTAINER_RUNNING {
 		return time.Time{}
@@ -74,7 +74,7 @@ func (r *Runtime) advanceContainer(c *container, now time.Time) time.Time {
 	return end
 }
 
-// exitContainer ends a container. mu is held.
+// exitContainer ends a container. The caller holds mu.
 func (r *Runtime) exitContainer(c *container, code int32) {
 	c.state, c.code, c.finished = runtimeapi.ContainerState_CONTAINER_EXITED, code, time.Now()
 	c.reason = "Error"

@@ -9,11 +9,11 @@ import (
 	"github.com/frond-edge/frond/leaf/store"
 )
 
-// maxDeletedBytes is how much room a heartbeat of at most 4 KiB has for the names of objects deleted here; with more, it has
-// no census.
+// maxDeletedBytes is the space for the names of objects deleted here in a heartbeat of at most 4 KiB; with more names it
+// has no inventory.
 const maxDeletedBytes = 2048
 
-// audited is the node's store, which counts what a full snapshot repaired in it.
+// audited is the node's store. It counts the objects that a full snapshot repaired.
 type audited struct {
 	*store.Store
 	repaired prometheus.Counter
@@ -30,7 +30,7 @@ func newAudited(st *store.Store, metrics prometheus.Registerer) *audited {
 
 type objectVersion struct{ uid, version string }
 
-// objectVersions says of each object that the cloud gave which one it is.
+// objectVersions returns the version of each object that the cloud sent.
 func (a *audited) objectVersions() map[wire.Key]objectVersion {
 	entries, _ := a.All()
 	labels := make(map[wire.Key]objectVersion, len(entries))
@@ -42,8 +42,8 @@ func (a *audited) objectVersions() map[wire.Key]objectVersion {
 	return labels
 }
 
-// Replace is store.Replace. A snapshot of the same life of the stream brings, apart from what has just changed, only what
-// was not as it should be.
+// Replace is store.Replace. A snapshot of the same stream epoch changes, apart from recent changes, only objects that were
+// not in the right state.
 func (a *audited) Replace(ctx context.Context, messages []wire.Message, streamEpoch string, sequence uint64) error {
 	if a.Cursor().StreamEpoch != streamEpoch {
 		return a.Store.Replace(ctx, messages, streamEpoch, sequence)
@@ -66,13 +66,13 @@ func (a *audited) Replace(ctx context.Context, messages []wire.Message, streamEp
 	return nil
 }
 
-// Holds tells whether the store has what a message brings, from the same place of the stream.
+// Holds reports whether the store has a message's object from the same position of the stream.
 func (a *audited) Holds(m wire.Message) bool {
 	e, err := a.Get(m.Key)
 	return err == nil && e.Sequence == m.Sequence && e.UID == m.UID && e.Version == m.Version && e.ClusterEpoch == m.ClusterEpoch
 }
 
-// addInventory puts the census into a beat.
+// addInventory adds the inventory to a heartbeat.
 func (a *audited) addInventory(beat *wire.Heartbeat) {
 	cursor, census, deleted := a.Inventory()
 	names, size := make([]string, 0, len(deleted)), 0

@@ -7,7 +7,7 @@ import (
 	"github.com/frond-edge/frond/internal/certs"
 )
 
-// certExpiry is the metric of the certificates that this node shows or trusts.
+// certExpiry returns the metric of the certificates that this node presents or trusts.
 func (n *Node) certExpiry() *certs.Expiry {
 	ends := certs.FileExpiries(map[string]string{
 		"hub-ca": n.hubCAFile(), "local-api": n.cfg.LocalAPI.CertFile, "local-api-client-ca": n.cfg.LocalAPI.ClientCAFile,

@@ -9,13 +9,13 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// setInstance puts into a beat which process of this node sends it.
+// setInstance records in a heartbeat which process of this node sends it.
 func setInstance(beat *wire.Heartbeat, delivery *streams.Delivery, gate *streams.FencedLink) {
 	instance, since := delivery.Identity()
 	beat.Instance, beat.Since, beat.Fenced = instance, since.Milliseconds(), gate.Fenced()
 }
 
-// commandHandlers says who does what the cloud tells this node.
+// commandHandlers returns the handlers of the cloud's commands to this node.
 func commandHandlers(delivery *streams.Delivery, again *resync, beater *streams.Heartbeater, gate *streams.FencedLink) map[string]func([]byte) {
 	return map[string]func([]byte){
 		streams.VerbResync:  func([]byte) { delivery.Resync() },
@@ -30,7 +30,7 @@ func commandHandlers(delivery *streams.Delivery, again *resync, beater *streams.
 	}
 }
 
-// readinessChecks are what makes the node ready.
+// readinessChecks returns the checks that make the node ready.
 func readinessChecks(st *store.Store, disk *diskMonitor, kubelet *kubeletHealth, gate *streams.FencedLink) []health.Check {
 	check := func(name string, fine func() bool, why string) health.Check {
 		return health.Check{Name: name, Ready: func() error {

@@ -36,14 +36,14 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// childOrder, set, makes the test binary a gateway's agent without a link: a process can run one kubelet only.
+// childOrder, if set, makes the test binary a gateway's agent without a link: a process can run one kubelet only.
 const childOrder = "FROND_EDGENODE_CHILD"
 
-// agentOrder is what the agent is told.
+// agentOrder is the task of the agent.
 type agentOrder struct {
 	Dir, Endpoint string
 	Port          int
-	// Token is what the cloud answers when it is asked for a token; "" for a gateway without link.
+	// Token is the cloud's answer to a token request; "" for a gateway without a link.
 	Token string
 }
 
@@ -120,7 +120,7 @@ func openStore(ctx context.Context, js jetstream.JetStream, dir string, log *zap
 	return store.Open(ctx, js, store.Config{Merge: localapi.MergeDesired, HighWaterFile: filepath.Join(dir, "store.mark")}, log)
 }
 
-// A kubelet that starts on a store whose newest pods were lost by the disk leaves the containers of all of them alone.
+// A kubelet that starts on a store whose newest pods were lost by the disk does not stop the containers of any of them.
 func TestNode_DamagedStoreEndsNoContainer(t *testing.T) {
 	dir := t.TempDir()
 	newAttachedStore(t, dir)
@@ -168,14 +168,14 @@ func TestNode_DamagedStoreEndsNoContainer(t *testing.T) {
 		}
 		data[i] ^= 1
 		must(t, os.WriteFile(b, data, 0o600))
-		// As long before the server has written its index: what is left then looks whole to it.
+		// As if the server had not yet written its index: the remainder then looks whole to it.
 		must(t, os.Remove(filepath.Join(filepath.Dir(b), "index.db")))
 	}
 	log := &logBuffer{}
 	startAgent(t, dir, runtime.Endpoint(), log)
 	eventually(t, "the damage found", func() error { return log.contains("store damaged") })
 	eventually(t, "the kubelet at work", func() error { return log.contains("Starting to sync pod status") })
-	// A kubelet that has a list of pods ends what is not in it with its next clean-up, each 2 s.
+	// A kubelet with a list of pods stops containers of other pods at its next clean-up, every 2 s.
 	deadline := time.After(15 * time.Second)
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
@@ -191,7 +191,7 @@ func TestNode_DamagedStoreEndsNoContainer(t *testing.T) {
 	}
 }
 
-// newAttachedStore makes a store with three pods that came one after the other.
+// newAttachedStore creates a store with three pods, created one after the other.
 func newAttachedStore(t *testing.T, dir string) {
 	t.Helper()
 	l := leaftest.StartLeaf(t, leaf.Config{Dir: filepath.Join(dir, "nats")})
@@ -208,7 +208,7 @@ func newAttachedStore(t *testing.T, dir string) {
 			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: types.UID("uid-" + name), ResourceVersion: "1", CreationTimestamp: metav1.Now()},
 			Spec: corev1.PodSpec{
 				NodeName: "edge-1", RestartPolicy: corev1.RestartPolicyAlways, AutomountServiceAccountToken: &no, TerminationGracePeriodSeconds: &grace,
-				EnableServiceLinks: &no, DNSPolicy: corev1.DNSDefault, // what an apiserver would fill in
+				EnableServiceLinks: &no, DNSPolicy: corev1.DNSDefault, // set by an apiserver
 				Containers: []corev1.Container{{Name: "c", Image: "nginx", ImagePullPolicy: corev1.PullIfNotPresent}},
 			},
 		})
@@ -220,7 +220,7 @@ func newAttachedStore(t *testing.T, dir string) {
 	}
 }
 
-// logBuffer keeps what the agent logs.
+// logBuffer collects the agent's log.
 type logBuffer struct {
 	mu   sync.Mutex // guards text
 	text strings.Builder

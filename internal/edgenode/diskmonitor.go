@@ -20,22 +20,22 @@ import (
 )
 
 const (
-	// storageCondition tells of the store's disk; True: there is space. leaf/localapi knows it as the node's own.
+	// storageCondition is the condition of the store's disk; True: there is space. leaf/localapi treats it as the node's own.
 	storageCondition     corev1.NodeConditionType = "EdgeStorage"
 	storageCheckInterval                          = time.Second
-	// storageTimeout bounds one write of the condition and one trimming.
+	// storageTimeout limits one write of the condition and one trimming.
 	storageTimeout = 10 * time.Second
-	// maxWaitingEvents is how many events wait for the link; at 1 to 2 KiB each they stay below the outbox's limit in bytes, which
-	// drops without counting. maxWaitingEventsLow is all that a full disk is asked for.
+	// maxWaitingEvents is how many events wait for the link; at 1 to 2 KiB each they stay below the outbox's limit in
+	// bytes, which drops without counting. maxWaitingEventsLow is the limit on a full disk.
 	maxWaitingEvents, maxWaitingEventsLow = 4096, 64
 )
 
-// eventTrimmer drops the oldest events that wait.
+// eventTrimmer drops the oldest waiting events.
 type eventTrimmer interface {
 	TrimEvents(ctx context.Context, keep uint64) (dropped uint64, err error)
 }
 
-// writableCheck says why nothing can be written to the store's disk now.
+// writableCheck returns a function with the reason why the store's disk cannot be written now.
 func writableCheck(space func() leaf.DiskSpace) func() error {
 	return func() error {
 		if now := space(); now.Failed {
@@ -45,7 +45,7 @@ func writableCheck(space func() leaf.DiskSpace) func() error {
 	}
 }
 
-// guardedOutbox refuses at once what a full disk would refuse after a timeout, so that the kubelet waits for nothing.
+// guardedOutbox refuses writes at once that a full disk would refuse after a timeout, so that the kubelet does not wait in vain.
 type guardedOutbox struct {
 	*streams.Outbox
 	checkWritable func() error
@@ -65,7 +65,7 @@ func (o guardedOutbox) ReportEvent(ctx context.Context, m wire.Message) error {
 	return o.Outbox.ReportEvent(ctx, m)
 }
 
-// diskMonitor answers a full disk: events go, the oldest first and counted, and the Node says so.
+// diskMonitor reacts to a full disk: it drops events, the oldest first and counted, and sets a condition on the Node.
 type diskMonitor struct {
 	node    string
 	space   func() leaf.DiskSpace
@@ -89,7 +89,7 @@ func newDiskMonitor(node string, space func() leaf.DiskSpace, events eventTrimme
 	return s, nil
 }
 
-// Start works until ctx ends and then returns nil.
+// Start runs until ctx ends and then returns nil.
 func (s *diskMonitor) Start(ctx context.Context) error {
 	tick := time.NewTicker(storageCheckInterval)
 	defer tick.Stop()
@@ -98,7 +98,7 @@ func (s *diskMonitor) Start(ctx context.Context) error {
 		space := s.space()
 		s.trimEvents(ctx, space)
 		if reason, status := spaceCondition(space); reason != said {
-			// A full disk may refuse it, and a new node is not known yet: it is tried again.
+			// A full disk may refuse the write, and a new node is not registered yet: it is retried.
 			if err := s.writeSpaceCondition(ctx, status, reason, space.String()); err != nil {
 				s.log.Debug("condition not written", zap.String("reason", reason), zap.Error(err))
 			} else {
@@ -155,7 +155,7 @@ func (s *diskMonitor) writeSpaceCondition(ctx context.Context, status corev1.Con
 	return writeCondition(ctx, s.client, s.node, storageCondition, status, reason, message)
 }
 
-// writeCondition writes one as any client of the local API: it reaches the store and, by a report, the cloud.
+// writeCondition writes a condition like any client of the local API: it reaches the store and, by a report, the cloud.
 func writeCondition(ctx context.Context, client kubernetes.Interface, node string, kind corev1.NodeConditionType, status corev1.ConditionStatus, reason, message string) error {
 	ctx, cancel := context.WithTimeout(ctx, storageTimeout)
 	defer cancel()

@@ -59,7 +59,7 @@ func eventually(t *testing.T, what string, holds func() error) {
 	}
 }
 
-// fillDisk takes all space of a disk and returns the file to remove.
+// fillDisk uses up a disk's space and returns the file to remove.
 func fillDisk(t *testing.T, dir string) string {
 	t.Helper()
 	path := filepath.Join(dir, "somebody-elses")
@@ -146,8 +146,8 @@ func desiredObject(t *testing.T, resource, name, uid string, seq uint64) wire.Me
 	return wire.Message{Key: wire.Key{Resource: resource, Name: name}, Op: wire.Apply, UID: uid, Version: "1", Object: data, Sequence: seq}
 }
 
-// A program fills the disk of a gateway: control changes still land, events go with the oldest first and are counted, the
-// Node says what is the matter and that it is over, and the process goes on.
+// A program fills the disk of a gateway: control changes are still stored, events are dropped, the oldest first, and
+// counted. The Node reports the fault and its end, and the process continues.
 func TestNode_FullDisk(t *testing.T) {
 	g := newDiskGateway(t)
 	must(t, g.store.Replace(t.Context(), []wire.Message{desiredObject(t, "nodes", "edge-1", "uid-x", 1)}, "s1", 1))
@@ -163,7 +163,7 @@ func TestNode_FullDisk(t *testing.T) {
 	})
 	g.wantConditions(t, "DiskFull", "DiskAlmostFull")
 	eventually(t, "136 events dropped", func() error {
-		families, err := g.metrics.Gather() // there is this one alone
+		families, err := g.metrics.Gather() // it is the only one
 		if err != nil {
 			return err
 		}

@@ -1,7 +1,7 @@
-// Package edgenode is edgecore put together: leaf, store, local API, delivery, reports and the kubelet of one gateway.
+// Package edgenode assembles edgecore: leaf, store, local API, delivery, reports and the kubelet of one gateway.
 //
-// The parts start in the order of the path down and stop in reverse, each awaited, so the kubelet can still write its
-// last status into the store. Nothing waits for the link: without one the node runs what its store holds.
+// The parts start in the order of the downward path and stop in reverse, each awaited, so the kubelet can still write its
+// last status into the store. No part waits for the link: without one the node runs the content of its store.
 package edgenode
 
 import (
@@ -38,11 +38,11 @@ import (
 )
 
 const (
-	// leaseHealthyFor is the lease duration that edged gives the kubelet; an older renewal means that it hangs.
+	// leaseHealthyFor is the lease duration that edged gives the kubelet; after an older renewal the kubelet counts as hung.
 	leaseHealthyFor = 40 * time.Second
-	// probeTimeout bounds one round trip of the link's watchdog.
+	// probeTimeout limits one round trip of the link's watchdog.
 	probeTimeout = 5 * time.Second
-	// openTimeout bounds opening the store: 500 objects take 4 ms on the measured disk.
+	// openTimeout limits opening the store: 500 objects take 4 ms on the measured disk.
 	openTimeout = 2 * time.Minute
 )
 
@@ -53,18 +53,18 @@ type Node struct {
 	metrics *prometheus.Registry
 	log     *zap.Logger
 	leaf    *leaf.Server
-	// renewer keeps the node's identity; nil for a user that the hub knows by its configuration.
+	// renewer holds the node's identity; nil for a user that is in the hub's configuration.
 	renewer *enrol.Renewer
-	// identityErr is why a node that has an identity runs without it.
+	// identityErr is the reason why a node that has an identity runs without it.
 	identityErr error
 	probeConn   chan *nats.Conn
-	// delivery is what asks for desired state, once it is made.
+	// delivery requests the desired state; nil until it is created.
 	delivery atomic.Pointer[streams.Delivery]
-	// localKubelet is the kubelet of this process, once it is made.
+	// localKubelet is the kubelet of this process; nil until it is created.
 	localKubelet atomic.Pointer[edged.Kubelet]
 }
 
-// New checks the configuration and makes the node's folders. proxy finds the HTTP proxy to a hub; metrics is served on /metrics.
+// New validates the configuration and creates the node's folders. proxy finds the HTTP proxy to a hub; metrics is served on /metrics.
 func New(cfg config.EdgeCore, proxy func(*url.URL) (*url.URL, error), metrics *prometheus.Registry, log *zap.Logger) (*Node, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -86,15 +86,15 @@ func New(cfg config.EdgeCore, proxy func(*url.URL) (*url.URL, error), metrics *p
 	return n, nil
 }
 
-// socketPath places a socket beside the local API's: that folder is short enough for a socket's path.
+// socketPath returns a path for a socket in the local API's folder, whose path is short enough for a socket.
 func (n *Node) socketPath(name string) string {
 	return filepath.Join(filepath.Dir(n.cfg.LocalAPI.Socket), name)
 }
 
-// highWaterFile is there when the node has had a store.
+// highWaterFile exists if the node has had a store.
 func (n *Node) highWaterFile() string { return filepath.Join(n.cfg.Dir, "store.mark") }
 
-// Start runs the node until ctx ends, then stops it and returns nil. Containers are left running.
+// Start runs the node until ctx ends, then stops it and returns nil. Containers keep running.
 func (n *Node) Start(ctx context.Context) error {
 	way, err := n.loadIdentity()
 	if err != nil {
@@ -114,7 +114,7 @@ func (n *Node) Start(ctx context.Context) error {
 	return lifecycle.Run(ctx, n.log, append(parts, lifecycle.Part{Name: "node", Start: n.runParts})...)
 }
 
-// runParts runs all that stands on the leaf server.
+// runParts runs all parts that depend on the leaf server.
 func (n *Node) runParts(ctx context.Context) error {
 	nc, err := n.leaf.Conn("edgecore")
 	if err != nil {
@@ -146,7 +146,7 @@ func (n *Node) runParts(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	bulk, err := n.leaf.Conn("tunnels") // what a tunnel carries never waits in front of a delivery
+	bulk, err := n.leaf.Conn("tunnels") // a separate connection, so that tunnels never delay a delivery
 	if err != nil {
 		return err
 	}
@@ -159,7 +159,7 @@ func (n *Node) runParts(ctx context.Context) error {
 	return lifecycle.Run(ctx, n.log, append(parts, running...)...)
 }
 
-// openStore makes the node's own streams and opens the store.
+// openStore creates the node's own streams and opens the store.
 func (n *Node) openStore(ctx context.Context, nc *nats.Conn) (*store.Store, *streams.Outbox, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
@@ -185,7 +185,7 @@ func (n *Node) openStore(ctx context.Context, nc *nats.Conn) (*store.Store, *str
 	return st, outbox, err
 }
 
-// wireMessaging makes the parts that move messages, and the node's own health.
+// wireMessaging creates the parts that transfer messages, and the node's own health.
 func (n *Node) wireMessaging(nc *nats.Conn, st *store.Store, outbox *streams.Outbox, source scopeSource, hold keyLocker, kubelet *kubeletHealth, disk *diskMonitor) ([]lifecycle.Part, error) {
 	metrics := streams.NewMetrics(n.metrics)
 	link := leafLink{n.leaf}
@@ -241,9 +241,9 @@ func (n *Node) wireMessaging(nc *nats.Conn, st *store.Store, outbox *streams.Out
 	}, n.scopeParts(nc, source, gate)...), nil
 }
 
-// kubeletDropIn is what a gateway wants otherwise than the kubelet's defaults, and then what the operator wants. A changed ConfigMap
-// reaches its volumes at a pod's next sync: with the few pods of a gateway, one each 10 s instead of 60 s costs nothing that can
-// be measured. And the kubelet asks the local API, 0.1 ms away, when it needs an object, where watching 1,000 of them costs 50 MB.
+// kubeletDropIn returns the gateway's changes to the kubelet's defaults, and then the operator's. A changed ConfigMap reaches its
+// volumes at a pod's next sync: with a gateway's few pods, a sync each 10 s instead of 60 s has no measurable cost. The kubelet
+// also gets objects from the local API, 0.1 ms away, when it needs them: watching 1,000 of them costs 50 MB.
 func (n *Node) kubeletDropIn() ([]byte, error) {
 	settings := map[string]any{"syncFrequency": "10s", "configMapAndSecretChangeDetectionStrategy": "Get"}
 	maps.Copy(settings, n.cfg.Kubelet.Settings)
@@ -254,8 +254,8 @@ func (n *Node) kubeletDropIn() ([]byte, error) {
 	return data, nil
 }
 
-// kubeletParts makes the kubelet's part, behind the hollow runtime's where there are no containers, and tells when the kubelet is
-// ready. There is neither where another kubelet uses the local API: it is known by the lease that it renews.
+// kubeletParts creates the kubelet's part, after the hollow runtime's if there are no containers, and returns the kubelet's
+// ready channel. Both are missing if another kubelet uses the local API: its state is known from the lease that it renews.
 func (n *Node) kubeletParts(api *localapi.Server, st *store.Store, up cloudUpstream) (ready <-chan struct{}, parts []lifecycle.Part, err error) {
 	if n.cfg.Kubelet.External {
 		return nil, nil, nil
@@ -292,16 +292,16 @@ func (n *Node) kubeletParts(api *localapi.Server, st *store.Store, up cloudUpstr
 		lifecycle.Part{Name: "kubelet", Start: kubelet.Start, Ready: kubelet.Ready()}), nil
 }
 
-// kubeletHealth tells whether the kubelet lives.
+// kubeletHealth determines whether the kubelet is alive.
 type kubeletHealth struct {
 	leaseRenewed func() time.Time
-	ready        <-chan struct{} // nil for a kubelet that tells nothing but its lease
+	ready        <-chan struct{} // nil for a kubelet that is known only by its lease
 	once         sync.Once
 	readySince   time.Time // guarded by once; when ready was first seen closed
 }
 
-// isAlive holds while the kubelet renews its lease in time. On a node that has just registered it writes the first lease
-// only with its second try, 10 s after the start; until then its being Ready counts.
+// isAlive is true while the kubelet renews its lease in time. On a node that has just registered, the kubelet writes the
+// first lease only with its second try, 10 s after the start; until then its Ready state counts.
 func (p *kubeletHealth) isAlive() bool {
 	if time.Since(p.leaseRenewed()) < leaseHealthyFor {
 		return true
@@ -315,7 +315,7 @@ func (p *kubeletHealth) isAlive() bool {
 	return time.Since(p.readySince) < leaseHealthyFor
 }
 
-// probeLink is the link's watchdog: any answer of the hub will do, also that the consumer is unknown.
+// probeLink is the link's watchdog: any answer of the hub suffices, even that the consumer is unknown.
 func (n *Node) probeLink(ctx context.Context) error {
 	var nc *nats.Conn
 	select {
@@ -329,7 +329,7 @@ func (n *Node) probeLink(ctx context.Context) error {
 	return streams.Probe(ctx, nc, n.cfg.Node)
 }
 
-// leafLink is the leaf's link as streams looks at it.
+// leafLink adapts the leaf's link for streams.
 type leafLink struct{ leaf *leaf.Server }
 
 func (l leafLink) State() (bool, <-chan struct{}) {

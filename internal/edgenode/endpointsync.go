@@ -19,29 +19,29 @@ import (
 	"github.com/frond-edge/frond/leaf/store"
 )
 
-// endpointsManager marks the slices that Kubernetes makes of a Service's selector; what others write is not ours to change.
+// endpointsManager marks the slices that Kubernetes creates from a Service's selector; slices of other writers are left unchanged.
 const endpointsManager = "endpointslice-controller.k8s.io"
 
-// endpointsSettleDelay is how long changes are gathered before slices are written: a pod that starts changes some times at once, and
-// each write of a slice is synced to the disk.
+// endpointsSettleDelay is how long changes are collected before slices are written: a starting pod changes several times at
+// once, and each write of a slice is synced to the disk.
 const endpointsSettleDelay = 100 * time.Millisecond
 
-// endpointsRetryDelay is how long after a refused write, by a full disk, it is tried again.
+// endpointsRetryDelay is the pause after which a write that a full disk refused is retried.
 const endpointsRetryDelay = time.Second
 
-// endpointSync keeps what the node's endpoint slices say of its own pods as the pods are. A gateway that boots without a link
-// gives its pods new addresses, and the cloud, whose slices are on its disk, cannot learn of them; and a pod that falls ill while the
-// link is down would stay in its Service. The node knows its own pods first, so it is always right about them: what the cloud
-// delivers says the same, a little later. Only the node's copy changes; nothing of it is reported.
+// endpointSync keeps the node's own pods in its endpoint slices up to date. A gateway that boots without a link gives its
+// pods new addresses, and the cloud, whose slices are on its disk, cannot learn of them. A pod that becomes unready while
+// the link is down would stay in its Service. The node has the newest state of its own pods, so it is always right about
+// them: the cloud delivers the same state, a little later. Only the node's copy changes; nothing of it is reported.
 type endpointSync struct {
 	node  string
 	store *store.Store
 	log   *zap.Logger
-	// slicesByPod holds, for each own pod that a slice names, those slices. One goroutine uses it.
+	// slicesByPod holds the slices that name an own pod, by pod. Only one goroutine uses it.
 	slicesByPod map[wire.Key]map[wire.Key]bool
 }
 
-// Start keeps until ctx ends and then returns nil.
+// Start runs until ctx ends and then returns nil.
 func (e *endpointSync) Start(ctx context.Context) error {
 	for ctx.Err() == nil {
 		if err := e.followChanges(ctx); err != nil && ctx.Err() == nil {
@@ -51,7 +51,7 @@ func (e *endpointSync) Start(ctx context.Context) error {
 	return nil
 }
 
-// followChanges works until ctx ends or it was too slow for the store's events.
+// followChanges runs until ctx ends or it was too slow for the store's events.
 func (e *endpointSync) followChanges(ctx context.Context) error {
 	e.slicesByPod = map[wire.Key]map[wire.Key]bool{}
 	list, revision := e.store.List(discoveryv1.GroupName, "endpointslices", "")
@@ -74,7 +74,7 @@ func (e *endpointSync) followChanges(ctx context.Context) error {
 	defer settled.Stop()
 	defer retry.Stop()
 	waiting := true                // settled will fire
-	refused := map[wire.Key]bool{} // tried again when retry fires
+	refused := map[wire.Key]bool{} // retried when retry fires
 	for {
 		select {
 		case <-ctx.Done():
@@ -108,8 +108,8 @@ func (e *endpointSync) followChanges(ctx context.Context) error {
 	}
 }
 
-// reconcileSlice makes one slice right. What it could not write now, because somebody else did, comes back as that one's event; what the disk
-// refused is among the refused from then on, and only then.
+// reconcileSlice corrects one slice. If another writer came first, that write's event causes the next attempt. A slice that
+// the disk refused is added to refused, and otherwise removed.
 func (e *endpointSync) reconcileSlice(ctx context.Context, key wire.Key, refused map[wire.Key]bool) {
 	again := refused[key]
 	delete(refused, key)
@@ -146,7 +146,8 @@ func (e *endpointSync) reconcileSlice(ctx context.Context, key wire.Key, refused
 	}
 }
 
-// correctSlice changes what a slice says of this node's pods, notes that it names them, and reports whether anything changed.
+// correctSlice corrects the entries of this node's pods in a slice, records that the slice names them, and reports whether
+// anything changed.
 func (e *endpointSync) correctSlice(slice *discoveryv1.EndpointSlice, key wire.Key) (changed bool) {
 	service := e.loadService(slice)
 	for i := range slice.Endpoints {
@@ -163,7 +164,7 @@ func (e *endpointSync) correctSlice(slice *discoveryv1.EndpointSlice, key wire.K
 		var pod corev1.Pod
 		entry, err := e.store.Get(of)
 		if err != nil || entry.UID != string(ref.UID) || json.Unmarshal(entry.Object, &pod) != nil {
-			continue // not known here: the cloud's word stays
+			continue // not stored here: the cloud's entry stays
 		}
 		if correctEndpoint(endpoint, slice.AddressType, &pod, service != nil && service.Spec.PublishNotReadyAddresses) {
 			changed = true
@@ -184,7 +185,7 @@ func (e *endpointSync) loadService(slice *discoveryv1.EndpointSlice) *corev1.Ser
 	return &service
 }
 
-// correctEndpoint gives an endpoint the address and the conditions of its pod, by the rules of Kubernetes' own controller.
+// correctEndpoint sets the address and the conditions of an endpoint from its pod, by the rules of Kubernetes' own controller.
 func correctEndpoint(endpoint *discoveryv1.Endpoint, family discoveryv1.AddressType, pod *corev1.Pod, publishNotReady bool) (changed bool) {
 	var addresses []string
 	for _, ip := range pod.Status.PodIPs {
@@ -198,9 +199,9 @@ func correctEndpoint(endpoint *discoveryv1.Endpoint, family discoveryv1.AddressT
 		Ready: new(len(addresses) > 0 && publishNotReady || serving && !terminating), Serving: &serving, Terminating: &terminating,
 	}
 	if len(addresses) > 0 {
-		addresses = addresses[:1] // as Kubernetes has it: one address each
+		addresses = addresses[:1] // as in Kubernetes: one address each
 	} else {
-		addresses = endpoint.Addresses // there must be one
+		addresses = endpoint.Addresses // at least one is required
 	}
 	if slices.Equal(addresses, endpoint.Addresses) && ptr.Equal(conditions.Ready, endpoint.Conditions.Ready) &&
 		ptr.Equal(conditions.Serving, endpoint.Conditions.Serving) && ptr.Equal(conditions.Terminating, endpoint.Conditions.Terminating) {

@@ -26,7 +26,7 @@ import (
 	"github.com/frond-edge/frond/leaf/store"
 )
 
-// endpointFixture is a store with the slice of a Service, and the part that keeps it right.
+// endpointFixture is a store with the slice of a Service, and a running endpointSync.
 type endpointFixture struct {
 	*testing.T
 	store *store.Store
@@ -67,7 +67,7 @@ func (w *endpointFixture) putObject(key wire.Key, object any) {
 	}
 }
 
-// putPod puts a pod of this node; ip "" is one that has not started.
+// putPod stores a pod of this node; ip "" is one that has not started.
 func (w *endpointFixture) putPod(name, uid, ip string, ready bool) {
 	w.Helper()
 	p := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(uid)}}
@@ -80,7 +80,7 @@ func (w *endpointFixture) putPod(name, uid, ip string, ready bool) {
 	w.putObject(wire.Key{Resource: "pods", Namespace: "default", Name: name}, p)
 }
 
-// putSlice puts the slice as the cloud has it: one pod of this node, one of another, and an address that is no pod's.
+// putSlice stores the slice as the cloud has it: one pod of this node, one of another, and an address that is no pod's.
 func (w *endpointFixture) putSlice(manager string) {
 	w.Helper()
 	endpoint := func(address, node, pod, uid string) discoveryv1.Endpoint {
@@ -101,7 +101,7 @@ func (w *endpointFixture) putSlice(manager string) {
 	})
 }
 
-// wantEndpoints waits until the slice says this of its endpoints: address, and whether ready and serving.
+// wantEndpoints waits until the slice has these endpoints: address, and whether ready and serving.
 func (w *endpointFixture) wantEndpoints(want ...string) {
 	w.Helper()
 	ctx, cancel := context.WithTimeout(w.Context(), 30*time.Second)
@@ -137,12 +137,12 @@ func (w *endpointFixture) wantEndpoints(want ...string) {
 
 const otherEndpoint = "10.42.0.3 true true"
 
-// TestEndpointSync_FollowsOwnPods: what a slice says of the node's pods is what these are, whatever the cloud says and whenever;
-// what it says of others stays.
+// TestEndpointSync_FollowsOwnPods: a slice's entries of the node's pods follow these pods, at any state of the cloud's
+// slice; the entries of other pods stay.
 func TestEndpointSync_FollowsOwnPods(t *testing.T) {
 	const manager = "endpointslice-controller.k8s.io"
 	w := newEndpointFixture(t, store.Config{})
-	w.putPod("web-c", "new", "10.42.0.99", true) // the slice speaks of an earlier pod of that name
+	w.putPod("web-c", "new", "10.42.0.99", true) // the slice names an earlier pod of that name
 	w.putSlice(manager)
 	w.wantEndpoints("10.42.0.2 true true", otherEndpoint, "10.42.0.4 true true", "192.0.2.1 true true")
 	w.putPod("web-a", "a", "10.42.0.7", true) // after a reboot
@@ -161,7 +161,7 @@ func TestEndpointSync_FollowsOwnPods(t *testing.T) {
 	w.wantEndpoints("10.42.0.8 true false", otherEndpoint, "10.42.0.4 true true", "192.0.2.1 true true")
 }
 
-// TestEndpointSync_LeavesForeignSlices: slices that people or other controllers write are theirs.
+// TestEndpointSync_LeavesForeignSlices: slices that users or other controllers write are unchanged.
 func TestEndpointSync_LeavesForeignSlices(t *testing.T) {
 	w := newEndpointFixture(t, store.Config{})
 	w.putPod("web-a", "a", "10.42.0.7", true)
@@ -175,11 +175,11 @@ func TestEndpointSync_LeavesForeignSlices(t *testing.T) {
 	}
 }
 
-// TestEndpointSync_RetriesAfterFullDisk: a gateway whose disk was full for a moment does not send to a pod that is ill until
-// something happens to it again.
+// TestEndpointSync_RetriesAfterFullDisk: after a moment of a full disk a gateway does not keep sending to an unready pod
+// until the pod's next change.
 func TestEndpointSync_RetriesAfterFullDisk(t *testing.T) {
 	const room = 1000
-	var left, refused atomic.Int64 // writes that the disk still takes
+	var left, refused atomic.Int64 // writes that the disk still accepts
 	left.Store(room)
 	w := newEndpointFixture(t, store.Config{CheckWritable: func() error {
 		if left.Add(-1) < 0 {

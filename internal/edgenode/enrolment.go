@@ -20,14 +20,14 @@ import (
 )
 
 const (
-	// identityCondition tells on the Node how long the gateway's key is good.
+	// identityCondition is the condition on the Node that shows how long the gateway's key is valid.
 	identityCondition = "EdgeIdentity"
-	// A node that has just registered has its condition after one more of these; it costs a comparison.
+	// A node that has just registered gets its condition after one more of these intervals; a check costs a comparison.
 	identityCheckInterval = 10 * time.Second
 )
 
-// loadIdentity is the leaf's way to the hub, by the node's own key. A node whose identity is damaged runs without a link what its store
-// holds.
+// loadIdentity returns the leaf's configuration for the hub, with the node's own key. A node whose identity is damaged runs
+// the content of its store without a link.
 func (n *Node) loadIdentity() (leaf.Config, error) {
 	hub := n.cfg.Hub
 	keeper, err := enrol.New(enrol.Config{
@@ -39,7 +39,7 @@ func (n *Node) loadIdentity() (leaf.Config, error) {
 		n.log.Error("this gateway has lost its identity, and runs without a link", zap.Error(err))
 		n.identityErr = err
 		return leaf.Config{}, nil
-	case err != nil: // another name, or a fault that may be over at the next start
+	case err != nil: // another name, or a fault that may be gone at the next start
 		return leaf.Config{}, err
 	}
 	var way leaf.Config
@@ -48,8 +48,8 @@ func (n *Node) loadIdentity() (leaf.Config, error) {
 	return way, nil
 }
 
-// identityPart is the part that enrols the node and renews its key. Others wait for the enrolment only on a node that has nothing to
-// run yet.
+// identityPart returns the part that enrols the node and renews its key. Other parts wait for the enrolment only on a node
+// whose store is still empty.
 func (n *Node) identityPart() lifecycle.Part {
 	part := lifecycle.Part{Name: "identity", Start: func(ctx context.Context) error { return n.renewer.Start(ctx, n.leaf) }}
 	if _, err := os.Stat(n.highWaterFile()); err != nil {
@@ -58,7 +58,7 @@ func (n *Node) identityPart() lifecycle.Part {
 	return part
 }
 
-// clusterCAFile is who may call the kubelet, as the cloud said; "" before it has.
+// clusterCAFile holds the CAs of clients that may call the kubelet, as sent by the cloud; "" before that.
 func (n *Node) clusterCAFile() string {
 	if n.renewer == nil {
 		return ""
@@ -69,7 +69,7 @@ func (n *Node) clusterCAFile() string {
 	return n.renewer.ClusterCA()
 }
 
-// hubCAFile is where the hub's authorities are, in case they are known.
+// hubCAFile holds the hub's CAs, if they are known.
 func (n *Node) hubCAFile() string {
 	if n.renewer == nil {
 		return ""
@@ -77,7 +77,7 @@ func (n *Node) hubCAFile() string {
 	return n.renewer.HubCA()
 }
 
-// cloudNow is the cloud's time, as far as this node knows it.
+// cloudNow returns the cloud's time, as far as this node knows it.
 func (n *Node) cloudNow() time.Time {
 	if n.renewer == nil {
 		return time.Now()
@@ -85,7 +85,7 @@ func (n *Node) cloudNow() time.Time {
 	return n.renewer.Now()
 }
 
-// enrolmentChecks is the check of /readyz.
+// enrolmentChecks returns the check of /readyz.
 func (n *Node) enrolmentChecks() []health.Check {
 	if n.identityErr != nil {
 		return []health.Check{{Name: "enrolment", Ready: func() error { return n.identityErr }}}
@@ -101,7 +101,7 @@ func (n *Node) enrolmentChecks() []health.Check {
 	}}}
 }
 
-// keyCondition is what the condition says. refused is why the cloud does not renew the key, if it said so.
+// keyCondition returns the content of the condition. refused is the reason why the cloud does not renew the key, if it sent one.
 func keyCondition(r enrol.Record, refused string, now time.Time) (status corev1.ConditionStatus, reason, message string) {
 	until := r.Expires.UTC().Format(time.RFC3339)
 	switch {
@@ -116,7 +116,7 @@ func keyCondition(r enrol.Record, refused string, now time.Time) (status corev1.
 	}
 }
 
-// identityConditionParts is the part that keeps the condition, if there is an identity.
+// identityConditionParts returns the part that updates the condition, if there is an identity.
 func (n *Node) identityConditionParts(client kubernetes.Interface) []lifecycle.Part {
 	if n.renewer == nil {
 		return nil
@@ -139,7 +139,7 @@ func (n *Node) identityConditionParts(client kubernetes.Interface) []lifecycle.P
 	}}}
 }
 
-// ensureCondition writes a condition unless the Node, which may have been made anew, has it.
+// ensureCondition writes a condition unless the Node, which may have been created anew, has it.
 func ensureCondition(ctx context.Context, client kubernetes.Interface, node string, kind corev1.NodeConditionType, status corev1.ConditionStatus, reason, message string) error {
 	object, err := client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
 	if err != nil {

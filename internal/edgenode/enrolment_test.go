@@ -13,7 +13,7 @@ import (
 	"github.com/frond-edge/frond/internal/enrol"
 )
 
-// A node whose identity is damaged runs without, and says so; any other fault ends it, as it may be over at the next start.
+// A node whose identity is damaged runs without it, and reports that; any other fault ends it, as it may be gone at the next start.
 func TestNode_RunsWithoutDamagedIdentity(t *testing.T) {
 	for name, tt := range map[string]struct {
 		breaks func(dir string) error

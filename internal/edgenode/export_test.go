@@ -14,24 +14,25 @@ import (
 	"github.com/frond-edge/frond/streams/tunnel"
 )
 
-// NewDiskMonitor gives tests the answer to a full disk.
+// NewDiskMonitor exports newDiskMonitor to tests.
 var NewDiskMonitor = newDiskMonitor
 
-// ShareSocket gives tests the opening of the socket.
+// ShareSocket exports shareSocket to tests.
 var ShareSocket = shareSocket
 
-// ReportRequested returns what a node does when the cloud asks it to report an object.
+// ReportRequested returns the node's handler for the cloud's request of an object's report.
 func ReportRequested(node string, st *store.Store, to reportSink, hold keyLocker, log *zap.Logger) func(context.Context, wire.Key) error {
 	r := &resync{node: node, store: st, sink: to, lockKey: hold, log: log}
 	return r.reportRequested
 }
 
-// SyncEndpoints runs the part that keeps endpoint slices right.
+// SyncEndpoints runs an endpointSync.
 func SyncEndpoints(ctx context.Context, node string, st *store.Store, log *zap.Logger) error {
 	return (&endpointSync{node: node, store: st, log: log}).Start(ctx)
 }
 
-// AdmitPodTarget judges what the cloud may reach on a node, by the pods in its store, the runtime's word and the machine's addresses.
+// AdmitPodTarget checks whether the cloud may reach an address on a node, by the pods in its store, the runtime's addresses
+// and the machine's.
 func AdmitPodTarget(ctx context.Context, node string, pods []store.Entry, given map[string]netip.Addr, host []net.Addr, to netip.AddrPort) error {
 	return (&podDialer{
 		node: node, storedPods: func() []store.Entry { return pods },
@@ -50,7 +51,7 @@ func SaveLastGood(ctx context.Context, save func(context.Context) error, log *za
 	return (&lastGoodSaver{save: save, log: log}).Start(ctx)
 }
 
-// LoadIdentity reads the identity of a node, and returns what /readyz then says of it.
+// LoadIdentity reads the identity of a node, and returns the resulting check of /readyz.
 func LoadIdentity(cfg config.EdgeCore, log *zap.Logger) (ready, err error) {
 	n := &Node{cfg: cfg, metrics: prometheus.NewRegistry(), log: log}
 	if _, err := n.loadIdentity(); err != nil {
@@ -59,7 +60,7 @@ func LoadIdentity(cfg config.EdgeCore, log *zap.Logger) (ready, err error) {
 	return n.enrolmentChecks()[0].Ready(), nil
 }
 
-// ServingGate returns what holds the cloud's calls of a kubelet back, where kubelet is the one of the process; nil: none is.
+// ServingGate returns the function that delays the cloud's calls of a kubelet; kubelet is the one of the process, nil for none.
 func ServingGate(kubelet certificateSource) func(context.Context) string {
 	return (&servingGate{kubelet: func() certificateSource { return kubelet }}).awaitCertificate
 }

@@ -12,7 +12,7 @@ import (
 
 const (
 	dirMode = 0o700
-	// othersMode are the permissions that nobody but edgecore may have in its folders.
+	// othersMode are the permissions that only edgecore may have in its folders.
 	othersMode = 0o077
 )
 
@@ -21,7 +21,7 @@ func kubeletDir(cfg config.EdgeCore) string { return filepath.Join(cfg.Dir, "kub
 // identityDir holds the node's keys.
 func identityDir(cfg config.EdgeCore) string { return filepath.Join(cfg.Dir, "identity") }
 
-// ensurePrivateDir makes a folder that is edgecore's alone, or closes one to others that was open to them.
+// ensurePrivateDir creates a folder for edgecore alone, or removes the permissions of other users from an existing one.
 func ensurePrivateDir(dir string, log *zap.Logger) error {
 	if err := os.MkdirAll(dir, dirMode); err != nil {
 		return err

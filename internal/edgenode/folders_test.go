@@ -12,7 +12,7 @@ import (
 	"github.com/frond-edge/frond/internal/edgenode"
 )
 
-// A gateway's keys are in folders that nobody else may enter, also where somebody had opened them.
+// A gateway's keys are in folders that no other user may enter, even if they had been opened before.
 func TestNode_ClosesKeyFolders(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	cfg := config.EdgeCore{Node: "edge-1", Dir: dir, Listen: "127.0.0.1:0"}

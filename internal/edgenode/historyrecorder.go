@@ -12,7 +12,7 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// withHistory returns the store as the delivery sees it: itself, or one that writes a history of what it did.
+// withHistory returns the store for the delivery: itself, or one that also writes a history of its changes.
 func (n *Node) withHistory(st *audited) (streams.Store, error) {
 	if n.cfg.History == "" {
 		return st, nil
@@ -26,14 +26,14 @@ func (n *Node) withHistory(st *audited) (streams.Store, error) {
 	return r, nil
 }
 
-// historyRecorder writes down what its store holds after each change by the hub. Its file stays open until the process ends.
+// historyRecorder records the content of its store after each change by the hub. Its file stays open until the process ends.
 type historyRecorder struct {
 	*audited
 	to  *history.Writer
 	log *zap.Logger
 }
 
-// Apply writes down the objects that messages name.
+// Apply records the objects named by messages.
 func (r *historyRecorder) Apply(ctx context.Context, messages []wire.Message, sequence uint64) error {
 	if err := r.audited.Apply(ctx, messages, sequence); err != nil {
 		return err
@@ -52,7 +52,7 @@ func (r *historyRecorder) Apply(ctx context.Context, messages []wire.Message, se
 	return nil
 }
 
-// Replace writes down the whole store.
+// Replace records the whole store.
 func (r *historyRecorder) Replace(ctx context.Context, messages []wire.Message, streamEpoch string, sequence uint64) error {
 	if err := r.audited.Replace(ctx, messages, streamEpoch, sequence); err != nil {
 		return err
@@ -61,7 +61,7 @@ func (r *historyRecorder) Replace(ctx context.Context, messages []wire.Message, 
 	return nil
 }
 
-// Acked writes down what is about to be acked.
+// Acked records the objects that are about to be acked.
 func (r *historyRecorder) Acked(sequence uint64) {
 	r.appendLine(history.Line{Op: history.Acked, Cursor: wire.Cursor{Sequence: sequence}})
 }
@@ -70,7 +70,7 @@ func (r *historyRecorder) recordAll(op history.Op) {
 	line := history.Line{Op: op, Cursor: r.Cursor()}
 	entries, _ := r.All()
 	for _, e := range entries {
-		if e.Sequence != 0 { // the rest is the node's own
+		if e.Sequence != 0 { // the other objects are the node's own
 			line.Objects = append(line.Objects, historyObject(e))
 		}
 	}

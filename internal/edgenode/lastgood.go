@@ -8,21 +8,21 @@ import (
 )
 
 const (
-	// lastGoodDelay is when a node that has started first copies its store: after the boot's own writes.
+	// lastGoodDelay is when a started node first copies its store: after the boot's own writes.
 	lastGoodDelay = time.Minute
-	// lastGoodInterval bounds the age of the copy while the store changes, and its wear: leaf/DESIGN.md has the bytes.
+	// lastGoodInterval limits the age of the copy while the store changes, and its wear: leaf/DESIGN.md has the bytes.
 	lastGoodInterval = 10 * time.Minute
-	// lastGoodStopTimeout bounds the copy at an orderly end.
+	// lastGoodStopTimeout limits the copy at an orderly stop.
 	lastGoodStopTimeout = 5 * time.Second
 )
 
-// lastGoodSaver keeps the last-good copy of the store.
+// lastGoodSaver saves the last-good copy of the store.
 type lastGoodSaver struct {
 	save func(context.Context) error
 	log  *zap.Logger
 }
 
-// Start saves from time to time and once more when ctx ends, so that an orderly restart finds a copy of everything.
+// Start saves periodically and once more when ctx ends, so that an orderly restart finds a copy of everything.
 func (c *lastGoodSaver) Start(ctx context.Context) error {
 	timer := time.NewTimer(lastGoodDelay)
 	defer timer.Stop()
@@ -40,7 +40,7 @@ func (c *lastGoodSaver) Start(ctx context.Context) error {
 	}
 }
 
-// trySave leaves what cannot be saved to the next time: the store itself is not worse for it.
+// trySave leaves a failed copy to the next time: the store itself is not affected.
 func (c *lastGoodSaver) trySave(ctx context.Context) {
 	if err := c.save(ctx); err != nil {
 		c.log.Warn("last-good copy of the store not saved", zap.Error(err))

@@ -13,7 +13,7 @@ import (
 	"github.com/frond-edge/frond/internal/edgenode"
 )
 
-// TestLastGoodSaver_SavesPeriodicallyAndAtStop: after a minute, every ten, once more at the end, and in spite of a disk that refuses.
+// TestLastGoodSaver_SavesPeriodicallyAndAtStop: after a minute, every ten, once more at the end, and after a refusal by the disk.
 func TestLastGoodSaver_SavesPeriodicallyAndAtStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())

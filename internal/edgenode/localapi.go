@@ -14,7 +14,7 @@ import (
 	"github.com/frond-edge/frond/leaf/store"
 )
 
-// localAPIConfig is the local API's configuration.
+// localAPIConfig returns the local API's configuration.
 func (n *Node) localAPIConfig() localapi.Config {
 	c := n.cfg.LocalAPI
 	cfg := localapi.Config{
@@ -46,8 +46,8 @@ func (n *Node) localAPIConfig() localapi.Config {
 	return cfg
 }
 
-// lastPodCIDR is the podCIDR of a node as its store holds it, "" where none is known. The hollow runtime begins with it, for its pods
-// start before the kubelet tells it, and addresses that are not of the node's range may be another node's too.
+// lastPodCIDR returns the podCIDR of a node from its store, "" if it is not known. The hollow runtime starts with it: its
+// pods start before the kubelet sends it, and addresses outside of the node's range may belong to another node too.
 func lastPodCIDR(st *store.Store, node string) string {
 	entry, err := st.Get(wire.Key{Resource: "nodes", Name: node})
 	if err != nil {

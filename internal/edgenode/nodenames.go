@@ -17,23 +17,23 @@ import (
 )
 
 const (
-	// namesMinBackoff and namesMaxBackoff bound the pause after an answer without a name; namesInterval is the one after one with it.
+	// namesMinBackoff and namesMaxBackoff limit the pause after an answer without a name; namesInterval is the one after one with it.
 	namesMinBackoff, namesMaxBackoff = time.Second, 30 * time.Second
 	namesInterval                    = 5 * time.Minute
 	namesTimeout                     = 10 * time.Second
 )
 
-// nodeNames are what the cloud calls this node, for the certificate that its kubelet shows: its name, its address in the tunnel,
-// and where nodes are called directly, the host of the cloudcores. Only the cloud knows that one: it is the Hostname of the Node.
+// nodeNames holds the cloud's names of this node, for its kubelet's serving certificate: its name, its address in the tunnel,
+// and, if nodes are called directly, the host of the cloudcores. Only the cloud knows that host: it is the Hostname of the Node.
 type nodeNames struct {
 	node string
 	ask  func(context.Context, wire.KubeRequest) (wire.KubeReply, error)
 	link func() (up bool, changed <-chan struct{})
 	log  *zap.Logger
-	host atomic.Pointer[string] // nil before the cloud has said
+	host atomic.Pointer[string] // nil before the cloud has sent it
 }
 
-// listNames is edged.Config.NodeNames: none before the cloud knows the Node, as it would not know what to make of a request.
+// listNames is edged.Config.NodeNames. It returns none before the cloud knows the Node: the cloud could not check a request before.
 func (n *nodeNames) listNames() []string {
 	host := n.host.Load()
 	if host == nil {
@@ -46,7 +46,7 @@ func (n *nodeNames) listNames() []string {
 	return all
 }
 
-// Start asks whenever the link has come up, and from time to time, until ctx ends.
+// Start asks whenever the link has come up, and periodically, until ctx ends.
 func (n *nodeNames) Start(ctx context.Context) error {
 	for pause := namesMinBackoff; ; {
 		up, changed := n.link()

@@ -36,13 +36,13 @@ import (
 	"github.com/frond-edge/frond/leaf/leaftest"
 )
 
-// offlineFor is how long the gateway has had no link. A kubelet knows no other clock than the machine's, so the test does not move
-// the clock forward by it, but the world back: what was made before the link went is that old, and what was good for an hour
-// or a month has expired.
+// offlineFor is how long the gateway has had no link. A kubelet uses only the machine's clock, so the test does not advance
+// the clock but back-dates the objects: those created before the link went down are that old, and those valid for an hour
+// or a month have expired.
 const offlineFor = 60 * 24 * time.Hour
 
-// tokenCloud is a cloud that answers nothing but requests for tokens, and those with one that expired an hour after the link
-// went; "" answers nothing at all.
+// tokenCloud is a cloud that answers only token requests, with a token that expired an hour after the link went down; ""
+// answers nothing at all.
 type tokenCloud string
 
 func (u tokenCloud) Do(_ context.Context, r wire.KubeRequest) (wire.KubeReply, error) {
@@ -58,8 +58,8 @@ func (u tokenCloud) Do(_ context.Context, r wire.KubeRequest) (wire.KubeReply, e
 	return wire.KubeReply{Code: http.StatusCreated, ContentType: "application/json", Body: body}, err
 }
 
-// A gateway whose tokens and certificates expired long ago starts its agent again, without a link: no container is restarted,
-// none is made anew, and the pods' volumes still hold their tokens.
+// A gateway whose tokens and certificates expired long ago restarts its agent, without a link: no container is restarted or
+// created anew, and the pods' volumes still hold their tokens.
 func TestNode_OfflineRestartKeepsContainers(t *testing.T) {
 	dir := t.TempDir()
 	newOfflineStore(t, dir)
@@ -94,7 +94,7 @@ func TestNode_OfflineRestartKeepsContainers(t *testing.T) {
 	})
 	before := containers()
 	kill()
-	// The kubelet's own copy goes with the memory of a rebooted machine: what is mounted now comes from the store.
+	// A reboot clears the kubelet's own copy in memory: the mounted token now comes from the store.
 	for _, file := range tokenFiles(t, dir) {
 		must(t, os.Remove(file))
 	}
@@ -113,7 +113,7 @@ func TestNode_OfflineRestartKeepsContainers(t *testing.T) {
 		}
 		return nil
 	})
-	// A kubelet ends what it does not want with its next clean-up, each 2 s.
+	// A kubelet stops unwanted containers at its next clean-up, every 2 s.
 	deadline := time.After(5 * time.Second)
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
@@ -129,14 +129,14 @@ func TestNode_OfflineRestartKeepsContainers(t *testing.T) {
 	}
 }
 
-// tokenFiles are the tokens in the volumes of all pods: the files themselves, not the links to them.
+// tokenFiles returns the tokens in the volumes of all pods: the files themselves, not the links to them.
 func tokenFiles(t *testing.T, dir string) []string {
 	t.Helper()
 	var files []string
 	err := filepath.WalkDir(filepath.Join(dir, "kubelet", "pods"), func(path string, d fs.DirEntry, err error) error {
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			return nil // the kubelet replaces folders while we look
+			return nil // the kubelet replaces folders meanwhile
 		case err == nil && d.Name() == "token" && d.Type().IsRegular():
 			files = append(files, path)
 		}
@@ -146,7 +146,7 @@ func tokenFiles(t *testing.T, dir string) []string {
 	return files
 }
 
-// newOfflineStore makes a store with three pods that have run since before the link went.
+// newOfflineStore creates a store with three pods that have run since before the link went down.
 func newOfflineStore(t *testing.T, dir string) {
 	t.Helper()
 	l := leaftest.StartLeaf(t, leaf.Config{Dir: filepath.Join(dir, "nats")})
@@ -184,7 +184,7 @@ func newOfflineStore(t *testing.T, dir string) {
 	}
 }
 
-// writeExpiredServingCert is the certificate that the kubelet once got, a month too old.
+// writeExpiredServingCert writes the kubelet's earlier serving certificate, a month too old.
 func writeExpiredServingCert(t *testing.T, dir string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

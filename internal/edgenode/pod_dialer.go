@@ -18,20 +18,20 @@ import (
 	"github.com/frond-edge/frond/streams/tunnel"
 )
 
-// podDialer connects the cloud's tunnels to pods of this node. Which addresses those are it finds out here: the store says which pods
-// there are, but its content comes from the cloud, so the runtime, or the machine for pods in its network, has to confirm the address.
-// Even a stolen cloudcore so reaches nothing else on the gateway's networks.
+// podDialer connects the cloud's tunnels to pods of this node. It verifies the addresses of pods itself: the store lists
+// the pods, but its content comes from the cloud, so the runtime, or the machine for pods in its network, must confirm the
+// address. A stolen cloudcore therefore reaches no other address on the gateway's networks.
 type podDialer struct {
 	node string
-	// storedPods returns the pods that the store holds, those of other nodes too.
+	// storedPods returns the pods in the store, including those of other nodes.
 	storedPods func() []store.Entry
-	// runtimeAddresses returns the addresses that the runtime has given to a running pod.
+	// runtimeAddresses returns the addresses that the runtime has assigned to a running pod.
 	runtimeAddresses func(ctx context.Context, podUID string) ([]netip.Addr, error)
 	// hostAddresses returns the addresses of the machine.
 	hostAddresses func() ([]net.Addr, error)
 }
 
-// newPodDialer makes the dialer of a node; runtime is the endpoint of its container runtime, "" if that is not known.
+// newPodDialer creates the dialer of a node; runtime is the endpoint of its container runtime, "" if that is not known.
 func newPodDialer(node string, st *store.Store, runtime string) *podDialer {
 	p := &podDialer{
 		node: node,
@@ -50,13 +50,13 @@ func newPodDialer(node string, st *store.Store, runtime string) *podDialer {
 	return p
 }
 
-// noPodNetwork answers for the hollow runtime, whose pods have addresses and no network: a dial would leave this machine for whatever has the
-// address there.
+// noPodNetwork answers for the hollow runtime, whose pods have addresses but no network: a dial would leave this machine
+// for any host with that address.
 func noPodNetwork(context.Context, string) ([]netip.Addr, error) {
 	return nil, errors.New("the hollow runtime gives its pods no network")
 }
 
-// serveStreams joins each stream that comes to a connection to the pod that it asks for, until ctx ends.
+// serveStreams joins each incoming stream to a connection to the requested pod, until ctx ends.
 func (p *podDialer) serveStreams(ctx context.Context, l *tunnel.Listener) error {
 	var streams errgroup.Group
 	defer func() { _ = streams.Wait() }() // they return nil
@@ -81,7 +81,7 @@ func (p *podDialer) serveStreams(ctx context.Context, l *tunnel.Listener) error 
 	}
 }
 
-// dialedPod is what matters of a pod.
+// dialedPod holds the fields of a pod that a dial needs.
 type dialedPod struct {
 	Metadata struct {
 		UID         string            `json:"uid"`
@@ -99,8 +99,8 @@ type dialedPod struct {
 	} `json:"status"`
 }
 
-// admitTarget tells whether the cloud may reach an address: nil, or why not. It may reach all ports of a pod that has the address for itself,
-// and the declared TCP ports of a pod in the host's network.
+// admitTarget returns nil if the cloud may reach an address, or the reason why not. It may reach all ports of a pod that
+// has its own address, and the declared TCP ports of a pod in the host's network.
 func (p *podDialer) admitTarget(ctx context.Context, to netip.AddrPort) error {
 	address := to.Addr()
 	if address.IsLoopback() || address.IsLinkLocalUnicast() || address.IsMulticast() || address.IsUnspecified() {
@@ -110,7 +110,7 @@ func (p *podDialer) admitTarget(ctx context.Context, to netip.AddrPort) error {
 	text := []byte(address.String())
 	for _, entry := range p.storedPods() {
 		if !bytes.Contains(entry.Object, text) {
-			continue // most of them, and cheaper than to parse
+			continue // the common case, cheaper than parsing
 		}
 		var pod dialedPod
 		if err := json.Unmarshal(entry.Object, &pod); err != nil || !pod.runsAt(p.node, address) {
@@ -125,7 +125,7 @@ func (p *podDialer) admitTarget(ctx context.Context, to netip.AddrPort) error {
 	return unfit
 }
 
-// confirmAddress asks the runtime, or the machine, whether a pod has the address that the store says.
+// confirmAddress checks with the runtime, or the machine, whether a pod has the address in the store.
 func (p *podDialer) confirmAddress(ctx context.Context, pod *dialedPod, to netip.AddrPort) error {
 	if pod.Spec.HostNetwork {
 		own, err := p.hostAddresses()
@@ -154,7 +154,7 @@ func (p *podDialer) confirmAddress(ctx context.Context, pod *dialedPod, to netip
 	return nil
 }
 
-// addressOf reads an address of an interface.
+// addressOf parses an address of an interface.
 func addressOf(a net.Addr) netip.Addr {
 	if network, ok := a.(*net.IPNet); ok {
 		if address, ok := netip.AddrFromSlice(network.IP); ok {
@@ -164,7 +164,7 @@ func addressOf(a net.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// runsAt tells whether a pod runs on the node with an address.
+// runsAt reports whether a pod runs on the node with an address.
 func (p *dialedPod) runsAt(node string, address netip.Addr) bool {
 	return p.Spec.NodeName == node && p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed &&
 		slices.ContainsFunc(p.Status.PodIPs, func(ip corev1.PodIP) bool {
@@ -173,7 +173,7 @@ func (p *dialedPod) runsAt(node string, address netip.Addr) bool {
 		})
 }
 
-// declaresPort tells whether a container names a TCP port.
+// declaresPort reports whether a container declares a TCP port.
 func (p *dialedPod) declaresPort(port uint16) bool {
 	return slices.ContainsFunc(slices.Concat(p.Spec.Containers, p.Spec.InitContainers), func(c corev1.Container) bool {
 		return slices.ContainsFunc(c.Ports, func(declared corev1.ContainerPort) bool {

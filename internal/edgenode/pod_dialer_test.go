@@ -18,8 +18,7 @@ import (
 	"github.com/frond-edge/frond/streams/tunnel"
 )
 
-// TestPodDialer_AdmitsOwnPodsAlone asks for addresses with a store as a stolen cloudcore may have filled it: the runtime and the machine
-// have the last word.
+// TestPodDialer_AdmitsOwnPodsAlone tries addresses with a store as filled by a stolen cloudcore: the runtime and the machine decide.
 func TestPodDialer_AdmitsOwnPodsAlone(t *testing.T) {
 	pods := []store.Entry{
 		{Object: []byte(`{"metadata":{"uid":"web"},"spec":{"nodeName":"gw"},"status":{"phase":"Running","podIPs":[{"ip":"10.1.0.2"},{"ip":"fd00::2"}]}}`)},
@@ -128,7 +127,7 @@ func TestPodDialer_JoinsStreamsToPods(t *testing.T) {
 	}
 }
 
-// ownAddress is one of this machine's that others could call.
+// ownAddress returns an address of this machine that others could call.
 func ownAddress(t *testing.T) netip.Addr {
 	t.Helper()
 	all, err := net.InterfaceAddrs()

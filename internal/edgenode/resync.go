@@ -19,30 +19,30 @@ type reportSink interface {
 	Report(ctx context.Context, m wire.Message) error
 }
 
-// reportInterval is how often everything is reported again while the link is up: some 5 KB a pod and hour. Half of it is
-// added at random.
+// reportInterval is how often everything is reported again while the link is up: about 5 KB per pod and hour. Up to half of
+// it is added at random.
 const reportInterval = time.Hour
 
-// keyLocker takes an object's turn to be written and reported.
+// keyLocker acquires the lock under which an object is written and reported.
 type keyLocker func(ctx context.Context, key wire.Key) (release func(), err error)
 
 // resync reports the Node, its pods and the pods that ended here again whenever the link comes up, and every hour. While
-// the link was down Kubernetes has marked them not ready; the kubelet, which talks to the local API, sees nothing of that
-// and would not correct it. It also reports when the cloud asks. The hour repairs what Kubernetes refused for a time, or what the hub lost. What Kubernetes
-// holds already, cloudcore drops without a write.
+// the link was down Kubernetes has marked them not ready. The kubelet, which uses the local API, does not see that and
+// would not correct it. resync also reports when the cloud asks. The hourly report repairs reports that Kubernetes refused
+// for a time, or that the hub lost. cloudcore drops reports of a state that Kubernetes already has, without a write.
 type resync struct {
 	node  string
 	store *store.Store
 	link  leafLink
 	sink  reportSink
-	// lockKey gives an object's turn to be written, which a report needs too.
+	// lockKey acquires an object's write lock, which a report needs too.
 	lockKey keyLocker
-	// requests is told when the cloud wants everything again; one waiting word covers all that came before it is taken.
+	// requests is signalled when the cloud requests a full report; one waiting token covers all earlier requests.
 	requests chan struct{}
 	log      *zap.Logger
 }
 
-// requestReport has everything reported again. It does not block.
+// requestReport requests a report of everything. It does not block.
 func (r *resync) requestReport() {
 	select {
 	case r.requests <- struct{}{}:
@@ -89,7 +89,7 @@ func (r *resync) reportAll(ctx context.Context) error {
 	return errors.Join(faults...)
 }
 
-// reportRequested reports an object that the cloud asks for; only the Node and its pods have a state that this node knows best.
+// reportRequested reports an object that the cloud asks for. This node has the newest state only of its Node and pods.
 func (r *resync) reportRequested(ctx context.Context, key wire.Key) error {
 	if key.Group != "" || key.Resource != "pods" && key != (wire.Key{Resource: "nodes", Name: r.node}) {
 		return fmt.Errorf("%s is not this node's to report", key.Human())
@@ -97,7 +97,7 @@ func (r *resync) reportRequested(ctx context.Context, key wire.Key) error {
 	return r.reportObject(ctx, key)
 }
 
-// reportObject reports an object's present state, while nobody else writes it: the outbox keeps what came last.
+// reportObject reports an object's present state while no other writer changes it: the outbox keeps the latest report.
 func (r *resync) reportObject(ctx context.Context, key wire.Key) error {
 	release, err := r.lockKey(ctx, key)
 	if err != nil {
@@ -112,7 +112,7 @@ func (r *resync) reportObject(ctx context.Context, key wire.Key) error {
 		return err
 	}
 	if key.Resource == "pods" && !runsOn(entry.Object, r.node) {
-		return nil // another node's, here only for those who look at it
+		return nil // another node's pod, stored here only for its readers
 	}
 	return r.sink.Report(ctx, wire.Message{Key: key, Op: wire.Apply, UID: entry.UID, Version: entry.Version, Time: time.Now(), Object: entry.Object})
 }
@@ -127,7 +127,7 @@ func runsOn(pod []byte, node string) bool {
 	return json.Unmarshal(pod, &bound) == nil && bound.Spec.NodeName == node
 }
 
-// reportDeletion reports the end of an object, unless another one has its name by now.
+// reportDeletion reports the deletion of an object, unless another object now has its name.
 func (r *resync) reportDeletion(ctx context.Context, deleted store.Entry) error {
 	release, err := r.lockKey(ctx, deleted.Key)
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/frond-edge/frond/leaf/store"
 )
 
-// requestingOutbox is an outbox during whose reports of an end the cloud asks for the object, before the report returns.
+// requestingOutbox is an outbox that simulates a request of the cloud for the object while a deletion is being reported.
 type requestingOutbox struct {
 	requestReport func() // set before use
 	mu            sync.Mutex
@@ -42,7 +42,7 @@ func (o *requestingOutbox) Report(_ context.Context, m wire.Message) error {
 		})
 		select {
 		case <-done: // the answer came in between
-		case <-time.After(100 * time.Millisecond): // it waits for its turn
+		case <-time.After(100 * time.Millisecond): // the answer waits for the lock
 		}
 	}
 	return nil
@@ -50,14 +50,14 @@ func (o *requestingOutbox) Report(_ context.Context, m wire.Message) error {
 
 func (o *requestingOutbox) ReportEvent(context.Context, wire.Message) error { return nil }
 
-// TestResync_RequestDoesNotOvertakeDeletion: the outbox keeps the last report of an object. If that were the state of a pod whose
-// end has just been reported, the cloud would never hear of the end.
+// TestResync_RequestDoesNotOvertakeDeletion: the outbox keeps the last report of an object. If that were the state of a pod
+// whose deletion has just been reported, the cloud would never get the deletion.
 func TestResync_RequestDoesNotOvertakeDeletion(t *testing.T) {
 	log := zaptest.NewLogger(t)
 	l := leaftest.StartLeaf(t, leaf.Config{})
 	js, err := jetstream.New(l.Client())
 	must(t, err)
-	octx, cancelOpen := context.WithTimeout(t.Context(), time.Minute) // with no limit of ours the library's is 5 s
+	octx, cancelOpen := context.WithTimeout(t.Context(), time.Minute) // without a limit the library's is 5 s
 	defer cancelOpen()
 	st, err := store.Open(octx, js, store.Config{}, log)
 	must(t, err)

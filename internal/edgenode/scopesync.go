@@ -18,44 +18,44 @@ import (
 )
 
 const (
-	// scopesSettleDelay is how long changes are gathered: a component begins with several lists.
+	// scopesSettleDelay is how long changes are collected: a component begins with several lists.
 	scopesSettleDelay = 200 * time.Millisecond
-	// scopesInterval is how often the cloud is asked though nothing changed, half of it added at random: it repairs a registry
-	// that was lost. The same set costs the cloud no write.
+	// scopesInterval is how often an unchanged set is sent to the cloud, with up to half of it added at random: it repairs
+	// a lost registry. The same set costs the cloud no write.
 	scopesInterval = 5 * time.Minute
-	// scopesMinBackoff is the pause after something was refused, or nobody answered; it doubles up to scopesInterval.
+	// scopesMinBackoff is the pause after a refusal or a missing answer; it doubles up to scopesInterval.
 	scopesMinBackoff = 5 * time.Second
 )
 
-// scopeSource knows what components at this node list and watch.
+// scopeSource lists the scopes that components at this node list and watch.
 type scopeSource interface {
-	// Scopes returns all that is wanted now, and a channel that closes at the next change.
+	// WantedScopes returns all wanted scopes, and a channel that closes at the next change.
 	WantedScopes() (wants []wire.ScopeWant, changed <-chan struct{})
-	// Judged is told what the cloud said of what was sent. It must not block.
+	// SetScopeVerdicts takes the cloud's verdicts on the sent scopes. It must not block.
 	SetScopeVerdicts(verdicts []wire.ScopeVerdict)
 }
 
-// linkState tells whether the cloud can be reached, as streams.FencedLink does.
+// linkState reports whether the cloud is reachable, as streams.FencedLink does.
 type linkState interface {
 	State() (up bool, changed <-chan struct{})
 }
 
-// scopeSync tells the cloud what components here want, whenever that or the link changes.
+// scopeSync sends the scopes that components here want to the cloud, whenever they or the link change.
 type scopeSync struct {
 	source scopeSource
 	link   linkState
 	ask    func(ctx context.Context, request wire.ScopesRequest) (wire.ScopesReply, error)
 	log    *zap.Logger
 
-	// Of the loop alone.
+	// Used by the loop alone.
 
 	order        uint64
 	sent         []wire.ScopeWant
-	sentAccepted bool // sent is what the cloud has, with order
+	sentAccepted bool // the cloud holds the set sent, with order
 	pause        time.Duration
 }
 
-// scopeParts makes the part that tells the cloud of scopes, if there is a source of them.
+// scopeParts returns the part that sends scopes to the cloud, if there is a source of them.
 func (n *Node) scopeParts(nc *nats.Conn, source scopeSource, link linkState) []lifecycle.Part {
 	if source == nil {
 		return nil
@@ -73,7 +73,7 @@ func (n *Node) scopeParts(nc *nats.Conn, source scopeSource, link linkState) []l
 	return []lifecycle.Part{{Name: "scopes", Start: w.Start}}
 }
 
-// Start tells until ctx ends and then returns nil.
+// Start sends scopes until ctx ends and then returns nil.
 func (w *scopeSync) Start(ctx context.Context) error {
 	for {
 		wants, changed := w.source.WantedScopes()
@@ -99,7 +99,7 @@ func (w *scopeSync) Start(ctx context.Context) error {
 	}
 }
 
-// sendWants sends the set once, and says after which pause to send it again.
+// sendWants sends the set once, and returns the pause before it is sent again.
 func (w *scopeSync) sendWants(ctx context.Context, wants []wire.ScopeWant) time.Duration {
 	if !w.sentAccepted || !equalWants(wants, w.sent) {
 		w.order++
@@ -112,7 +112,7 @@ func (w *scopeSync) sendWants(ctx context.Context, wants []wire.ScopeWant) time.
 	case err != nil, reply.Order < w.order:
 		w.log.Info("cloud not told what components here watch, trying again", zap.Error(err))
 		return w.nextBackoff()
-	case reply.Order != w.order: // of another life of this node, or of a request that came late
+	case reply.Order != w.order: // of an earlier process of this node, or of a delayed request
 		w.order, w.sentAccepted = max(w.order, reply.Order), false
 		return 0
 	}
@@ -124,13 +124,13 @@ func (w *scopeSync) sendWants(ctx context.Context, wants []wire.ScopeWant) time.
 	return scopesInterval + rand.N(scopesInterval/2) //nolint:gosec // not a secret
 }
 
-// nextBackoff is the next pause after a failure.
+// nextBackoff returns the pause after a failure.
 func (w *scopeSync) nextBackoff() time.Duration {
 	w.pause = min(max(2*w.pause, scopesMinBackoff), scopesInterval)
 	return w.pause
 }
 
-// sortWants sorts a set, so that the same one reads the same.
+// sortWants sorts a set, so that equal sets are encoded alike.
 func sortWants(wants []wire.ScopeWant) []wire.ScopeWant {
 	out := make([]wire.ScopeWant, 0, len(wants))
 	for _, want := range wants {

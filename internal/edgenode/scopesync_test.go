@@ -15,7 +15,7 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// fakeScopeSource stands for the local API: what it wants is set by the test.
+// fakeScopeSource replaces the local API: the test sets its wants.
 type fakeScopeSource struct {
 	mu          sync.Mutex
 	wants       []wire.ScopeWant
@@ -46,7 +46,7 @@ func (l *fakeScopeSource) setWants(scopes ...string) {
 	l.changed = make(chan struct{})
 }
 
-// fakeLink is a link that a test cuts and heals.
+// fakeLink is a link that a test cuts and restores.
 type fakeLink struct {
 	mu      sync.Mutex
 	up      bool
@@ -67,7 +67,7 @@ func (c *fakeLink) setUp(up bool) {
 	c.changed = make(chan struct{})
 }
 
-// cloudStub keeps the rule of the cloud: a request that is not newer changes nothing.
+// cloudStub follows the cloud's rule: a request that is not newer changes nothing.
 type cloudStub struct {
 	mu     sync.Mutex
 	order  uint64

@@ -7,32 +7,32 @@ import (
 )
 
 const (
-	// servingHoldTimeout is how long a call from the cloud waits for the kubelet's serving certificate at a time. cloudcore takes a node that
-	// has not answered for 2.5 s for silent, and a slow link takes its part of that.
+	// servingHoldTimeout is how long a call from the cloud waits for the kubelet's serving certificate at a time. cloudcore
+	// treats a node that has not answered for 2.5 s as silent, and a slow link uses part of that.
 	servingHoldTimeout = time.Second
-	// servingGracePeriod is how long after the first call that found no certificate the node refuses calls. Afterwards they are let through
-	// to what certificate there is: an apiserver that verifies none gets its answer where nobody signs any.
+	// servingGracePeriod is how long after the first call that found no certificate the node refuses calls. Afterwards they
+	// pass with any certificate there is: if no signer is active, an apiserver that verifies none still gets its answer.
 	servingGracePeriod = time.Minute
 )
 
 // certificateSource is a kubelet that may still wait for its serving certificate.
 type certificateSource interface {
-	// AwaitServingCertificate returns nil once callers are shown what they can verify, or ctx's error.
+	// AwaitServingCertificate returns nil once callers get a certificate that they can verify, or ctx's error.
 	AwaitServingCertificate(ctx context.Context) error
 }
 
-// servingGate holds calls of the kubelet's port back until the kubelet has its serving certificate: before that it shows one that
-// nobody can verify, and the user of kubectl reads of x509 what a second later is well.
+// servingGate delays calls of the kubelet's port until the kubelet has its serving certificate. Before that its certificate
+// cannot be verified, and the user of kubectl would get an x509 error that is gone a second later.
 type servingGate struct {
-	// kubelet is the one of this process; nil while, or where, there is none.
+	// kubelet returns the kubelet of this process; nil if there is none, or none yet.
 	kubelet func() certificateSource
 
 	mu sync.Mutex
-	// missing, guarded by mu, is when a call first found no certificate; zero while none has since there was one.
+	// missingSince is when a call first found no certificate; zero if none has since there was one. Guarded by mu.
 	missingSince time.Time
 }
 
-// awaitCertificate waits for the certificate and returns "", or why the call is to be refused for now.
+// awaitCertificate waits for the certificate and returns "", or the reason why the call is refused for now.
 func (g *servingGate) awaitCertificate(ctx context.Context) (refusal string) {
 	kubelet := g.kubelet()
 	if kubelet == nil {

@@ -44,7 +44,7 @@ func TestServingGate_WaitsForTheCertificate(t *testing.T) {
 	})
 }
 
-// Where nobody signs certificates for kubelets, an apiserver that verifies none reaches them all the same.
+// If no signer signs kubelet certificates, an apiserver that verifies none still reaches the kubelet.
 func TestServingGate_OpensAfterGracePeriod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pass := edgenode.ServingGate(pendingCertificate{make(chan struct{})})

@@ -15,7 +15,7 @@ import (
 	"github.com/frond-edge/frond/leaf/localapi"
 )
 
-// kubeletEndpoint is where the local API finds the kubelet: the one that runs in this process, or a stock one.
+// kubeletEndpoint returns the kubelet's endpoint for the local API: the kubelet of this process, or a stock one.
 func (n *Node) kubeletEndpoint() localapi.KubeletEndpoint {
 	k := n.cfg.Kubelet
 	return localapi.KubeletEndpoint{
@@ -24,7 +24,7 @@ func (n *Node) kubeletEndpoint() localapi.KubeletEndpoint {
 	}
 }
 
-// kubeletCertificate is the one that the kubelet shows programs of this machine.
+// kubeletCertificate returns the certificate that the kubelet presents to programs of this machine.
 func (n *Node) kubeletCertificate() (*x509.Certificate, error) {
 	if kubelet := n.localKubelet.Load(); kubelet != nil {
 		return kubelet.LocalCertificate(), nil
@@ -38,7 +38,7 @@ func (n *Node) kubeletCertificate() (*x509.Certificate, error) {
 	return certs.ReadCertificate(n.cfg.Kubelet.CertFile)
 }
 
-// runtimeEndpoint is the runtime's CRI socket: the configured one, or the hollow runtime's.
+// runtimeEndpoint returns the runtime's CRI socket: the configured one, or the hollow runtime's.
 func (n *Node) runtimeEndpoint() string {
 	if n.cfg.Runtime.Hollow && n.cfg.Runtime.Endpoint == "" {
 		return "unix://" + n.socketPath("cri.sock")
@@ -46,8 +46,8 @@ func (n *Node) runtimeEndpoint() string {
 	return n.cfg.Runtime.Endpoint
 }
 
-// socketPart makes the part that lets a group open the local API's socket. It runs when the socket is there, mode 0600, so
-// nobody else can ever open it.
+// socketPart returns the part that gives a group access to the local API's socket. It runs when the socket exists with mode
+// 0600, so no other user can ever open it.
 func (n *Node) socketPart() lifecycle.Part {
 	ready := make(chan struct{})
 	return lifecycle.Part{Name: "socket", Ready: ready, Start: func(ctx context.Context) error {
@@ -64,7 +64,7 @@ func (n *Node) socketPart() lifecycle.Part {
 
 const sharedSocketMode = 0o660
 
-// socketDirMode is that of the socket's folder where New makes it: others must pass through it, if they may open the socket.
+// socketDirMode returns the mode of the socket's folder if New creates it: users who may open the socket must be able to enter it.
 func (n *Node) socketDirMode() os.FileMode {
 	if n.cfg.LocalAPI.SocketGroup != "" {
 		return 0o711

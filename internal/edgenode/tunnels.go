@@ -19,11 +19,11 @@ import (
 	"github.com/frond-edge/frond/streams/tunnel"
 )
 
-// localTimeout bounds the dial of a server on this machine.
+// localTimeout limits the dial of a server on this machine.
 const localTimeout = 2 * time.Second
 
-// tunnelsPart makes the part that leads the cloud's tunnels to this node's own servers, the kubelet's and edgecore's, and to its pods. Nothing
-// else can be reached.
+// tunnelsPart returns the part that joins the cloud's tunnels to this node's own servers, the kubelet's and edgecore's, and
+// to its pods. No other address can be reached.
 func (n *Node) tunnelsPart(nc *nats.Conn, st *store.Store) (lifecycle.Part, error) {
 	server, err := tunnel.NewServer(n.cfg.Node, nc, tunnel.Config{}, tunnel.NewMetrics(n.metrics), n.log)
 	if err != nil {
@@ -68,17 +68,17 @@ func (n *Node) tunnelsPart(nc *nats.Conn, st *store.Store) (lifecycle.Part, erro
 	return lifecycle.Part{Name: "tunnels", Start: start}, nil
 }
 
-// localTarget is a server of this machine that the cloud reaches.
+// localTarget is a server of this machine that the cloud may reach.
 type localTarget struct {
 	address string
-	gate    *servingGate // nil: nothing is waited for
+	gate    *servingGate // nil: no wait
 }
 
-// localDialAddress is how to reach a server that listens on an address.
+// localDialAddress returns the address at which a listening server can be dialled.
 func localDialAddress(address string) string {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
-		return address // the configuration was validated; the dial says what is wrong
+		return address // the configuration was validated; the dial reports the fault
 	}
 	if ip, err := netip.ParseAddr(host); host == "" || err == nil && ip.IsUnspecified() {
 		host = "127.0.0.1"
@@ -86,7 +86,7 @@ func localDialAddress(address string) string {
 	return net.JoinHostPort(host, port)
 }
 
-// forwardStreams joins each stream that comes to a connection to target, until ctx ends.
+// forwardStreams joins each incoming stream to a connection to target, until ctx ends.
 func forwardStreams(ctx context.Context, l *tunnel.Listener, target localTarget) error {
 	var streams errgroup.Group
 	defer func() { _ = streams.Wait() }() // they return nil
@@ -105,8 +105,8 @@ func forwardStreams(ctx context.Context, l *tunnel.Listener, target localTarget)
 	}
 }
 
-// serveStream connects onwards before it says yes, so that the cloud learns at once when nobody listens; ctx bounds that. The tunnel
-// writes down what comes of it.
+// serveStream connects to the target before it accepts, so that the cloud learns at once if no server listens; ctx limits
+// that. The tunnel logs the result.
 func serveStream(ctx context.Context, in *tunnel.Incoming, target localTarget) {
 	dialer := net.Dialer{Timeout: localTimeout}
 	near, err := dialer.DialContext(ctx, "tcp", target.address)
@@ -116,7 +116,7 @@ func serveStream(ctx context.Context, in *tunnel.Incoming, target localTarget) {
 	}
 	if target.gate != nil {
 		if why := target.gate.awaitCertificate(ctx); why != "" {
-			_ = near.Close() // nothing was said
+			_ = near.Close() // no data was sent
 			in.RefuseUnready(why)
 			return
 		}

@@ -13,16 +13,16 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// cloudUpstream asks the cloud for what the local API cannot answer.
+// cloudUpstream sends requests to the cloud that the local API cannot answer.
 type cloudUpstream struct {
 	node string
 	nc   *nats.Conn
-	// delivery knows what is on its way; nil before it is made.
+	// delivery tells which objects are in flight; nil before it is created.
 	delivery *atomic.Pointer[streams.Delivery]
 }
 
-// Do asks. An object that is being fetched in pieces is not asked for: it would come in one, and keep all else on the link
-// waiting for as long as that takes.
+// Do sends a request. It does not request an object that is being fetched in pieces: the answer would come as one piece,
+// and block all other messages on the link meanwhile.
 func (u cloudUpstream) Do(ctx context.Context, request wire.KubeRequest) (wire.KubeReply, error) {
 	var reply wire.KubeReply
 	if d := u.delivery.Load(); d != nil && request.Method == http.MethodGet {
@@ -43,7 +43,7 @@ func (u cloudUpstream) Do(ctx context.Context, request wire.KubeRequest) (wire.K
 	return reply, nil
 }
 
-// parseObjectPath reads the path of one object in the Kubernetes API. A subresource or a collection is none.
+// parseObjectPath parses the path of one object in the Kubernetes API. A subresource or a collection has no key.
 func parseObjectPath(path string) (wire.Key, bool) {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	var key wire.Key

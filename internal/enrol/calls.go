@@ -12,31 +12,31 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// callTimeout bounds one question: a cloudcore writes to the Kubernetes API before it answers.
+// callTimeout limits one call: a cloudcore writes to the Kubernetes API before it answers.
 const callTimeout = 10 * time.Second
 
-// A RefusedError is the cloud's answer to a gateway that it does not take; the reason is for people.
+// A RefusedError is the cloud's refusal of a gateway; the reason is for operators.
 type RefusedError struct{ Reason string }
 
 func (e *RefusedError) Error() string { return e.Reason }
 
-// isFinal tells whether asking again would change nothing.
+// isFinal reports whether a repeated call would get the same answer.
 func isFinal(err error) bool {
 	_, ca := errors.AsType[*CAError](err)
 	_, clock := errors.AsType[*ClockError](err)
 	return ca || clock
 }
 
-// linkTarget is where a link leads to.
+// linkTarget is the cell in which a link ends.
 type linkTarget bool
 
 const (
-	ownCell   linkTarget = false // the cell: subjects and inbox have the node's name
-	lobbyCell linkTarget = true  // they have the key
+	ownCell   linkTarget = false // the node's own cell: subjects and inbox contain the node's name
+	lobbyCell linkTarget = true  // the lobby: they contain the key
 )
 
-// requestEnrolment asks to be recorded. A gateway that asked before and did not hear the answer is in its cell already, where its own key
-// may be renewed by itself, which tells the same.
+// requestEnrolment asks to be recorded. A gateway whose earlier answer was lost is in its own cell already. Its key may be
+// renewed there, which returns the same answer.
 func (k *Renewer) requestEnrolment(ctx context.Context) (identity.Enrolment, error) {
 	token, err := k.readToken()
 	if err != nil {
@@ -58,7 +58,7 @@ func (k *Renewer) requestEnrolment(ctx context.Context) (identity.Enrolment, err
 	return again, nil
 }
 
-// requestRenewal asks for more time for a key, the current or the next one.
+// requestRenewal asks to extend the validity of a key, the current or the next one.
 func (k *Renewer) requestRenewal(ctx context.Context, at linkTarget, public string) (identity.Enrolment, error) {
 	k.mu.Lock()
 	wanted, current, nonce := k.folder.current, k.folder.current, k.nonce
@@ -84,7 +84,7 @@ func (k *Renewer) requestRenewal(ctx context.Context, at linkTarget, public stri
 	return checkAnswer(answer, err)
 }
 
-// carryLink notes that the link stands for another key now, if it still is the one with that nonce.
+// carryLink records that the link now belongs to another key, if it still is the one with that nonce.
 func (k *Renewer) carryLink(nonce string, to *nodeKey) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -95,13 +95,13 @@ func (k *Renewer) carryLink(nonce string, to *nodeKey) bool {
 	return true
 }
 
-// pingCell proves that this link is the node's own.
+// pingCell proves that this link is in the node's own cell.
 func (k *Renewer) pingCell(ctx context.Context) error {
 	var answer struct{}
 	return k.callCloud(ctx, ownCell, streams.VerbPing, struct{}{}, &answer)
 }
 
-// callCloud is one question to a cloudcore.
+// callCloud sends one request to a cloudcore.
 func (k *Renewer) callCloud(ctx context.Context, at linkTarget, verb string, request, answer any) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -117,7 +117,7 @@ func (k *Renewer) callCloud(ctx context.Context, at linkTarget, verb string, req
 	return streams.Call(ctx, nc, name, verb, request, answer)
 }
 
-// checkAnswer tells an answer from what is none.
+// checkAnswer turns an invalid answer into an error.
 func checkAnswer(e identity.Enrolment, err error) (identity.Enrolment, error) {
 	if err == nil && e.Reason == "" && !e.Expires.After(e.Now) {
 		err = errors.New("the answer says neither yes nor no")

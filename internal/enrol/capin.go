@@ -20,19 +20,19 @@ import (
 	"github.com/frond-edge/frond/api/identity"
 )
 
-// fetchChainTimeout bounds a look at a hub's certificates.
+// fetchChainTimeout limits one read of a hub's certificates.
 const fetchChainTimeout = 10 * time.Second
 
-// KeyHash is the hash of a certificate's public key.
+// KeyHash returns the hash of a certificate's public key.
 func KeyHash(cert *x509.Certificate) string {
 	sum := sha256.Sum256(cert.RawSubjectPublicKeyInfo)
 	return identity.HashPrefix + hex.EncodeToString(sum[:])
 }
 
-// A CAError says that a server was found, and that it is not the one that was meant.
+// A CAError reports that the server that answered is not the intended one.
 type CAError struct {
 	Hub string
-	// Want is the hash that was given, Seen those of the CAs that the server showed.
+	// Want holds the configured hashes, Seen those of the CAs that the server presented.
 	Want, Seen []string
 }
 
@@ -45,8 +45,8 @@ func (e *CAError) Error() string {
 		"one that frond token create prints; if it is right, something between here and the hub answers in its place", e.Hub, seen, strings.Join(e.Want, ", "))
 }
 
-// fetchChain returns the certificates that a hub shows, and sends it nothing but a TLS hello: the handshake trusts nobody, so it fails,
-// and what failed carries the chain.
+// fetchChain returns the certificates that a hub presents, and sends it only a TLS hello: the handshake trusts no CA, so it
+// fails, and its error carries the chain.
 func fetchChain(ctx context.Context, hub string, proxy func(*url.URL) (*url.URL, error)) ([]*x509.Certificate, error) {
 	u, err := url.Parse(hub)
 	if err != nil {
@@ -80,10 +80,10 @@ func fetchChain(ctx context.Context, hub string, proxy func(*url.URL) (*url.URL,
 	return nil, fmt.Errorf("reach %s: %w", host, err)
 }
 
-// findPinnedCA finds the CA with one of the hashes in a chain.
+// findPinnedCA returns the CA with one of the hashes in a chain.
 func findPinnedCA(chain []*x509.Certificate, hub string, hashes []string) (*x509.Certificate, error) {
 	wrong := &CAError{Hub: hub, Want: hashes}
-	for _, cert := range slices.Backward(chain) { // the authority's own is the last; before it, one may vouch for it
+	for _, cert := range slices.Backward(chain) { // the root is last; another CA before it may certify it
 		if !cert.IsCA {
 			continue
 		}
@@ -95,7 +95,7 @@ func findPinnedCA(chain []*x509.Certificate, hub string, hashes []string) (*x509
 	return nil, wrong
 }
 
-// A ClockError says that a hub's certificate is good at another time than the gateway's.
+// A ClockError reports that a hub's certificate is not valid at the gateway's time.
 type ClockError struct {
 	Hub       string
 	From, To  time.Time
@@ -112,8 +112,8 @@ func (e *ClockError) Error() string {
 		e.Hub, e.From.UTC().Format(time.RFC3339), e.To.UTC().Format(time.RFC3339), clock, e.Now.UTC().Format(time.RFC3339))
 }
 
-// verifyChainTime judges a chain against roots: it returns now, or the beginning of the chain when now is before it, which is then the
-// least that it can be, as one of the roots has signed it.
+// verifyChainTime verifies a chain against roots. It returns now. If now is before the chain's validity it returns the
+// start of that: the least possible time, as one of the roots has signed it.
 func verifyChainTime(chain []*x509.Certificate, roots *x509.CertPool, hub string, now time.Time, corrected bool) (time.Time, error) {
 	if len(chain) == 0 {
 		return now, fmt.Errorf("%s shows no certificate", hub)
@@ -136,7 +136,7 @@ func verifyChainTime(chain []*x509.Certificate, roots *x509.CertPool, hub string
 	return now, nil
 }
 
-// newCertPool reads certificates; it is nil for none.
+// newCertPool parses certificates into a pool; nil for none.
 func newCertPool(pemText []byte) *x509.CertPool {
 	p := x509.NewCertPool()
 	if !p.AppendCertsFromPEM(pemText) {
@@ -149,7 +149,7 @@ func encodeCert(cert *x509.Certificate) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw})
 }
 
-// parseCerts reads certificates.
+// parseCerts parses PEM certificates.
 func parseCerts(text []byte) ([]*x509.Certificate, error) {
 	var all []*x509.Certificate
 	for {
@@ -176,7 +176,7 @@ func readCertPool(path string) (*x509.CertPool, error) {
 	return nil, fmt.Errorf("%s holds no certificate", path)
 }
 
-// CheckHub looks whether a hub is there and is the right one. It sends nothing but a TLS hello, and writes nothing.
+// CheckHub checks whether a hub answers and is the intended one. It sends only a TLS hello, and writes nothing.
 func CheckHub(ctx context.Context, hub string, hashes []string, proxy func(*url.URL) (*url.URL, error)) error {
 	chain, err := fetchChain(ctx, hub, proxy)
 	if err == nil {

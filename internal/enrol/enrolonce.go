@@ -13,7 +13,7 @@ import (
 	"github.com/frond-edge/frond/leaf"
 )
 
-// ConfigureLeaf makes a leaf one of this gateway's: it dials the gateway's hubs, once their CA is known, and shows them its key.
+// ConfigureLeaf configures a leaf of this gateway: it dials the gateway's hubs, once their CA is known, and authenticates with its key.
 func (k *Renewer) ConfigureLeaf(c *leaf.Config) {
 	c.Hub, c.Hubs, c.CAFile, c.Credential = k.cfg.Hub, k.Hubs, k.HubCA(), k.Credential
 	c.Proxy, c.Time = k.cfg.Proxy, k.Now
@@ -22,11 +22,11 @@ func (k *Renewer) ConfigureLeaf(c *leaf.Config) {
 // errEnrolled ends Join's parts.
 var errEnrolled = errors.New("enrolled")
 
-// redialMin and redialMax are shorter than a gateway's own: somebody waits.
+// redialMin and redialMax are shorter than a gateway's own: an operator waits.
 const redialMin, redialMax = time.Second, 5 * time.Second
 
-// Join enrols this machine by a leaf that is there for this alone, and returns what the cloud recorded, or why it did not. On a
-// machine that is enrolled it does nothing. It asks until ctx ends, or the cloud refuses.
+// Join enrols this machine over a temporary leaf, and returns the cloud's record, or the reason for its refusal. On a
+// machine that is enrolled it does nothing. It retries until ctx ends, or the cloud refuses.
 func Join(ctx context.Context, cfg Config, log *zap.Logger) (Record, error) {
 	cfg.Once = true
 	k, err := New(cfg, log)
@@ -34,13 +34,13 @@ func Join(ctx context.Context, cfg Config, log *zap.Logger) (Record, error) {
 		return Record{}, err
 	}
 	lobby := k.folder.path("lobby")
-	if err := os.RemoveAll(lobby); err != nil { // of a try that was killed
+	if err := os.RemoveAll(lobby); err != nil { // left by a killed attempt
 		return Record{}, fmt.Errorf("clean up: %w", err)
 	}
 	if r := k.Record(); r.Key != "" {
 		return r, nil
 	}
-	defer func() { _ = os.RemoveAll(lobby) }() // the next try does
+	defer func() { _ = os.RemoveAll(lobby) }() // the next attempt removes it otherwise
 	way := leaf.Config{Node: cfg.Node, Dir: lobby, Reserve: -1, RedialMin: redialMin, RedialMax: redialMax}
 	k.ConfigureLeaf(&way)
 	server, err := leaf.New(way, log)
@@ -75,7 +75,7 @@ func Join(ctx context.Context, cfg Config, log *zap.Logger) (Record, error) {
 	}
 }
 
-// lastWarning is what was said last. Start has ended.
+// lastWarning returns the last warning. Start must have ended.
 func (k *Renewer) lastWarning() string {
 	if k.lastWarned == "" {
 		return "nothing was heard"

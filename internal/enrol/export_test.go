@@ -2,15 +2,15 @@ package enrol
 
 import "time"
 
-// Clock is the time as a gateway knows it.
+// Clock exports trustedClock to tests.
 type Clock struct{ *trustedClock }
 
-// NewClock makes one.
+// NewClock returns a Clock.
 func NewClock(wall func() time.Time, up func() time.Duration, floor time.Time) Clock {
 	return Clock{newTrustedClock(wall, up, floor)}
 }
 
-// What it is told, and what it says.
+// The inputs and outputs of the clock.
 func (c Clock) Now() (t time.Time, doubtful bool)                  { return c.now() }
 func (c Clock) KnownTime() time.Time                               { return c.knownTime() }
 func (c Clock) SetCloudTime(cloud time.Time) (ahead time.Duration) { return c.setCloudTime(cloud) }

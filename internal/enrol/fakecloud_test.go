@@ -21,13 +21,13 @@ const (
 	testToken = "abcdef.0123456789abcdef"
 )
 
-// fakeCloud is a hub with who judges and answers behind it, as cloud/identity does, for one node and in memory.
+// fakeCloud is a hub with its authenticator and the identity service, as cloud/identity, for one node and in memory.
 type fakeCloud struct {
 	t    *testing.T
 	ca   *leaftest.CA
 	door *leaftest.AuthHub
 
-	mu             sync.Mutex // guards all below
+	mu             sync.Mutex // guards all fields below
 	cert           tls.Certificate
 	key, previous  string
 	expires        time.Time
@@ -35,15 +35,15 @@ type fakeCloud struct {
 	window         time.Duration
 	enrolled       int    // how often a token was used
 	changes        int    // how often a key was recorded
-	tokens         int    // how often one was shown
+	tokens         int    // how often a token was presented
 	linked         string // the key of the newest link
-	lost           int    // how often an answer was lost with the link, as its key was nobody's any more
+	lost           int    // how often an answer was lost with the link, as its key had become unknown
 	forgetful      bool   // no link is carried over to another key
-	refused        int    // how often it was too late
-	confirmed      int    // how often a gateway said that it has its new key
-	pings          int    // how often one has found its link to be its own
+	refused        int    // how often a request came too late
+	confirmed      int    // how often a gateway confirmed its new key
+	pings          int    // how often a gateway has verified its own cell
 	mute           bool
-	ahead          time.Duration // of the cloud's clock, as it says
+	ahead          time.Duration // how far the cloud's clock is ahead, as reported
 	hubCA, cluster string
 }
 
@@ -76,14 +76,14 @@ func (c *fakeCloud) servingCert() tls.Certificate {
 	return c.cert
 }
 
-// update changes the cloud.
+// update changes the cloud's state under its lock.
 func (c *fakeCloud) update(change func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	change()
 }
 
-// readLocked looks at the cloud.
+// readLocked reads a value of the cloud under its lock.
 func readLocked[V any](c *fakeCloud, v *V) V {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -154,10 +154,10 @@ func (c *fakeCloud) answerCall(m *nats.Msg) {
 	if !c.checkError(err) {
 		return
 	}
-	_ = m.Respond(data) // whoever asked may be gone
+	_ = m.Respond(data) // the caller may be gone
 }
 
-// checkError tells a fault, from a goroutine that may not end the test.
+// checkError reports a fault, from a goroutine that may not end the test.
 func (c *fakeCloud) checkError(err error) bool {
 	if err != nil {
 		c.t.Error(err)

@@ -20,9 +20,9 @@ import (
 
 // The files of the folder.
 const (
-	seedFile      = "node.nk"      // the key that this gateway is
-	nextFile      = "node.nk.next" // the one that it wants to be
-	oldFile       = "node.nk.old"  // the one that it was before; the cloud knows it again when it was put back to an older copy
+	seedFile      = "node.nk"      // the gateway's current key
+	nextFile      = "node.nk.next" // the key that replaces it
+	oldFile       = "node.nk.old"  // the previous key; the cloud knows it again after a restore of an older copy
 	hubCAFile     = "hub-ca.crt"
 	clusterCAFile = "cluster-ca.crt"
 	recordFile    = "enrolment.json"
@@ -32,16 +32,16 @@ const (
 	dirMode    = 0o700
 )
 
-// ErrOtherNode says that the folder belongs to another node.
+// ErrOtherNode reports that the folder belongs to another node.
 var ErrOtherNode = errors.New("this machine is enrolled under another name")
 
-// ErrDamaged says that the folder does not hold what a gateway needs to be itself, and will not by itself. All other faults may pass.
+// ErrDamaged reports that the folder lacks parts of the identity, permanently. All other faults may be temporary.
 var ErrDamaged = errors.New("the identity is damaged")
 
-// Record is what the cloud said when it recorded the key.
+// Record is the cloud's answer when it recorded the key.
 type Record struct {
 	Node string `json:"node"`
-	// Key is the public key that is recorded; "" is none.
+	// Key is the recorded public key; "" for none.
 	Key     string    `json:"key"`
 	Issued  time.Time `json:"issued,omitzero"`
 	Expires time.Time `json:"expires,omitzero"`
@@ -54,15 +54,15 @@ type nodeKey struct {
 	public string
 }
 
-// identityDir is the state on disk and a copy in memory; the keeper guards it.
+// identityDir is the state on disk and a copy in memory; the Renewer guards it.
 type identityDir struct {
 	dir    string
 	record Record
-	// current is nil only before the first enrolment; next and old mostly are.
+	// current is nil only before the first enrolment; next and old usually are.
 	current, next, old *nodeKey
 }
 
-// openIdentityDir reads the folder and ends what a crash cut short.
+// openIdentityDir reads the folder and completes an interrupted change.
 func openIdentityDir(dir, node string) (*identityDir, error) {
 	if err := os.MkdirAll(dir, dirMode); err != nil {
 		return nil, fmt.Errorf("make the folder of the identity: %w", err)
@@ -97,7 +97,7 @@ func openIdentityDir(dir, node string) (*identityDir, error) {
 
 func (f *identityDir) path(name string) string { return filepath.Join(f.dir, name) }
 
-// readJSON leaves v as it is when there is no such file.
+// readJSON leaves v unchanged if the file does not exist.
 func (f *identityDir) readJSON(name string, v any) error {
 	data, err := os.ReadFile(f.path(name))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -112,7 +112,7 @@ func (f *identityDir) readJSON(name string, v any) error {
 	return nil
 }
 
-// readError tells a bad disk from a fault that may pass.
+// readError distinguishes a bad disk from a temporary fault.
 func readError(err error) error {
 	if errors.Is(err, syscall.EIO) || errors.Is(err, syscall.EISDIR) {
 		return fmt.Errorf("%w: %w", ErrDamaged, err)
@@ -128,7 +128,7 @@ func (f *identityDir) writeJSON(name string, v any) error {
 	return f.writeFile(name, append(data, '\n'))
 }
 
-// writeFile replaces a file whole; when it returns, the new one is on disk.
+// writeFile replaces a file as a whole; when it returns, the new one is on disk.
 func (f *identityDir) writeFile(name string, data []byte) error {
 	if err := renameio.WriteFile(f.path(name), data, secretMode); err != nil {
 		return fmt.Errorf("write %s: %w", f.path(name), err)
@@ -155,7 +155,7 @@ func (f *identityDir) removeFile(name string) error {
 	return f.syncDir()
 }
 
-// readKey returns nil when there is no such file.
+// readKey returns nil if the file does not exist.
 func (f *identityDir) readKey(name string) (*nodeKey, error) {
 	data, err := os.ReadFile(f.path(name))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -179,7 +179,7 @@ func newNodeKey(pair nkeys.KeyPair) (*nodeKey, error) {
 	return &nodeKey{pair, public}, nil
 }
 
-// createKey makes a key and puts it on disk. What is not there certainly is nil: nobody may come to know such a key.
+// createKey creates a key and writes it to disk. It returns nil if the key may not be on disk: such a key must never be sent.
 func (f *identityDir) createKey(name string) (*nodeKey, error) {
 	pair, err := nkeys.CreateUser()
 	if err != nil {
@@ -203,8 +203,8 @@ func (f *identityDir) writeKey(name string, k *nodeKey) error {
 	return f.writeFile(name, seed)
 }
 
-// saveRecord writes down what the cloud answered for a key, current or next. The record is the moment of the change: before it the
-// gateway is what it was, after it what it wanted to be.
+// saveRecord saves the cloud's answer for a key, current or next. The write of the record is the moment of the change:
+// before it the current key counts, after it the next one.
 func (f *identityDir) saveRecord(r Record) error {
 	if err := f.writeJSON(recordFile, r); err != nil {
 		return err
@@ -217,7 +217,7 @@ func (f *identityDir) saveRecord(r Record) error {
 	return f.promoteNext()
 }
 
-// promoteNext makes the next key the current one, and keeps that as the old one. It may be run again.
+// promoteNext makes the next key the current one, and keeps the replaced key as the old one. It may be run again.
 func (f *identityDir) promoteNext() error {
 	if f.current != nil && f.current.public != f.next.public {
 		if err := f.writeKey(oldFile, f.current); err != nil {
@@ -233,8 +233,8 @@ func (f *identityDir) promoteNext() error {
 	return f.syncDir()
 }
 
-// revertToOld makes the old key the current one again, and the current one the next: the hub knows the old one only. Its times are not
-// known any more; as those of a life before it is due at once.
+// revertToOld makes the old key the current one again, and the current one the next: the hub knows only the old one. Its
+// times are no longer known; the zero times make it due at once.
 func (f *identityDir) revertToOld() error {
 	r := f.record
 	life := r.Expires.Sub(r.Issued)
@@ -243,8 +243,8 @@ func (f *identityDir) revertToOld() error {
 		return err
 	}
 	f.next = f.current
-	// A crash after this leaves a record of one key beside the file of the other: the record comes last, and the key file
-	// before it is what open mends by promoting the next key once more.
+	// A crash after this leaves a record of one key beside the file of the other: the record comes last. openIdentityDir
+	// repairs the key file of that state by promoting the next key once more.
 	if err := f.writeKey(seedFile, f.old); err != nil {
 		return err
 	}
@@ -256,19 +256,19 @@ func (f *identityDir) revertToOld() error {
 	return f.forgetOld()
 }
 
-// adoptNext makes the next key the current one, without the cloud's word: the hub lets it in.
+// adoptNext makes the next key the current one without an answer of the cloud, because the hub accepts it.
 func (f *identityDir) adoptNext() error {
 	r := f.record
 	r.Key = f.next.public
 	return f.saveRecord(r)
 }
 
-// otherKeys are the keys beside the current one that the hub may know.
+// otherKeys returns the keys beside the current one that the hub may know.
 func (f *identityDir) otherKeys() []*nodeKey {
 	return slices.DeleteFunc([]*nodeKey{f.old, f.next}, func(k *nodeKey) bool { return k == nil })
 }
 
-// forgetOld removes the key that this gateway was.
+// forgetOld removes the previous key.
 func (f *identityDir) forgetOld() error {
 	f.old = nil
 	return f.removeFile(oldFile)

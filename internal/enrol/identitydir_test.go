@@ -9,14 +9,14 @@ import (
 	"go.uber.org/zap"
 )
 
-// A key that cannot be written is none: a gateway that asked with it would be locked out by its next start.
+// A key that cannot be written is not used: a gateway that enrolled with it would be locked out by its next start.
 func TestIdentityDir_UnwrittenKeyIsNone(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "identity")
 	k, err := New(Config{Node: "edge-1", Dir: dir}, zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Remove(dir); err != nil { // as a full disk: nothing can be written
+	if err := os.Remove(dir); err != nil { // like a full disk: nothing can be written
 		t.Fatal(err)
 	}
 	for range 2 {
@@ -35,7 +35,7 @@ func TestIdentityDir_UnwrittenKeyIsNone(t *testing.T) {
 	}
 }
 
-// The hubs of the configuration are there also when the cloud has named others, each once.
+// The hubs of the configuration stay in the list when the cloud has named others, each once.
 func TestRenewer_KeepsConfiguredHubs(t *testing.T) {
 	k := &Renewer{cfg: Config{Hub: []string{"tls://a:1", "tls://b:1"}}, folder: &identityDir{}}
 	for _, tt := range []struct{ told, want []string }{

@@ -15,7 +15,7 @@ import (
 	"github.com/frond-edge/frond/leaf"
 )
 
-// joinHub makes the key, finds the CA and asks to be recorded.
+// joinHub creates the key, finds the CA and requests the enrolment.
 func (k *Renewer) joinHub(ctx context.Context, state leaf.LinkState) (time.Duration, error) {
 	if err := k.makeKey(); err != nil {
 		return 0, err
@@ -80,7 +80,7 @@ func (k *Renewer) makeKey() error {
 	return nil
 }
 
-// hasPinnedCA tells whether the CA of an earlier try is here, and is one that is meant.
+// hasPinnedCA reports whether the CA of an earlier attempt is stored and matches a configured hash.
 func (k *Renewer) hasPinnedCA() (bool, error) {
 	data, err := os.ReadFile(k.HubCA())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -97,7 +97,7 @@ func (k *Renewer) hasPinnedCA() (bool, error) {
 	return err == nil, nil
 }
 
-// pinCA finds the CA among what the hubs show, and writes it down.
+// pinCA finds the CA in the hubs' certificate chains, and stores it.
 func (k *Renewer) pinCA(ctx context.Context) error {
 	if err := os.Remove(k.HubCA()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("forget the CA of an earlier try: %w", err)
@@ -121,7 +121,7 @@ func (k *Renewer) pinCA(ctx context.Context) error {
 	return errors.Join(faults...)
 }
 
-// checkHubTime sees whether a hub's chain is good by what is known of the time, and learns from it how late it is at least.
+// checkHubTime checks whether a hub's chain is valid at the known time, and derives the least possible time from it.
 func (k *Renewer) checkHubTime(chain []*x509.Certificate, roots *x509.CertPool, hub string) error {
 	now, doubtful := k.clock.now()
 	at, err := verifyChainTime(chain, roots, hub, now, doubtful)
@@ -137,11 +137,11 @@ func (k *Renewer) checkHubTime(chain []*x509.Certificate, roots *x509.CertPool, 
 	return nil
 }
 
-// minRefusedDials is after how many connections that were refused a gateway with a token believes it: a cloudcore may not know a new token
-// for a moment, or there may be none to judge.
+// minRefusedDials is the number of refused connections after which a gateway with a token accepts the refusal: a cloudcore
+// may not know a new token for a moment, or no cloudcore may be running.
 const minRefusedDials = 3
 
-// explainNoLink says why there is no link to ask over.
+// explainNoLink logs why there is no link for the request.
 func (k *Renewer) explainNoLink(ctx context.Context) (time.Duration, error) {
 	k.mu.Lock()
 	dials := k.dials

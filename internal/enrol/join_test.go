@@ -32,7 +32,7 @@ func joinCloud(t *testing.T, cfg enrol.Config) (enrol.Record, error) {
 	return enrol.Join(ctx, cfg, zaptest.NewLogger(t))
 }
 
-// A machine joins through the one port, its secrets are for root alone, and a second time changes nothing.
+// A machine joins through the one port, its secrets are readable by root alone, and a second Join changes nothing.
 func TestJoin(t *testing.T) {
 	for name, tt := range map[string]func(c *fakeCloud, cfg *enrol.Config){
 		"tls":   func(*fakeCloud, *enrol.Config) {},
@@ -42,7 +42,7 @@ func TestJoin(t *testing.T) {
 			cfg.Token, cfg.TokenFile = "", filepath.Join(c.t.TempDir(), "token")
 			must(c.t, os.WriteFile(cfg.TokenFile, []byte(testToken+"\n"), 0o600))
 		},
-		// Its clock has run on without it, or begins in 1970.
+		// Its clock has run on without it, or starts in 1970.
 		"clock 10 years behind": func(_ *fakeCloud, cfg *enrol.Config) { cfg.Wall = shiftedClock(-10) },
 		"clock at its beginning": func(_ *fakeCloud, cfg *enrol.Config) {
 			cfg.Wall = func() time.Time { return time.Unix(100, 0) }
@@ -76,7 +76,7 @@ func TestJoin(t *testing.T) {
 	}
 }
 
-// A cloud whose clock is years ahead, and that sends a CA which is not the hub's, keeps no gateway out.
+// A cloud whose clock is years ahead, and that sends a CA which is not the hub's, does not lock a gateway out.
 func TestJoin_IgnoresWrongAnswer(t *testing.T) {
 	c := newFakeCloud(t)
 	c.update(func() { c.ahead, c.hubCA = 5*365*24*time.Hour, string(leaftest.NewCA(t).PEM()) })
@@ -116,7 +116,7 @@ func wantPrivate(t *testing.T, dir string) {
 	}
 }
 
-// recordingServer is a TLS server of another CA that writes down all it gets, on the wire and inside.
+// recordingServer is a TLS server of another CA that records all input, on the wire and decrypted.
 type recordingServer struct {
 	addr       string
 	mu         sync.Mutex
@@ -153,7 +153,7 @@ func newRecordingServer(t *testing.T) *recordingServer {
 			}
 			serving.Go(func() {
 				conn := tls.Server(tappedConn{raw, r}, &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{cert}})
-				data, _ := io.ReadAll(io.LimitReader(conn, 1<<16)) // an alert, mostly
+				data, _ := io.ReadAll(io.LimitReader(conn, 1<<16)) // mostly an alert
 				_ = conn.Close()
 				r.mu.Lock()
 				defer r.mu.Unlock()
@@ -169,7 +169,8 @@ func newRecordingServer(t *testing.T) *recordingServer {
 	return r
 }
 
-// Somebody else answers in the hub's place: the person is told, and not one byte was said to them, nor of the token.
+// Another server answers in the hub's place: the operator gets an error, and not one byte was sent to that server, nor any
+// part of the token.
 func TestJoin_SendsNothingToOtherCA(t *testing.T) {
 	c, r := newFakeCloud(t), newRecordingServer(t)
 	cfg := c.newConfig(filepath.Join(t.TempDir(), "identity"))
@@ -198,7 +199,7 @@ func (r *recordingServer) countConnections() int {
 	return r.accepted
 }
 
-// What a person has to do is said: wrong hash, wrong token, a name that is taken here, a clock that is ahead.
+// The error names the necessary action: wrong hash, wrong token, a name that is taken here, a clock that is ahead.
 func TestJoin_ExplainsRefusal(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change func(c *fakeCloud, cfg *enrol.Config)

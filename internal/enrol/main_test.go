@@ -14,7 +14,7 @@ import (
 	"github.com/frond-edge/frond/internal/enrol"
 )
 
-// childOrder, set, makes the test binary a gateway that joins and keeps its key until it is killed.
+// childOrder, if set, makes the test binary a gateway that joins and maintains its key until it is killed.
 const childOrder = "FROND_ENROL_CHILD"
 
 func TestMain(m *testing.M) {
@@ -28,10 +28,10 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// childTask is what the child is told.
+// childTask is the task of the child.
 type childTask struct {
 	Dir, Hub, Hash string
-	// Renew keeps the key until it was renewed; without it the child ends when it has joined.
+	// Renew: the child runs until its key was renewed; without it the child ends when it has joined.
 	Renew bool
 }
 

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/net/http/httpproxy"
 )
 
-// Proxy finds proxies to hubs, for Config: the one that is configured, or else what the environment says of HTTPS.
+// Proxy returns the function that finds proxies to hubs, for Config: the configured proxy, or else the environment's for HTTPS.
 func Proxy(configured string, environment *httpproxy.Config) func(*url.URL) (*url.URL, error) {
 	if configured != "" {
 		return func(*url.URL) (*url.URL, error) { return url.Parse(configured) }

@@ -21,7 +21,7 @@ import (
 	"github.com/frond-edge/frond/leaf"
 )
 
-// testGateway is a leaf and the keeper of its identity, as edgecore has them.
+// testGateway is a leaf with its Renewer, as in edgecore.
 type testGateway struct {
 	renewer *enrol.Renewer
 	leaf    *leaf.Server
@@ -83,9 +83,9 @@ func (g *testGateway) reconnect(t *testing.T, c *fakeCloud) {
 	eventually(t, "another link", func() bool { l := g.leaf.Link(); return l.Up && l.Reconnects > before })
 }
 
-// A gateway that only knows a token enrols by itself, renews its key in time, again and again, and is let in with the newest one. Its
-// link stays, and the cloud hears that it has the key; where the cloud has forgotten whose the link is, the gateway gives it up itself before
-// the next renewal, and no answer is lost with it.
+// A gateway with only a token enrols automatically, renews its key in time, repeatedly, and is accepted with the newest
+// one. Its link stays, and the cloud gets the confirmation of the key. If the cloud has forgotten the owner of the link,
+// the gateway ends it before the next renewal, and no answer is lost with it.
 func TestRenewer_RenewsKeyInTime(t *testing.T) {
 	for name, forgetful := range map[string]bool{"link carried over": false, "link forgotten": true} {
 		t.Run(name, func(t *testing.T) { testRenewedInTime(t, forgetful) })
@@ -122,8 +122,8 @@ func testRenewedInTime(t *testing.T, forgetful bool) {
 	}
 }
 
-// The cloud knows the key alone that a gateway asked for and never heard of again: the gateway shows it, also when it has expired,
-// and is itself again.
+// The cloud knows only a key whose answer the gateway never got: the gateway presents it, also when it has expired, and
+// recovers its identity.
 func TestRenewer_ShowsNextKeyWhenOthersRefused(t *testing.T) {
 	for name, life := range map[string]time.Duration{"good": time.Hour, "expired": -time.Minute} {
 		t.Run(name, func(t *testing.T) {
@@ -150,7 +150,8 @@ func TestRenewer_ShowsNextKeyWhenOthersRefused(t *testing.T) {
 	}
 }
 
-// One that was away until its key had expired comes back by itself, within the window; after that it says what to do.
+// A gateway that was offline until its key had expired recovers automatically, within the window; after that it reports the
+// necessary action.
 func TestRenewer_RenewsExpiredKey(t *testing.T) {
 	for name, window := range map[string]time.Duration{"within the window": time.Hour, "after it": 0} {
 		t.Run(name, func(t *testing.T) {
@@ -166,7 +167,7 @@ func TestRenewer_RenewsExpiredKey(t *testing.T) {
 					t.Error("it was renewed")
 				}
 				eventually(t, "it says why", func() bool { return strings.Contains(g.renewer.Refused(), "make a token for it") })
-				// The window is made longer by whoever runs the cloud: it comes back without a hand at the gateway.
+				// The operator of the cloud extends the window: the gateway recovers without an action on it.
 				c.update(func() { c.window = time.Hour })
 			}
 			eventually(t, "renewed", func() bool { return readLocked(c, &c.expires).After(time.Now()) && g.leaf.Link().Up })
@@ -178,8 +179,8 @@ func TestRenewer_RenewsExpiredKey(t *testing.T) {
 	}
 }
 
-// A gateway is killed between any two steps of its enrolment and of a renewal. It goes on from there; its token is used once, and
-// it is never locked out.
+// A gateway is killed between any two steps of its enrolment and of a renewal. It continues from there; its token is used
+// once, and it is never locked out.
 func TestRenewer_SurvivesKillBetweenSteps(t *testing.T) {
 	for _, point := range crash.Points()["enrolment"] {
 		t.Run(point, func(t *testing.T) {
@@ -202,7 +203,7 @@ func TestRenewer_SurvivesKillBetweenSteps(t *testing.T) {
 	}
 }
 
-// runChild runs a child to its end, and returns what it said.
+// runChild runs a child to its end, and returns its output.
 func (c *fakeCloud) runChild(t *testing.T, o childTask, point string) string {
 	t.Helper()
 	text, err := json.Marshal(o)
@@ -216,8 +217,8 @@ func (c *fakeCloud) runChild(t *testing.T, o childTask, point string) string {
 	return string(out)
 }
 
-// A gateway sleeps for longer than its key lives, and its clock sleeps with it: what the cloud said of the time goes on, and the key
-// is renewed when it wakes up.
+// A gateway is suspended for longer than its key's life, and so is its clock: the known cloud time advances, and the key is
+// renewed after the resume.
 func TestTrustedClock_AdvancesDuringSuspend(t *testing.T) {
 	c := newFakeCloud(t)
 	c.update(func() { c.life = time.Minute })
@@ -233,7 +234,7 @@ func TestTrustedClock_AdvancesDuringSuspend(t *testing.T) {
 	if d := time.Until(g.renewer.Now()); d < 40*time.Second || d > time.Minute {
 		t.Errorf("after a sleep of 50 s it takes the time to be %s later", d)
 	}
-	g.leaf.Redial() // as it finds its link dead when it wakes up
+	g.leaf.Redial() // as when it finds its link dead after the resume
 	eventually(t, "its key is renewed", func() bool { return g.renewer.Record().Key != first })
 	known := savedFloor(t, cfg.Dir)
 	if known.Before(began) {
@@ -241,8 +242,8 @@ func TestTrustedClock_AdvancesDuringSuspend(t *testing.T) {
 	}
 }
 
-// The cloud is put back to a copy from before the last renewal: it knows the key before alone. The gateway shows that, too, and renews at
-// once, so that it is what it was.
+// The cloud is restored to a copy from before the last renewal: it knows only the previous key. The gateway presents that
+// too, and renews at once, so that it has a current key again.
 func TestRenewer_CloudRestoredToOlderCopy(t *testing.T) {
 	c := newFakeCloud(t)
 	c.update(func() { c.life = 6 * time.Second })

@@ -18,31 +18,31 @@ import (
 	"github.com/frond-edge/frond/leaf"
 )
 
-// Config says who the gateway wants to be, and how it finds the cloud.
+// Config holds the gateway's intended identity, and how it reaches the cloud.
 type Config struct {
 	// Node is the name of its Kubernetes Node.
 	Node string
 	// Dir is the folder of the identity.
 	Dir string
-	// Hub are the hub's leaf listeners; those that the cloud names come before them.
+	// Hub lists the hub's leaf listeners; those that the cloud names come before them.
 	Hub []string
-	// Token is what it joins with, or TokenFile holds it; both may be empty for a gateway that is enrolled.
+	// Token is the join token, or TokenFile contains it; both may be empty for an enrolled gateway.
 	Token, TokenFile string
-	// CAHashes are those of the hub's CA, one or more, "sha256:" and the hash of the public key; needed with a token.
+	// CAHashes are the hashes of the hub's CA, one or more, "sha256:" and the hash of the public key; required with a token.
 	CAHashes []string
-	// Proxy finds the HTTP proxy to a hub; nil is none.
+	// Proxy returns the HTTP proxy to a hub; nil is none.
 	Proxy func(hub *url.URL) (*url.URL, error)
 	// Wall is the machine's clock; nil is time.Now.
 	Wall func() time.Time
-	// Up is how long the machine has run, asleep or not; nil asks the kernel.
+	// Up returns how long the machine has run, including suspend; nil asks the kernel.
 	Up func() time.Duration
-	// Once makes Start end with the reason when the cloud refuses the gateway, instead of asking again.
+	// Once makes Start return the reason when the cloud refuses the gateway, instead of retrying.
 	Once bool
-	// Metrics takes the metrics; nil drops them.
+	// Metrics registers the metrics; nil drops them.
 	Metrics prometheus.Registerer
 }
 
-// Link is the leaf that the gateway is linked by.
+// Link is the leaf that connects the gateway.
 type Link interface {
 	WatchLink() (leaf.LinkState, <-chan struct{})
 	Problem() error
@@ -50,7 +50,7 @@ type Link interface {
 	Conn(name string, opts ...nats.Option) (*nats.Conn, error)
 }
 
-// Renewer keeps a gateway's identity.
+// Renewer maintains a gateway's identity: it enrols the gateway and renews its key.
 type Renewer struct {
 	cfg     Config
 	log     *zap.Logger
@@ -59,27 +59,27 @@ type Renewer struct {
 	// enrolled closes when there is a record.
 	enrolled chan struct{}
 
-	mu     sync.Mutex // guards all below
+	mu     sync.Mutex // guards all fields below
 	folder *identityDir
-	// linkKey is the key that the link stands for: the one of the last connection, or the one that it was carried over to. nonce is the
-	// hub's of that connection, and dials is how many there were since the last link.
+	// linkKey is the key of the link: that of the last connection, or the one to which it was carried over. nonce is the
+	// hub's of that connection, and dials counts the connections since the last link.
 	linkKey *nodeKey
 	nonce   string
 	dials   int
-	// refused is why the cloud does not renew the key; "" if it may.
+	// refused is the reason why the cloud does not renew the key; "" if it may.
 	refused string
 
-	// Of Start alone:
+	// Used by Start alone:
 	link         Link
 	nc           *nats.Conn
 	lastWarned   string
 	backoff      retryBackoff
-	settledSince time.Time // the link's Since when it was found to be the node's own
-	renewAfter   time.Time // who is due waits until then; zero while it is not due
-	floorSavedAt time.Time // when the known time was last written
+	settledSince time.Time // the link's Since when it was found to be in the node's own cell
+	renewAfter   time.Time // a due renewal waits until then; zero while it is not due
+	floorSavedAt time.Time // when the known time was last saved
 }
 
-// New reads the folder, or makes it. It asks nobody.
+// New reads the folder, or creates it. It sends no request.
 func New(cfg Config, log *zap.Logger) (*Renewer, error) {
 	f, err := openIdentityDir(cfg.Dir, cfg.Node)
 	if err != nil {
@@ -105,14 +105,14 @@ func New(cfg Config, log *zap.Logger) (*Renewer, error) {
 // Enrolled closes when the cloud has recorded this gateway.
 func (k *Renewer) Enrolled() <-chan struct{} { return k.enrolled }
 
-// Record is what the cloud said last; zero before it has.
+// Record returns the cloud's latest answer; zero before there is one.
 func (k *Renewer) Record() Record {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.folder.record
 }
 
-// Refused is why the cloud does not renew this gateway's key, and what to do; "" is that it has not said so.
+// Refused returns why the cloud does not renew this gateway's key, and what to do; "" if the cloud has not refused.
 func (k *Renewer) Refused() string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -131,8 +131,8 @@ func (k *Renewer) HubCA() string { return k.folder.path(hubCAFile) }
 // ClusterCA is the file with the CAs of the Kubernetes cluster.
 func (k *Renewer) ClusterCA() string { return k.folder.path(clusterCAFile) }
 
-// Hubs are the hub's leaf listeners: those that the cloud named, then those of the configuration. What the cloud says wrongly must
-// not keep a gateway out.
+// Hubs lists the hub's leaf listeners: those that the cloud named, then those of the configuration. A wrong answer of the
+// cloud must not keep a gateway out.
 func (k *Renewer) Hubs() []string {
 	var all []string
 	for _, hub := range slices.Concat(k.Record().HubURLs, k.cfg.Hub) {
@@ -143,13 +143,13 @@ func (k *Renewer) Hubs() []string {
 	return all
 }
 
-// Now is the time as the cloud has it, as far as is known.
+// Now returns the cloud's time, as far as it is known.
 func (k *Renewer) Now() time.Time {
 	now, _ := k.clock.now()
 	return now
 }
 
-// Credential answers a hub's nonce, for leaf.Config.
+// Credential signs a hub's nonce, for leaf.Config.
 func (k *Renewer) Credential(nonce []byte) ([]byte, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -158,8 +158,8 @@ func (k *Renewer) Credential(nonce []byte) ([]byte, error) {
 		return nil, errors.New("this gateway has no key yet")
 	}
 	k.linkKey, k.nonce = f.current, string(nonce)
-	// The cloud may know the old key only, when it has lost what it answered or was put back to an older copy, or the next one only,
-	// when that was seen once. Mostly there is nobody to judge, so the others have each fourth turn.
+	// The cloud may know only the old key, if it has lost its answer or was restored from an older copy, or only the next
+	// one, if that was accepted once. Usually no cloudcore is running, so the other keys are tried only each fourth time.
 	const patient, turn = 3, 4
 	if others := f.otherKeys(); k.dials >= patient && (k.dials-patient)%turn == 0 && len(others) > 0 {
 		k.linkKey = others[(k.dials-patient)/turn%len(others)]

@@ -14,8 +14,8 @@ import (
 	"github.com/frond-edge/frond/leaf"
 )
 
-// Start keeps the identity until ctx ends, then returns nil. The leaf is ready, and asks this keeper for its credential, its
-// hubs and the time. With Config.Once it returns why this gateway is not let in.
+// Start maintains the identity until ctx ends, then returns nil. The leaf is ready, and calls this Renewer for its
+// credential, its hubs and the time. With Config.Once it returns the reason why this gateway is refused.
 func (k *Renewer) Start(ctx context.Context, link Link) error {
 	nc, err := link.Conn("identity")
 	if err != nil {
@@ -44,10 +44,10 @@ func (k *Renewer) Start(ctx context.Context, link Link) error {
 	}
 }
 
-// idleInterval is how often a keeper with nothing to do looks again.
+// idleInterval is how often an idle Renewer checks again.
 const idleInterval = time.Minute
 
-// runStep does what is to be done now, and returns when to look again at the latest.
+// runStep performs the next step, and returns the latest time until the next check.
 func (k *Renewer) runStep(ctx context.Context, state leaf.LinkState) (time.Duration, error) {
 	k.saveKnownTime()
 	select {
@@ -64,7 +64,7 @@ func (k *Renewer) runStep(ctx context.Context, state leaf.LinkState) (time.Durat
 	return k.renewIfDue(ctx), nil
 }
 
-// saveKnownTime writes down now and then how late it is.
+// saveKnownTime saves the known time periodically.
 func (k *Renewer) saveKnownTime() {
 	known := k.clock.knownTime()
 	if known.IsZero() || known.Sub(k.floorSavedAt) < floorSaveInterval {
@@ -76,7 +76,7 @@ func (k *Renewer) saveKnownTime() {
 	}
 }
 
-// warnOnce tells a person once.
+// warnOnce logs a warning unless it was the last one.
 func (k *Renewer) warnOnce(message string, err error) {
 	if text := message + err.Error(); text != k.lastWarned {
 		k.lastWarned = text
@@ -84,14 +84,15 @@ func (k *Renewer) warnOnce(message string, err error) {
 	}
 }
 
-// probeHubTime looks, while there is no link and the machine's clock is not plausible, what time the hub's certificate needs.
+// probeHubTime derives the least possible time from the hub's certificate, while there is no link and the machine's clock
+// is not plausible.
 func (k *Renewer) probeHubTime(ctx context.Context) time.Duration {
 	if _, doubtful := k.clock.now(); !doubtful {
 		return idleInterval
 	}
 	roots, err := readCertPool(k.HubCA())
 	if err != nil {
-		return k.backoff.nextWait() // the leaf says so
+		return k.backoff.nextWait() // the leaf logs it
 	}
 	for _, hub := range k.Hubs() {
 		chain, err := fetchChain(ctx, hub, k.cfg.Proxy)
@@ -108,8 +109,8 @@ func (k *Renewer) probeHubTime(ctx context.Context) time.Duration {
 	return k.backoff.nextWait()
 }
 
-// settleLink finds out, once for each link, where it leads: to the node's own cell, or, for a key that the cloud calls expired,
-// to the lobby, where it may be renewed.
+// settleLink determines, once for each link, where it ends: in the node's own cell, or, for a key that the cloud calls
+// expired, in the lobby, where it may be renewed.
 func (k *Renewer) settleLink(ctx context.Context, state leaf.LinkState) time.Duration {
 	home := k.pingCell(ctx) == nil
 	if err := k.adoptLinkKey(home); err != nil {
@@ -145,7 +146,7 @@ func (k *Renewer) settleLink(ctx context.Context, state leaf.LinkState) time.Dur
 	return k.backoff.nextWait()
 }
 
-// adoptLinkKey makes the key that the hub has let in the current one.
+// adoptLinkKey makes the key that the hub has accepted the current one.
 func (k *Renewer) adoptLinkKey(home bool) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -169,7 +170,7 @@ func (k *Renewer) adoptLinkKey(home bool) error {
 	return nil
 }
 
-// renewIfDue changes the key when most of its life is over.
+// renewIfDue replaces the key when most of its life is over.
 func (k *Renewer) renewIfDue(ctx context.Context) time.Duration {
 	r := k.Record()
 	now := k.Now()
@@ -203,16 +204,16 @@ func (k *Renewer) renewIfDue(ctx context.Context) time.Duration {
 	return 0
 }
 
-// isLinkOutdated tells whether the link stands for another key than the current one: the cloud did not know it, as all cloudcores had been
-// away since it was made. The cloud ends such a link with the next change of
-// keys, and the answer with it: it knows no more than two.
+// isLinkOutdated reports whether the link belongs to another key than the current one: the cloud did not know that key, as
+// no cloudcore has run since the link was made. The cloud ends such a link with the next change of keys, and the answer
+// with it: it remembers no more than two.
 func (k *Renewer) isLinkOutdated() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.linkKey != k.folder.current
 }
 
-// renewKey makes a new key and has it recorded. The link stays; the next one is with the new key.
+// renewKey creates a new key and has it recorded. The link stays; the next one uses the new key.
 func (k *Renewer) renewKey(ctx context.Context) error {
 	wanted, err := k.makeNextKey()
 	if err != nil {
@@ -231,13 +232,13 @@ func (k *Renewer) renewKey(ctx context.Context) error {
 		return err
 	}
 	k.log.Info("key renewed", zap.String("key", wanted), zap.Time("expires", answer.Expires), zap.Bool("sameLink", answer.Carried))
-	if answer.Carried { // the answer has come: that ends the time of the key before. Where this fails, the next link does it.
+	if answer.Carried { // the answer has arrived: that ends the previous key. If this fails, the next link does it.
 		_, _ = k.requestRenewal(ctx, ownCell, wanted)
 	}
 	return nil
 }
 
-// makeNextKey returns the key that this gateway wants to be; its seed is on disk.
+// makeNextKey returns the public half of the next key; its seed is on disk.
 func (k *Renewer) makeNextKey() (string, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -251,7 +252,7 @@ func (k *Renewer) makeNextKey() (string, error) {
 	return k.folder.next.public, nil
 }
 
-// saveAnswer writes down an answer for a key; the record comes last.
+// saveAnswer saves an answer for a key; the record comes last.
 func (k *Renewer) saveAnswer(ctx context.Context, answer identity.Enrolment, public string) error {
 	k.validateAnswer(ctx, &answer)
 	k.floorSavedAt = time.Time{}

@@ -8,27 +8,28 @@ import (
 )
 
 const (
-	// maxPlausibleDrift is how far after the last known time a machine's clock is believed: a gateway that was off for longer needs
-	// somebody's hand anyhow, as its key has expired beyond the window.
+	// maxPlausibleDrift is how far after the last known time a machine's clock is trusted: a gateway that was off for
+	// longer needs an operator anyway, as its key has expired beyond the window.
 	maxPlausibleDrift = 365 * 24 * time.Hour
-	// floorSaveInterval is how often the known time is written down: it bounds what a boot without a clock is behind.
+	// floorSaveInterval is how often the known time is saved: it limits the error after a boot without a clock.
 	floorSaveInterval = time.Hour
 )
 
-// trustedClock is the time as this gateway knows it.
+// trustedClock is the time as known to this gateway.
 type trustedClock struct {
 	wall func() time.Time
-	// sinceBoot is how long the machine has run, asleep or not, whatever is set; began is what it was at first.
+	// sinceBoot returns how long the machine has run, including suspend and independent of the clock's setting; bootOffset
+	// is its first value.
 	sinceBoot  func() time.Duration
 	bootOffset time.Duration
 
-	mu sync.Mutex // guards all below
-	// floor is the newest time that somebody trusted has vouched for; it survives restarts.
+	mu sync.Mutex // guards all fields below
+	// floor is the newest time from a trusted source; it survives restarts.
 	floor time.Time
 	// anchor is the cloud's time as of anchored.
 	anchor   time.Time
 	anchored time.Duration
-	// assumed is what the hub's certificate says at least, as of assumedAt; used while the machine's clock is not plausible.
+	// assumed is the least time by the hub's certificate, as of assumedAt; used while the machine's clock is not plausible.
 	assumed   time.Time
 	assumedAt time.Duration
 }
@@ -43,7 +44,7 @@ func newTrustedClock(wall func() time.Time, up func() time.Duration, floor time.
 	return &trustedClock{wall: wall, sinceBoot: up, bootOffset: up(), floor: floor}
 }
 
-// readUptime goes on while the machine is suspended, which the clock behind time.Since does not.
+// readUptime advances while the machine is suspended; the clock behind time.Since does not.
 func readUptime() time.Duration {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
@@ -52,7 +53,7 @@ func readUptime() time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// now is the time, and whether the machine's clock was left aside for it without the cloud's word.
+// now returns the time, and whether the machine's clock was ignored for it without a time of the cloud.
 func (c *trustedClock) now() (t time.Time, doubtful bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -69,12 +70,12 @@ func (c *trustedClock) now() (t time.Time, doubtful bool) {
 	return c.floor.Add(c.sinceBoot() - c.bootOffset), true
 }
 
-// isPlausible judges a clock by a time that has certainly passed.
+// isPlausible checks a clock against a time that has certainly passed.
 func isPlausible(wall, floor time.Time) bool {
 	return !wall.Before(floor) && wall.Before(floor.Add(maxPlausibleDrift))
 }
 
-// setCloudTime takes the cloud's word, and returns how far the machine's clock is ahead of it.
+// setCloudTime sets the cloud's time, and returns how far the machine's clock is ahead of it.
 func (c *trustedClock) setCloudTime(cloud time.Time) (ahead time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -82,7 +83,7 @@ func (c *trustedClock) setCloudTime(cloud time.Time) (ahead time.Duration) {
 	return c.wall().Sub(cloud)
 }
 
-// raiseFloor takes a time that has certainly passed.
+// raiseFloor raises the floor to a time that has certainly passed.
 func (c *trustedClock) raiseFloor(t time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -91,14 +92,14 @@ func (c *trustedClock) raiseFloor(t time.Time) {
 	}
 }
 
-// assumeTime takes what the hub's certificate allows, for a machine whose clock is not plausible.
+// assumeTime sets the least time by the hub's certificate, for a machine whose clock is not plausible.
 func (c *trustedClock) assumeTime(t time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.assumed, c.assumedAt = t, c.sinceBoot()
 }
 
-// knownTime is the newest time that was vouched for.
+// knownTime returns the newest time from a trusted source.
 func (c *trustedClock) knownTime() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -108,5 +109,5 @@ func (c *trustedClock) knownTime() time.Time {
 	return c.floor
 }
 
-// wallTime is what the machine's own clock says.
+// wallTime returns the machine's own time.
 func (c *trustedClock) wallTime() time.Time { return c.wall() }

@@ -16,12 +16,12 @@ const (
 	year = 365 * day
 )
 
-// What a gateway takes the time to be, by its clock and what it was told.
+// The time that a gateway derives from its clock and its inputs.
 func TestTrustedClock(t *testing.T) {
-	base := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC) // what is known
+	base := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC) // the known time
 	for name, tt := range map[string]struct {
 		floor time.Time
-		// wall is the machine's clock when it is asked, up how long it has run by then, since it was told something.
+		// wall is the machine's clock at the check, up how long the machine has run by then, since the last input.
 		wall, up time.Duration
 		tell     func(c enrol.Clock)
 		// want and known are after base.
@@ -87,7 +87,7 @@ func withCloudTimes(times ...time.Time) func(enrol.Clock) {
 	}
 }
 
-// withHubCertificate is a hub's certificate that begins then.
+// withHubCertificate sets the start of a hub certificate's validity.
 func withHubCertificate(from time.Time) func(enrol.Clock) {
 	return func(c enrol.Clock) {
 		c.RaiseFloor(from)
@@ -95,7 +95,7 @@ func withHubCertificate(from time.Time) func(enrol.Clock) {
 	}
 }
 
-// wantTime checks what a gateway takes the time to be, and what it has written down of it.
+// wantTime checks the time that a gateway derives, and the saved one.
 func wantTime(t *testing.T, g *testGateway, dir string) {
 	t.Helper()
 	if off := time.Until(g.renewer.Now()).Abs(); off > time.Hour {
@@ -106,7 +106,7 @@ func wantTime(t *testing.T, g *testGateway, dir string) {
 	}
 }
 
-// savedFloor is the known time on a gateway's disk.
+// savedFloor returns the known time on a gateway's disk.
 func savedFloor(t *testing.T, dir string) time.Time {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(dir, "clock.json"))
@@ -116,7 +116,7 @@ func savedFloor(t *testing.T, dir string) time.Time {
 	return known.Floor
 }
 
-// writeOldFloor makes a gateway's known time so old.
+// writeOldFloor back-dates a gateway's known time by d.
 func writeOldFloor(t *testing.T, dir string, d time.Duration) {
 	t.Helper()
 	data, err := json.Marshal(map[string]time.Time{"floor": time.Now().Add(-d)})
@@ -130,7 +130,7 @@ func wrongClocks() map[string]func() time.Time {
 	}
 }
 
-// A gateway that is enrolled boots with a clock that is ten years off, either way, or begins in 1970: it links, and knows the time.
+// An enrolled gateway boots with a clock that is ten years off, either way, or starts in 1970: it links, and knows the time.
 func TestRenewer_WrongClockStillLinks(t *testing.T) {
 	for name, wall := range wrongClocks() {
 		t.Run(name, func(t *testing.T) {
@@ -150,8 +150,8 @@ func TestRenewer_WrongClockStillLinks(t *testing.T) {
 	}
 }
 
-// One that was off for so long that the hub has a certificate from after the last known time takes that certificate's time, and
-// writes down that it was certainly then: with the next boot it knows at least that much, whoever shows it what.
+// A gateway that was off for so long that the hub's certificate starts after the last known time takes that certificate's
+// time, and saves it as a lower bound: at the next boot it knows at least that much, whatever certificate it gets.
 func TestRenewer_TakesTimeOfHubCertificate(t *testing.T) {
 	for name, wall := range wrongClocks() {
 		t.Run(name, func(t *testing.T) {
@@ -170,7 +170,7 @@ func TestRenewer_TakesTimeOfHubCertificate(t *testing.T) {
 			wantTime(t, g, cfg.Dir)
 			g.stop()
 
-			// One from before is no hub any more.
+			// A hub with a certificate from before that time is refused.
 			c.update(func() { c.cert = c.ca.ServingCert(from.Add(-200*day), from.Add(-day)) })
 			g = runGateway(t, cfg)
 			eventually(t, "it has looked at the hub", func() bool { return g.leaf.Problem() != nil })
@@ -181,12 +181,12 @@ func TestRenewer_TakesTimeOfHubCertificate(t *testing.T) {
 	}
 }
 
-// The clock jumps forth and back, by what is plausible and by what is not, and each time the link is made anew: it comes, the time is
-// what it was, and no key is renewed for it. lasting is a hub's certificate that is good at each of those times, so that a wrong time shows
-// in renewals; with a short one it shows in that there is no link.
+// The clock jumps forth and back, within and beyond the plausible range, and each time the link is made anew: it comes up,
+// the time is unchanged, and no key is renewed for it. lasting is a hub's certificate that is valid at each of those times,
+// so that a wrong time causes renewals; with a short one it leaves no link.
 func TestRenewer_ClockJumps(t *testing.T) {
 	for name, tt := range map[string]struct {
-		began   time.Duration // what the clock says more at the start
+		began   time.Duration // by how much the clock is ahead at the start
 		lasting bool
 		jumps   []time.Duration
 	}{
@@ -198,13 +198,13 @@ func TestRenewer_ClockJumps(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c, began := newFakeCloud(t), time.Now()
-			const life = 20 * time.Second // who finds itself due waits for a twentieth at most
+			const life = 20 * time.Second // a due renewal waits for a twentieth at most
 			c.update(func() { c.life = life })
 			if tt.lasting {
 				c.update(func() { c.cert = c.ca.ServingCert(time.Now().Add(-15*year), time.Now().Add(15*year)) })
 			}
 			cfg := c.newConfig(filepath.Join(t.TempDir(), "identity"))
-			if tt.began != 0 { // else it enrols itself, and is told the time with that
+			if tt.began != 0 { // otherwise the gateway enrols, and gets the time with that
 				_, err := joinCloud(t, cfg)
 				must(t, err)
 			}
@@ -218,10 +218,10 @@ func TestRenewer_ClockJumps(t *testing.T) {
 				pings := readLocked(c, &c.pings)
 				c.door.CloseLinks()
 				eventually(t, "a new link", func() bool { return g.leaf.Link().Up && readLocked(c, &c.pings) > pings })
-				<-time.After(life / 10) // twice as long as it takes who finds itself due
+				<-time.After(life / 10) // twice as long as a due renewal takes
 				wantTime(t, g, cfg.Dir)
 			}
-			// A key is renewed after 7/12 of its life at the earliest. One that is renewed for the clock is so once a second.
+			// A key is renewed after 7/12 of its life at the earliest. Renewals caused by the clock happen once a second.
 			most := 1 + int(time.Since(began)/(life*7/12))
 			if n := readLocked(c, &c.changes); n > most {
 				t.Errorf("%d keys were recorded in %s, %d are right", n, time.Since(began), most)
@@ -231,16 +231,16 @@ func TestRenewer_ClockJumps(t *testing.T) {
 	}
 }
 
-// A clock that is half an hour ahead is believed by a gateway to which the cloud has not said the time since it began. That brings one
-// renewal, with whose answer the time is the cloud's.
+// A gateway that has not received the cloud's time since its start trusts a clock that is half an hour ahead. That causes
+// one renewal, whose answer sets the cloud's time.
 func TestRenewer_ClockJumpRenewsOnce(t *testing.T) {
 	t.Parallel()
 	c := newFakeCloud(t)
-	c.update(func() { c.life = time.Minute }) // who finds itself due waits for 3 s at most
+	c.update(func() { c.life = time.Minute }) // a due renewal waits for 3 s at most
 	cfg := c.newConfig(filepath.Join(t.TempDir(), "identity"))
 	_, err := joinCloud(t, cfg)
 	must(t, err)
-	cfg.Wall = func() time.Time { return time.Now().Add(30 * time.Minute) } // the hub's certificate is good for an hour
+	cfg.Wall = func() time.Time { return time.Now().Add(30 * time.Minute) } // the hub's certificate is valid for an hour
 	g := runGateway(t, cfg)
 	eventually(t, "a renewal", func() bool { return readLocked(c, &c.changes) == 2 })
 	<-time.After(8 * time.Second)

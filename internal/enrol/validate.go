@@ -9,9 +9,9 @@ import (
 	"github.com/frond-edge/frond/api/identity"
 )
 
-// validateAnswer leaves out of an answer what would keep this gateway from the hub as it is now, and else takes the cloud's time: a CA that has
-// not signed what the hub shows, and a time at which that is not good. If no hub that is trusted now can be looked at, the answer is
-// believed.
+// validateAnswer removes parts of an answer that would lock this gateway out of the hub as it is now, and otherwise sets
+// the cloud's time. It removes a CA that has not signed the hub's certificate, and a time at which that certificate is not
+// valid. If no trusted hub can be reached, the answer is accepted.
 func (k *Renewer) validateAnswer(ctx context.Context, answer *identity.Enrolment) {
 	before, err := readCertPool(k.HubCA())
 	if err != nil {
@@ -25,7 +25,7 @@ func (k *Renewer) validateAnswer(ctx context.Context, answer *identity.Enrolment
 		}
 		now, err := verifyChainTime(chain, before, hub, k.Now(), false)
 		if err != nil {
-			continue // somebody else, in between
+			continue // another server, in between
 		}
 		if shown := chain[0]; answer.Now.Before(shown.NotBefore) || answer.Now.After(shown.NotAfter) {
 			k.log.Warn("the cloud's time is left aside, as the hub's certificate is not good then", zap.Time("cloud", answer.Now), zap.String("hub", hub))

@@ -1,4 +1,4 @@
 package hostaddr
 
-// IsExternalLink is for tests.
+// IsExternalLink exports isExternalLink to tests.
 var IsExternalLink = isExternalLink

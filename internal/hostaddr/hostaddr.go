@@ -1,9 +1,10 @@
-// Package hostaddr makes addresses a machine's own, so that a program can listen on them and containers reach it there.
+// Package hostaddr adds addresses to a machine, so that a program can listen on them and containers can reach it there.
 //
-// The addresses go to the loopback interface, each alone in its subnet, and no kernel module is needed. Nobody outside of the
-// machine is told of them, but Linux answers for them on every interface: a neighbour with a route to them reaches them, and
-// who listens there asks Outside about each peer. They belong to the network namespace of the process, need CAP_NET_ADMIN, and stay until somebody
-// removes them or the machine starts anew: a restart of the program must not take its clients' way.
+// The addresses are added to the loopback interface, each alone in its subnet; no kernel module is needed. They are not
+// announced outside of the machine, but Linux answers for them on every interface: a neighbour with a route to them reaches
+// them. A server on such an address therefore calls IsRemotePeer for each peer. The addresses belong to the network
+// namespace of the process, need CAP_NET_ADMIN, and stay until they are removed or the machine reboots: a restart of the
+// program must not cut off its clients.
 package hostaddr
 
 import (
@@ -19,7 +20,7 @@ import (
 
 const loopback = "lo"
 
-// Claim gives this machine an address. One that it has already, on whatever interface, is left as it is.
+// Claim adds an address to this machine. An address that it already has, on any interface, is left unchanged.
 func Claim(_ context.Context, address netip.Addr) error {
 	owned, err := Owned(address)
 	if err != nil || owned {
@@ -35,7 +36,7 @@ func Claim(_ context.Context, address netip.Addr) error {
 	return nil
 }
 
-// Release takes an address that Claim gave.
+// Release removes an address that Claim added.
 func Release(_ context.Context, address netip.Addr) error {
 	link, err := netlink.LinkByName(loopback)
 	if err != nil {
@@ -47,7 +48,7 @@ func Release(_ context.Context, address netip.Addr) error {
 	return nil
 }
 
-// Owned tells whether this machine has an address.
+// Owned reports whether this machine has an address.
 func Owned(address netip.Addr) (bool, error) {
 	addresses, err := net.InterfaceAddrs()
 	if err != nil {

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// IsRemotePeer tells whether a peer is on a network that leads away from the machine, by the kernel's route to it: through a
-// network card, or through another interface that holds a default route. Where one interface may be the way to containers
-// and to a network alike, such as a bridge with a network card, the peer counts as one of the machine.
+// IsRemotePeer reports whether a peer is on a network outside of the machine, by the kernel's route to it: through a
+// network card, or through another interface that holds a default route. If one interface may lead to containers and to a
+// network alike, such as a bridge with a network card, the peer counts as local.
 func IsRemotePeer(peer netip.Addr) (bool, error) {
 	zone := peer.Zone()
 	peer = peer.Unmap().WithZone("")
@@ -37,7 +37,7 @@ func IsRemotePeer(peer netip.Addr) (bool, error) {
 	return isExternalLink(link.Type(), func() (bool, error) { return hasDefaultRoute(link.Attrs().Index) })
 }
 
-// linkToPeer is the interface that packets to a peer leave by; nil if it is the machine itself.
+// linkToPeer returns the interface through which packets to a peer leave; nil if it is the machine itself.
 func linkToPeer(peer netip.Addr) (netlink.Link, error) {
 	routes, err := netlink.RouteGet(peer.AsSlice())
 	if err != nil {
@@ -53,12 +53,12 @@ func linkToPeer(peer netip.Addr) (netlink.Link, error) {
 	return link, nil
 }
 
-// isExternalLink judges an interface by its kind, as the kernel names it.
+// isExternalLink classifies an interface by its kind, as the kernel names it.
 func isExternalLink(kind string, holdsDefault func() (bool, error)) (bool, error) {
 	switch kind {
-	case "device": // a network card: the kernel has no name for its kind
+	case "device": // a network card: the kernel reports no kind for it
 		return true, nil
-	case "bridge", "openvswitch", "macvlan", "ipvlan": // of containers, even where a network card is part of it
+	case "bridge", "openvswitch", "macvlan", "ipvlan": // used for containers, even if a network card is part of it
 		return false, nil
 	}
 	return holdsDefault()

@@ -10,7 +10,7 @@ import (
 	"github.com/frond-edge/frond/internal/hostaddr"
 )
 
-// addInterface makes an interface with an address.
+// addInterface creates an interface with an address.
 func addInterface(t *testing.T, link netlink.Link, address string) netlink.Link {
 	t.Helper()
 	if err := netlink.LinkAdd(link); err != nil {
@@ -64,7 +64,7 @@ func TestIsRemotePeer(t *testing.T) {
 		t.Fatal(err)
 	}
 	check("with an uplink", map[string]bool{
-		"192.168.1.20": true, "8.8.8.8": true, "::ffff:192.168.1.20": true, // neighbours, and whoever is behind a gateway
+		"192.168.1.20": true, "8.8.8.8": true, "::ffff:192.168.1.20": true, // neighbours, and hosts behind a gateway
 		"10.42.0.5": false, "10.43.0.5": false, // pods of a bridge, and of an interface each
 		"192.168.1.10": false, "10.42.0.1": false, "127.0.0.1": false, "::1": false, "127.0.0.9": false, // the machine itself
 	})

@@ -62,7 +62,7 @@ var (
 
 const podJSON = `{"metadata":{"uid":"p1"},"spec":{"nodeName":"edge-1","serviceAccountName":"till"}}`
 
-// newShopStore is a gateway with one pod.
+// newShopStore returns the store of a gateway with one pod.
 func newShopStore(issuer *accesstest.Issuer) fakeStore {
 	s := fakeStore{}
 	s.putObject(wire.TokenKeysKey(), issuer.Keys())
@@ -168,7 +168,7 @@ func TestTokenAuthenticator_ReturnsUser(t *testing.T) {
 	}
 }
 
-// TestTokenAuthenticator_ExpiredToken: a token that nobody could renew is good for a while, and for its pod alone.
+// TestTokenAuthenticator_ExpiredToken: a token that could not be renewed is valid for a while, and only for its pod.
 func TestTokenAuthenticator_ExpiredToken(t *testing.T) {
 	issuer := accesstest.New(t, "https://cluster")
 	newest := issuer.Token(validClaims())
@@ -208,7 +208,7 @@ func TestTokenAuthenticator_ExpiredToken(t *testing.T) {
 	}
 }
 
-// TestTokenAuthenticator_ClockBehind: a gateway without a battery begins in 1970, and what the cluster signed tells it better.
+// TestTokenAuthenticator_ClockBehind: a gateway without a battery boots in 1970; times signed by the cluster correct it.
 func TestTokenAuthenticator_ClockBehind(t *testing.T) {
 	issuer := accesstest.New(t, "https://cluster")
 	tokens := access.NewTokenAuthenticator(access.Config{Node: "edge-1", Now: func() time.Time { return time.Unix(0, 0) }}, newShopStore(issuer))
@@ -289,7 +289,7 @@ func TestAuthorizer(t *testing.T) {
 			t.Errorf("%s: %v, %v", u.GetName(), got, err)
 		}
 	}
-	// A role that changes counts at once.
+	// A changed role takes effect at once.
 	s.putRBAC(t, "roles", "shop", "reader", rbacv1.Role{})
 	if got, err := ask(account, "list", "shop", "configmaps", ""); got || err != nil {
 		t.Errorf("after the role was emptied: %v, %v", got, err)

@@ -19,18 +19,18 @@ import (
 	"github.com/frond-edge/frond/leaf/store"
 )
 
-// DefaultExpiryGrace is three months: longer than any outage that somebody means to bridge, and not for ever.
+// DefaultExpiryGrace is three months: longer than any planned outage, but not unlimited.
 const DefaultExpiryGrace = 90 * 24 * time.Hour
 
-// deletedLeeway is how long after its deletion's time an object still counts, as in kube-apiserver.
+// deletedLeeway is how long after its deletion time an object still counts, as in kube-apiserver.
 const deletedLeeway = time.Minute
 
-// ErrNotAuthenticated says that a token does not name anyone on this gateway. The text beside it is for the gateway's log.
+// ErrNotAuthenticated reports that a token identifies no user on this gateway. The text beside it is for the gateway's log.
 var ErrNotAuthenticated = errors.New("not authenticated")
 
-// ExpiredError says that a token was good once. It may be told to its bearer.
+// ExpiredError reports that a token was valid once. Its bearer may be told.
 type ExpiredError struct {
-	// At is when it expired.
+	// At is the token's expiry time.
 	At time.Time
 }
 
@@ -42,19 +42,19 @@ func (e *ExpiredError) Error() string {
 // Is makes an ExpiredError an ErrNotAuthenticated.
 func (e *ExpiredError) Is(target error) bool { return target == ErrNotAuthenticated }
 
-// Objects is the store as far as it is needed here. Concurrent calls are fine.
+// Objects is the part of the store that this package needs. Concurrent calls are allowed.
 type Objects interface {
 	Get(key wire.Key) (store.Entry, error)
 	List(group, resource, namespace string) ([]store.Entry, uint64)
 }
 
-// Config of Tokens.
+// Config configures a TokenAuthenticator.
 type Config struct {
 	// Node is the gateway's own name.
 	Node string
-	// ExpiryGrace is how long after its end a token is accepted that nobody could renew; 0 is DefaultExpiryGrace, below 0 never.
+	// ExpiryGrace is how long after its expiry a token that could not be renewed is accepted; 0 is DefaultExpiryGrace, below 0 never.
 	ExpiryGrace time.Duration
-	// IsNewest tells whether a token is the newest that this gateway got for a pod; nil: of no token.
+	// IsNewest reports whether a token is the newest that this gateway got for a pod; nil: no token is.
 	IsNewest func(pod wire.Key, uid, token string) bool
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
@@ -67,10 +67,10 @@ type TokenAuthenticator struct {
 
 	mu             sync.Mutex // guards all below
 	keys           keySet
-	newestIssuedAt time.Time // newest time of issue that a valid signature has shown
+	newestIssuedAt time.Time // newest time of issue in a validly signed token
 }
 
-// NewTokenAuthenticator makes a checker over what objects holds at each call.
+// NewTokenAuthenticator returns an authenticator that reads objects at each call.
 func NewTokenAuthenticator(cfg Config, objects Objects) *TokenAuthenticator {
 	if cfg.ExpiryGrace == 0 {
 		cfg.ExpiryGrace = DefaultExpiryGrace
@@ -90,7 +90,7 @@ type objectReference struct {
 	UID  string `json:"uid"`
 }
 
-// privateClaims is what Kubernetes writes into its tokens beside the registered claims.
+// privateClaims are Kubernetes' claims in its tokens beside the registered claims.
 type privateClaims struct {
 	Kubernetes struct {
 		Namespace string           `json:"namespace"`
@@ -104,13 +104,15 @@ type privateClaims struct {
 	} `json:"kubernetes.io"`
 }
 
-// Authenticate says whose token it is. Its error is ErrNotAuthenticated, ErrUnknown when the keys were never delivered, or an *ExpiredError.
+// Authenticate returns the user of a token. Its error is ErrNotAuthenticated, ErrUnknown if the keys were never delivered,
+// or an *ExpiredError.
 func (t *TokenAuthenticator) Authenticate(ctx context.Context, token string) (user.Info, error) {
 	u, _, err := t.AuthenticateFor(ctx, token, nil)
 	return u, err
 }
 
-// AuthenticateFor is Check for other audiences than the apiserver's; none are its own. It returns those that the token is meant for.
+// AuthenticateFor is Authenticate for other audiences than the apiserver's; an empty list means the apiserver's own. It
+// returns those that the token is meant for.
 func (t *TokenAuthenticator) AuthenticateFor(_ context.Context, token string, audiences []string) (u user.Info, meant []string, err error) {
 	keys, err := t.currentKeys()
 	if err != nil {
@@ -141,7 +143,7 @@ func (t *TokenAuthenticator) AuthenticateFor(_ context.Context, token string, au
 	return u, meant, nil
 }
 
-// evaluateClaims judges all of a token that is signed but its audience.
+// evaluateClaims checks all claims of a signed token except its audience.
 func (t *TokenAuthenticator) evaluateClaims(token string, keys keySet, public *jwt.Claims, claims *privateClaims) (user.Info, error) {
 	if !slices.Contains(keys.issuers, public.Issuer) {
 		return nil, notAuthenticated("issuer %q is not the cluster's", public.Issuer)
@@ -163,7 +165,7 @@ func (t *TokenAuthenticator) evaluateClaims(token string, keys keySet, public *j
 	return info.UserInfo(), nil
 }
 
-// signingAlgorithms are those that kube-apiserver signs with.
+// signingAlgorithms returns the algorithms that kube-apiserver signs with.
 func signingAlgorithms() []jose.SignatureAlgorithm {
 	return []jose.SignatureAlgorithm{jose.RS256, jose.ES256, jose.ES384, jose.ES512}
 }
@@ -172,8 +174,8 @@ func notAuthenticated(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", ErrNotAuthenticated, fmt.Errorf(format, args...))
 }
 
-// trustedNow is the gateway's clock, but not before any time at which the cluster has signed something: a gateway without a
-// battery wakes up in 1970. So "not valid yet" is never the token's fault, and is not asked.
+// trustedNow returns the gateway's clock, but not before any time at which the cluster has signed a token: a gateway
+// without a battery boots in 1970. So "not valid yet" is never the token's fault, and is not checked.
 func (t *TokenAuthenticator) trustedNow(public *jwt.Claims) time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -186,11 +188,11 @@ func (t *TokenAuthenticator) trustedNow(public *jwt.Claims) time.Time {
 	return t.newestIssuedAt
 }
 
-// checkExpiry judges a token's end.
+// checkExpiry checks a token's expiry.
 func (t *TokenAuthenticator) checkExpiry(token string, public *jwt.Claims, claims *privateClaims, now time.Time) error {
 	if public.Expiry == nil {
 		if claims.Kubernetes.Secret != nil {
-			return nil // the tokens of old, which live as long as their Secret
+			return nil // legacy tokens, which are valid as long as their Secret
 		}
 		return notAuthenticated("it has no end")
 	}
@@ -207,7 +209,7 @@ func (t *TokenAuthenticator) checkExpiry(token string, public *jwt.Claims, claim
 	return &ExpiredError{At: end}
 }
 
-// checkBindings finds all that a token is bound to.
+// checkBindings checks all objects that a token is bound to.
 func (t *TokenAuthenticator) checkBindings(claims *privateClaims, now time.Time) (*serviceaccount.ServiceAccountInfo, error) {
 	k := claims.Kubernetes
 	info := &serviceaccount.ServiceAccountInfo{Namespace: k.Namespace, Name: k.Account.Name, UID: k.Account.UID}
@@ -251,7 +253,7 @@ func (t *TokenAuthenticator) checkBindings(claims *privateClaims, now time.Time)
 	return info, nil
 }
 
-// boundObject is what is read of an object that a token is bound to.
+// boundObject holds the fields that are read from an object to which a token is bound.
 type boundObject struct {
 	Metadata struct {
 		UID               string     `json:"uid"`
@@ -263,7 +265,7 @@ type boundObject struct {
 	} `json:"spec"`
 }
 
-// checkBoundObject wants an object in the store, with the UID of the reference, and not deleted.
+// checkBoundObject requires an object in the store, with the UID of the reference, and not deleted.
 func (t *TokenAuthenticator) checkBoundObject(resource, namespace string, r *objectReference, now time.Time, also func(*boundObject) error) error {
 	key := wire.Key{Resource: resource, Namespace: namespace, Name: r.Name}
 	entry, err := t.objects.Get(key)

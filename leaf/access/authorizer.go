@@ -18,15 +18,15 @@ import (
 	"github.com/frond-edge/frond/leaf/store"
 )
 
-// Authorizer judges by the roles and bindings in the store.
+// Authorizer authorizes requests by the roles and bindings in the store.
 type Authorizer struct {
 	node           string
 	rolesDelivered func() bool
 	rbac           *rbac.RBACAuthorizer
 }
 
-// NewAuthorizer makes a judge. known tells whether all of the cluster's roles and bindings that concern this gateway have been
-// delivered: before that nothing is refused for good.
+// NewAuthorizer returns an authorizer. known reports whether all of the cluster's roles and bindings that concern this
+// gateway have been delivered: before that no request is refused definitely.
 func NewAuthorizer(node string, objects Objects, known func() bool) *Authorizer {
 	r := &Authorizer{node: node, rolesDelivered: known}
 	r.rbac = rbac.New(
@@ -38,15 +38,15 @@ func NewAuthorizer(node string, objects Objects, known func() bool) *Authorizer 
 	return r
 }
 
-// IsNode says whether a user is this gateway's own kubelet.
+// IsNode reports whether a user is this gateway's own kubelet.
 func (r *Authorizer) IsNode(u user.Info) bool {
 	return u.GetName() == "system:node:"+r.node && slices.Contains(u.GetGroups(), user.NodesGroup)
 }
 
-// IsMaster says whether a user may do everything in every cluster.
+// IsMaster reports whether a user may do everything in every cluster.
 func IsMaster(u user.Info) bool { return slices.Contains(u.GetGroups(), user.SystemPrivilegedGroup) }
 
-// Authorize says whether a user may do something, and if not, why. The error is ErrUnknown when that cannot be said yet.
+// Authorize reports whether a user may perform a request, and if not, why. The error is ErrUnknown if that is not known yet.
 func (r *Authorizer) Authorize(ctx context.Context, a authorizer.Attributes) (allowed bool, reason string, err error) {
 	if IsMaster(a.GetUser()) || r.IsNode(a.GetUser()) {
 		return true, "", nil
@@ -63,12 +63,12 @@ func (r *Authorizer) Authorize(ctx context.Context, a authorizer.Attributes) (al
 	return false, reason, nil
 }
 
-// RulesFor lists what a user may do in a namespace, for a SelfSubjectRulesReview.
+// RulesFor lists a user's rights in a namespace, for a SelfSubjectRulesReview.
 func (r *Authorizer) RulesFor(ctx context.Context, u user.Info, namespace string) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
 	return r.rbac.RulesFor(ctx, u, namespace)
 }
 
-// rbacCache reads objects of one kind of the group rbac.authorization.k8s.io, each decoded once for each of its revisions.
+// rbacCache is a cache of one kind of the group rbac.authorization.k8s.io. Each object is decoded once for each of its revisions.
 type rbacCache[T any] struct {
 	objects  Objects
 	resource string
@@ -104,7 +104,7 @@ func (d *rbacCache[T]) listObjects(namespace string) ([]*T, error) {
 	return list, nil
 }
 
-// maxCachedObjects bounds the objects that are kept decoded; twice what a large cluster has of one kind.
+// maxCachedObjects limits the decoded objects in the cache; twice what a large cluster has of one kind.
 const maxCachedObjects = 4096
 
 func (d *rbacCache[T]) decodeEntry(e store.Entry) (*T, error) {
@@ -117,7 +117,7 @@ func (d *rbacCache[T]) decodeEntry(e store.Entry) (*T, error) {
 	if err := json.Unmarshal(e.Object, o); err != nil {
 		return nil, fmt.Errorf("decode %s: %w", e.Key.Human(), err)
 	}
-	if d.entries == nil || len(d.entries) >= maxCachedObjects { // what is gone from the store goes with the rest
+	if d.entries == nil || len(d.entries) >= maxCachedObjects { // also drops objects that are no longer stored
 		d.entries = map[wire.Key]cachedObject[T]{}
 	}
 	d.entries[e.Key] = cachedObject[T]{e.Revision, o}

@@ -11,10 +11,10 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// ErrUnknown says that this gateway was never told what it needs to decide. It is no refusal.
+// ErrUnknown reports that the data for a decision was never delivered to this gateway. It is not a refusal.
 var ErrUnknown = errors.New("the cluster's keys or roles have not been delivered to this gateway")
 
-// keySet are the cluster's, as of one revision of their object in the store.
+// keySet holds the cluster's keys, as of one revision of their object in the store.
 type keySet struct {
 	revision  uint64
 	issuers   []string

@@ -18,17 +18,17 @@ import (
 )
 
 const (
-	// cloudAskDelay is how long a list by name waits for the delivery that is most likely on its way, before it asks the cloud:
-	// a pod and what it mounts are published together.
+	// cloudAskDelay is how long a list by name waits for a delivery before it asks the cloud. The object is most likely on
+	// its way: a pod and the objects that it mounts are published together.
 	cloudAskDelay = 250 * time.Millisecond
-	// deliveryTimeout ends the wait of a list for what nobody can tell. The client lists again; a kubelet does so with backoff,
-	// so a longer wait here starts the pod sooner after the delivery.
+	// deliveryTimeout ends the wait of a list if the object can be neither found nor proved absent. The client lists again;
+	// a kubelet does so with backoff, so a longer wait here starts the pod sooner after the delivery.
 	deliveryTimeout = 15 * time.Second
-	// maxAbsences bounds what is remembered as absent: optional references of pods, a handful on a real node.
+	// maxAbsences limits the number of remembered absences: optional references of pods, a handful on a real node.
 	maxAbsences = 1024
 )
 
-// waitForObject returns when an object is in the store, or known to be absent, or given by the cloud: then it returns it.
+// waitForObject returns when an object is in the store, is known to be absent, or was returned by the cloud, which it then returns.
 func (e *endpoint) waitForObject(ctx context.Context, key wire.Key) (runtime.Object, error) {
 	in, err := e.objects.Watch(key.Group, key.Resource, key.Namespace, e.objects.Revision())
 	if err != nil {
@@ -45,7 +45,7 @@ func (e *endpoint) waitForObject(ctx context.Context, key wire.Key) (runtime.Obj
 		obj runtime.Object
 		err error
 	}
-	answers := make(chan answer, 1) // room for the one answer, so that its goroutine never waits for us
+	answers := make(chan answer, 1) // buffered for the one answer, so that its goroutine never blocks
 	delivered := make(chan struct{})
 	var helpers sync.WaitGroup
 	defer helpers.Wait()
@@ -80,7 +80,7 @@ func (e *endpoint) waitForObject(ctx context.Context, key wire.Key) (runtime.Obj
 			if apierrors.IsNotFound(a.err) {
 				return nil, nil
 			}
-			// The link is down, or Kubernetes does not grant it to this node yet: it may still be delivered.
+			// The link is down, or Kubernetes does not grant the object to this node yet: it may still be delivered.
 		case <-ctx.Done():
 			return nil, apierrors.NewServiceUnavailable(fmt.Sprintf(
 				"%s has not been delivered to this gateway, and the cloud could not say whether it exists", key.Human()))
@@ -88,7 +88,7 @@ func (e *endpoint) waitForObject(ctx context.Context, key wire.Key) (runtime.Obj
 	}
 }
 
-// absenceCache remembers, across restarts, objects of which the cloud said that they do not exist.
+// absenceCache remembers, across restarts, the objects that the cloud reported as absent.
 type absenceCache struct {
 	store *store.Store
 	log   *zap.Logger
@@ -98,7 +98,7 @@ type absenceCache struct {
 }
 
 const (
-	// frondGroup holds what this package keeps in the store beside Kubernetes' own objects.
+	// frondGroup is the API group of this package's own records in the store, beside Kubernetes' objects.
 	frondGroup      = "frond.io"
 	absenceResource = "absences"
 )
@@ -117,7 +117,7 @@ func newAbsenceCache(st *store.Store, log *zap.Logger) *absenceCache {
 	return a
 }
 
-// absenceRecord is the stored form: what was asked for, and metadata as the store wants it.
+// absenceRecord is the stored form: the requested object, and the metadata that the store requires.
 type absenceRecord struct {
 	Metadata struct {
 		Name string `json:"name"`
@@ -154,7 +154,7 @@ func (a *absenceCache) addAbsence(ctx context.Context, key wire.Key) {
 		_, err = a.store.Put(ctx, at, data, nil)
 	}
 	if err != nil {
-		// It is still known until a restart.
+		// The absence stays known until a restart.
 		a.log.Warn("absence not kept", zap.Stringer("key", key), zap.Error(err))
 	}
 }

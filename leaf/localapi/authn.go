@@ -21,31 +21,31 @@ import (
 	"github.com/frond-edge/frond/leaf/access"
 )
 
-// callerKind is the kind of a client: all that metrics tell of it.
+// callerKind is the kind of a client: the only thing about it that metrics contain.
 type callerKind string
 
 const (
 	anonymousCaller   callerKind = "none"
 	kubeletCaller     callerKind = "kubelet"     // in memory
 	socketCaller      callerKind = "socket"      // the unix socket: the agent's user, and a group if one is configured
-	certificateCaller callerKind = "certificate" // a program of this gateway with a client certificate
+	certificateCaller callerKind = "certificate" // a program on this gateway with a client certificate
 	accountCaller     callerKind = "account"     // a service account's token
 )
 
-// caller is who makes a request.
+// caller is the authenticated client of a request.
 type caller struct {
 	user user.Info
 	kind callerKind
-	// token proves to Kubernetes who it is; "" for those who have none.
+	// token authenticates the caller to Kubernetes; "" for callers without a token.
 	token string
-	// trusted callers are the node itself, or may do more than it: they see the API as the kubelet does, all of it, and what
-	// they write is written as the node.
+	// trusted callers are the node itself, or have more rights than it: they see the whole API as the kubelet does, and
+	// their writes are made as the node.
 	trusted bool
 }
 
 type callerKey struct{}
 
-// callerOf returns who makes the request that ctx belongs to; outside of requests that is the node.
+// callerOf returns the caller of the request that ctx belongs to. Outside of requests that is the node.
 func callerOf(ctx context.Context) caller {
 	if c, ok := ctx.Value(callerKey{}).(caller); ok {
 		return c
@@ -64,7 +64,7 @@ func withListenerKind(ctx context.Context, way callerKind) context.Context {
 	return context.WithValue(ctx, listenerKey{}, way)
 }
 
-// authenticate finds out who makes a request. The error is a status for the client.
+// authenticate determines the caller of a request. The error is a status for the client.
 func (s *Server) authenticate(req *http.Request) (caller, error) {
 	way, _ := req.Context().Value(listenerKey{}).(callerKind)
 	switch way {
@@ -98,8 +98,8 @@ func bearerToken(req *http.Request) (string, bool) {
 	return token, ok && strings.EqualFold(kind, "bearer") && token != ""
 }
 
-// authenticationError says no as kube-apiserver does, without reasons, but for a token that was good once: its bearer cannot
-// know how a gateway without link judges.
+// authenticationError refuses as kube-apiserver does, without reasons, except for a token that has expired: its bearer
+// cannot know the rules of a gateway without a link.
 func (s *Server) authenticationError(err error) error {
 	s.log.Debug("request without identity", zap.Error(err))
 	if expired, ok := errors.AsType[*access.ExpiredError](err); ok {
@@ -111,17 +111,17 @@ func (s *Server) authenticationError(err error) error {
 	return apierrors.NewUnauthorized("Unauthorized")
 }
 
-// retryAfterSeconds is what clients are told to wait; client-go tries ten times before it tells its caller.
+// retryAfterSeconds is the Retry-After sent to clients; client-go tries ten times before it returns the error to its caller.
 const retryAfterSeconds = 1
 
-// newRetryLater is a 503 that clients try again.
+// newRetryLater returns a 503 that clients retry.
 func newRetryLater(message string) *apierrors.StatusError {
 	err := apierrors.NewServiceUnavailable(message)
 	err.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: retryAfterSeconds}
 	return err
 }
 
-// authorizeRequest decides whether the caller may do what it asks; it has answered if not.
+// authorizeRequest reports whether the caller may make the request. If not, it has sent the answer.
 func (s *Server) authorizeRequest(w http.ResponseWriter, req *http.Request, c caller) bool {
 	if c.trusted && c.kind != certificateCaller {
 		return true

@@ -13,12 +13,12 @@ import (
 func heapBytes() uint64 {
 	var m runtime.MemStats
 	runtime.GC()
-	runtime.GC() // the first one only marks what finalisers hold
+	runtime.GC() // the first run only marks objects with finalisers
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc + m.StackInuse
 }
 
-// BenchmarkWatchByName is what a kubelet's watch of one ConfigMap costs, client and server together.
+// BenchmarkWatchByName measures a kubelet's watch of one ConfigMap, client and server together.
 func BenchmarkWatchByName(b *testing.B) {
 	g := newGateway(b, true)
 	cms := g.newClient(true).CoreV1().ConfigMaps("default")
@@ -44,7 +44,7 @@ func BenchmarkWatchByName(b *testing.B) {
 	}
 }
 
-// BenchmarkPodStatus is one status patch, synced to disk in the store; the outbox here is free.
+// BenchmarkPodStatus measures one status patch, synced to disk in the store; the outbox here costs nothing.
 func BenchmarkPodStatus(b *testing.B) {
 	g := newGateway(b, true)
 	g.deliverObjects(newPod("web", "u1", "1"))
@@ -59,7 +59,7 @@ func BenchmarkPodStatus(b *testing.B) {
 	}
 }
 
-// BenchmarkGet is one read of a ConfigMap, as a kubelet does it with the change detection strategy Get.
+// BenchmarkGet measures one read of a ConfigMap, as by a kubelet with the change detection strategy Get.
 func BenchmarkGet(b *testing.B) {
 	g := newGateway(b, true)
 	g.deliverObjects(newConfigMap("a", "1"))

@@ -18,8 +18,8 @@ import (
 
 const noneCell = "<none>"
 
-// columnDefinitions makes a row of column definitions of type string; those after "|" are shown by `-o wide` only, up to another "|".
-// The first column that is called Name gets the format by which kubectl prefixes the kind.
+// columnDefinitions returns column definitions of type string. Those after "|" are printed only by `-o wide`, up to another
+// "|". The first column that is called Name gets the format by which kubectl prefixes the kind.
 func columnDefinitions(names ...string) []metav1.TableColumnDefinition {
 	var out []metav1.TableColumnDefinition
 	var priority int32
@@ -37,7 +37,7 @@ func columnDefinitions(names ...string) []metav1.TableColumnDefinition {
 	return out
 }
 
-// buildTable turns an object or a list into a table, with the resource's own columns or with name and age.
+// buildTable converts an object or a list into a table, with the resource's own columns or with name and age.
 func (r *resource) buildTable(obj runtime.Object, headers bool) (*metav1.Table, error) {
 	table := &metav1.Table{Rows: []metav1.TableRow{}}
 	add := func(o runtime.Object) error {
@@ -78,7 +78,7 @@ func (r *resource) buildTable(obj runtime.Object, headers bool) (*metav1.Table, 
 	return table, nil
 }
 
-// formatAge is a time as kubectl shows it: "5m", or "<unknown>" for a time that was never set.
+// formatAge formats a time as kubectl does: "5m", or "<unknown>" for a time that was never set.
 func formatAge(t metav1.Time) string {
 	if t.IsZero() {
 		return "<unknown>"

@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestPodTable: an operator reads the same words on the gateway as from an apiserver (k8s.io/kubernetes
+// TestPodTable: an operator reads the same cells on the gateway as from an apiserver (k8s.io/kubernetes
 // pkg/printers/internalversion, printPod).
 func TestPodTable(t *testing.T) {
 	always := corev1.ContainerRestartPolicyAlways

@@ -91,7 +91,7 @@ func TestPaging_MatchesAPIServer(t *testing.T) {
 			wantCode, want := sendAPIRequest(t, apiserver.Config(), q)
 			gotCode, got := sendAPIRequest(t, g.api.ClientConfig(), q)
 			if name == "a token that is none" {
-				// A gateway keeps what is left of a list for a while only: an unknown token is an old one, and clients list again.
+				// A gateway keeps the rest of a list only for a while: an unknown token has expired, and clients list again.
 				wantCode, want = 410, []any{"Status 410 Expired"}
 			}
 			if diff := cmp.Diff(want, got); diff != "" || gotCode != wantCode {
@@ -101,8 +101,8 @@ func TestPaging_MatchesAPIServer(t *testing.T) {
 	}
 }
 
-// The pages of one list are of one moment, whatever happens in between; the token is good for its own question alone; and
-// client-go's pager gets over one that is no longer kept.
+// All pages of one list are of one moment, even if objects change in between. The token is valid only for its own request.
+// client-go's pager recovers if it is no longer kept.
 func TestPaging_PagesShareOneRevision(t *testing.T) {
 	g := newGateway(t, true)
 	for i := range 6 {
@@ -125,7 +125,7 @@ func TestPaging_PagesShareOneRevision(t *testing.T) {
 	var names []string
 	lists := 0
 	list := pager.New(func(ctx context.Context, opts metav1.ListOptions) (o runtime.Object, err error) {
-		if lists++; lists == 2 { // others have begun so many lists that this one's rest is gone
+		if lists++; lists == 2 { // other lists have replaced the rest of this one
 			for range 20 {
 				if _, err := pods.List(ctx, metav1.ListOptions{Limit: 1}); err != nil {
 					return nil, err
@@ -148,7 +148,7 @@ func TestPaging_PagesShareOneRevision(t *testing.T) {
 }
 
 // An operator reads here, changes, and writes to the cloud: with the version that it read, in every encoding, and with a
-// conflict if the object is another by now.
+// conflict if the object has changed meanwhile.
 func TestServer_ReadModifyWrite(t *testing.T) {
 	shared := kubetest.Shared{}
 	t.Cleanup(shared.Cleanup)

@@ -15,36 +15,36 @@ import (
 )
 
 const (
-	// maxContinuations is how many lists of programs that are not the node may be half read at a time, and as many of the node itself.
-	// What does not fit is answered whole.
+	// maxContinuations limits the lists of programs other than the node that are partly read at a time; the node itself has
+	// the same limit. A list beyond the limit is answered whole.
 	maxContinuations = 16
-	// maxCallerContinuations is how many of them are one program's: what it reads now, and the same once more or another. The one that it
-	// began first gives way, and is listed again; nobody ends another's.
+	// maxCallerContinuations limits the partly read lists of one program: its present list, and a repetition or another
+	// one. The program's oldest list is dropped, and is listed again. A program never ends another program's list.
 	maxCallerContinuations = 2
-	// continuationTTL is how long the next page is kept after the one before was read.
+	// continuationTTL is how long the next page is kept after the previous one was read.
 	continuationTTL = time.Minute
 )
 
-// continuations holds what is left of lists that are read in pages, so that all pages of one are of one moment: the store keeps no
-// old versions. What has expired goes when any list is read in pages.
+// continuations holds the unread rest of lists that are read in pages, so that all pages of a list are of one moment: the
+// store keeps no old versions. Expired entries are dropped when any list is read in pages.
 type continuations struct {
 	mu      sync.Mutex
 	pending []continuation // guarded by mu; the oldest first
 }
 
-// continuation is what has not been read of one list.
+// continuation is the unread rest of one list.
 type continuation struct {
-	token      string // of the next page; it cannot be guessed
+	token      string // token of the next page; it cannot be guessed
 	owner      listOwner
 	expiresAt  time.Time
 	resource   *resource
 	namespace  string
 	items      []runtime.Object
 	revision   uint64
-	unfiltered bool // the client may know how much is left: nothing was filtered
+	unfiltered bool // nothing was filtered, so the client may be told the remaining count
 }
 
-// listOwner is whose a half read list is.
+// listOwner identifies the caller that reads a list.
 type listOwner struct {
 	account string
 	node    bool
@@ -58,7 +58,7 @@ func ownerOf(ctx context.Context) listOwner {
 	return listOwner{account: c.quotaKey()}
 }
 
-// save remembers the rest of a list and returns the token for it, or "" if others' leave no room.
+// save stores the rest of a list and returns its token, or "" if the lists of others leave no room.
 func (p *continuations) save(r continuation) string {
 	r.token, r.expiresAt = rand.Text(), time.Now().Add(continuationTTL)
 	p.mu.Lock()
@@ -88,7 +88,8 @@ func (p *continuations) save(r continuation) string {
 	return r.token
 }
 
-// load returns what a token stands for, to its owner. It stays good for a while: a client whose answer was lost asks again.
+// load returns the continuation of a token, to its owner only. The token stays valid for a while: a client whose answer was
+// lost asks again.
 func (p *continuations) load(token string, by listOwner, e *endpoint, namespace string) (continuation, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -101,14 +102,14 @@ func (p *continuations) load(token string, by listOwner, e *endpoint, namespace 
 	return continuation{}, false
 }
 
-// dropExpired drops what nobody has come for. It is called with mu held.
+// dropExpired drops expired continuations. The caller holds mu.
 func (p *continuations) dropExpired() {
 	now := time.Now()
 	p.pending = slices.DeleteFunc(p.pending, func(r continuation) bool { return !now.Before(r.expiresAt) })
 }
 
-// firstPage is the answer to a list: all of it, or as much as was asked for and a token for the rest. As kube-apiserver,
-// it gives all of what may be old.
+// firstPage returns the answer to a list: all items, or the requested number and a token for the rest. Like kube-apiserver,
+// it returns all items if the client accepts old data.
 func (e *endpoint) firstPage(ctx context.Context, opts *metainternalversion.ListOptions, items []runtime.Object, revision uint64) (runtime.Object, error) {
 	if opts == nil || opts.Limit <= 0 || opts.ResourceVersion == "0" {
 		return e.resource.buildList(items, revision)
@@ -119,7 +120,7 @@ func (e *endpoint) firstPage(ctx context.Context, opts *metainternalversion.List
 	}, opts.Limit)
 }
 
-// nextPage goes on with a list.
+// nextPage returns the next page of a list.
 func (e *endpoint) nextPage(ctx context.Context, opts *metainternalversion.ListOptions) (runtime.Object, error) {
 	if opts.ResourceVersion != "" && opts.ResourceVersion != "0" {
 		return nil, apierrors.NewBadRequest("specifying resource version is not allowed when using continue")
@@ -136,7 +137,7 @@ func (e *endpoint) buildPage(r continuation, limit int64) (runtime.Object, error
 		return e.resource.buildList(r.items, r.revision)
 	}
 	rest := r
-	rest.items = slices.Clone(r.items[limit:]) // the page that was read is not held with it
+	rest.items = slices.Clone(r.items[limit:]) // cloned, so that the page already read is not kept in memory with it
 	token := e.server.continuations.save(rest)
 	if token == "" {
 		return e.resource.buildList(r.items, r.revision)

@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// A watched request is asked for soon, as it is signed within a second where all is well, and then less and less often.
+	// The cloud is polled for a watched request soon, as a healthy signer signs within a second, and then less and less often.
 	csrPollFirst, csrPollMax = 250 * time.Millisecond, 20 * time.Second
 	csrPollFactor            = 1.5
 )
@@ -29,11 +29,11 @@ func csrResource() schema.GroupVersionResource {
 	return certificatesv1.SchemeGroupVersion.WithResource("certificatesigningrequests")
 }
 
-// certificates lets a kubelet wait for its certificate: a watch of one CertificateSigningRequest, by name. The gateway does not hold
-// any, and a call carries no watch, so the cloud is asked for it again and again, while the link is up.
+// certificates lets a kubelet wait for its certificate: a watch of one CertificateSigningRequest, by name. The gateway
+// stores none, and a call carries no watch, so the cloud is polled for it while the link is up.
 type certificates struct {
 	*endpoint
-	firstPoll time.Duration // before the second question
+	firstPoll time.Duration // before the second poll
 }
 
 func newCertificates(s *Server) certificates {
@@ -54,7 +54,7 @@ func (r certificates) serveWatch(w http.ResponseWriter, req *http.Request) {
 	handlers.ListResource(r, r, scope, true, minWatchTime)(w, req)
 }
 
-// Watch begins with the present state, also for a client that knows it: it is one object, and seen twice does no harm.
+// Watch starts with the present state, also for a client that has it: it is one object, and sending it twice is harmless.
 func (r certificates) Watch(ctx context.Context, opts *metainternalversion.ListOptions) (watch.Interface, error) {
 	name, ok := "", false
 	if opts != nil && opts.FieldSelector != nil {
@@ -75,7 +75,7 @@ func (r certificates) Watch(ctx context.Context, opts *metainternalversion.ListO
 	return a, nil
 }
 
-// csrWatch is one such watch. Its goroutine ends with Stop, which waits for it.
+// csrWatch is one watch of a CertificateSigningRequest. Its goroutine ends with Stop, which waits for it.
 type csrWatch struct {
 	certificates
 	key         wire.Key
@@ -109,7 +109,7 @@ func (a *csrWatch) pollUntilDone(ctx context.Context) {
 	}
 }
 
-// pollOnce asks once and passes on what changed. It reports whether the watch goes on.
+// pollOnce polls the cloud once and sends a changed state. It reports whether the watch continues.
 func (a *csrWatch) pollOnce(ctx context.Context) bool {
 	obj := a.resource.object()
 	err := a.server.callObject(ctx, http.MethodGet, a.resource.cloudPath(a.key), nil, obj)
@@ -120,7 +120,7 @@ func (a *csrWatch) pollOnce(ctx context.Context) bool {
 		a.sendEvent(ctx, watch.Deleted, a.last)
 		return false
 	case apierrors.IsNotFound(err) && !a.bookmarkDue:
-		// The client may know it from a list; only another list tells it that there is none.
+		// The client may know it from a list; only another list shows that it no longer exists.
 		status := apierrors.NewResourceExpired("the request is gone: list again").Status()
 		a.sendEvent(ctx, watch.Error, &status)
 		return false
@@ -128,7 +128,7 @@ func (a *csrWatch) pollOnce(ctx context.Context) bool {
 	return true // unreachable, or refused for now
 }
 
-// sendState passes a state on that differs from the last.
+// sendState sends a state that differs from the last one.
 func (a *csrWatch) sendState(ctx context.Context, obj runtime.Object) bool {
 	kind := watch.Modified
 	if a.last == nil {

@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/util/certificate/csr"
 )
 
-// csrCloud is a cloud that has one request, which may be approved and signed.
+// csrCloud is a fake cloud with one request, which may be approved and signed.
 type csrCloud struct {
 	asked atomic.Int32
 

@@ -20,8 +20,8 @@ import (
 	"github.com/frond-edge/frond/leaf/leaftest"
 )
 
-// A store that a bad disk took objects from says 503 to every list until it has attached, and never that there are fewer pods.
-// So a kubelet that starts on it deletes nothing: its informer sees all pods with the attach, and not one deletion.
+// A store that lost objects to a bad disk returns 503 for every list until it has attached, and never a shorter list of
+// pods. So a kubelet that starts on it deletes nothing: its informer sees all pods with the attach, and not one deletion.
 func TestServer_DamagedStoreDeletesNoPod(t *testing.T) {
 	image, pods := newStoreImage(t)
 	for _, file := range []string{"1.blk", "index.db", "meta.inf", "meta.sum"} {
@@ -66,7 +66,7 @@ func TestServer_DamagedStoreDeletesNoPod(t *testing.T) {
 	}
 }
 
-// newStoreImage is the folder of a gateway with pods that came one after the other, as a kill leaves it.
+// newStoreImage returns the folder of a gateway after a kill; its pods were created one after the other.
 func newStoreImage(t *testing.T) (image string, pods []*corev1.Pod) {
 	t.Helper()
 	g := newGateway(t, true)
@@ -82,7 +82,7 @@ func newStoreImage(t *testing.T) (image string, pods []*corev1.Pod) {
 	return image, pods
 }
 
-// wantUnavailable checks that neither a list nor a get claims anything.
+// wantUnavailable checks that lists fail and that a get of an unknown pod is a 503.
 func wantUnavailable(t *testing.T, c kubernetes.Interface) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
@@ -100,9 +100,9 @@ func wantUnavailable(t *testing.T, c kubernetes.Interface) {
 	}
 }
 
-// informerLog notes what a kubelet's informer is told.
+// informerLog records the events of a kubelet's informer.
 type informerLog struct {
-	mu    sync.Mutex // guards all below
+	mu    sync.Mutex // guards all fields below
 	added []string
 	gone  bool
 }

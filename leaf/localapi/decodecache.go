@@ -11,14 +11,14 @@ import (
 	"github.com/frond-edge/frond/leaf/store"
 )
 
-// decodeCache remembers the objects of a resource as lists have decoded them: the store holds JSON, and decoding is nearly all of the work
-// of a list. It holds them weakly, so they cost a gateway no memory: the next garbage collection takes what no answer needs
-// any more, and until then lists that follow each other decode nothing.
+// decodeCache is a weak cache of a resource's decoded objects. The store holds JSON, and decoding is nearly all of the work
+// of a list. The cache holds weak references, so it costs a gateway no memory: the next garbage collection frees every
+// object that no answer needs, and until then successive lists decode nothing.
 type decodeCache struct {
 	mu sync.Mutex
-	// objects, guarded by mu, names what may still be there, and at which revision.
+	// objects holds the cached references and their revisions, by key; an object may have been collected. Guarded by mu.
 	objects map[wire.Key]cachedObject
-	// prune, guarded by mu, is how many names there may be before those of the dead are dropped.
+	// pruneAt is the number of names at which those of collected objects are dropped. Guarded by mu.
 	pruneAt int
 }
 
@@ -27,13 +27,13 @@ type cachedObject struct {
 	object   weak.Pointer[decodedObject]
 }
 
-// decodedObject is what lives and dies as one.
+// decodedObject is the unit that is collected as one.
 type decodedObject struct{ runtime.Object }
 
-// minCachedNames is how many names are kept without a look at whether they are of the living: some 50 KB.
+// minCachedNames is how many names are kept before any is checked for a collected object: about 50 KB.
 const minCachedNames = 512
 
-// lookup returns an object that was decoded before, or nil.
+// lookup returns a cached object, or nil.
 func (s *decodeCache) lookup(e store.Entry) runtime.Object {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -62,10 +62,10 @@ func (s *decodeCache) add(e store.Entry, obj runtime.Object) {
 	s.objects[e.Key] = cachedObject{e.Revision, weak.Make(&decodedObject{obj})}
 }
 
-// decodeShared gives an object as decode does, and perhaps the very one that another request has: nobody may change it or anything in it,
-// and who encodes it takes a copy (shallowCopy, or that of a list), as an encoder writes the kind into the object itself.
+// decodeShared returns an object as decode does, and possibly the same one as another request: no caller may change it or anything in it.
+// A caller that encodes it makes a copy first (shallowCopy, or that of a list), as an encoder writes the kind into the object.
 func (r *resource) decodeShared(e store.Entry) (runtime.Object, error) {
-	if r.decodeCache == nil { // also what is a map all through: a copy of its top is none
+	if r.decodeCache == nil { // nor objects that are maps throughout: a copy of the top level shares the map
 		obj, _, err := r.decode(e)
 		return obj, err
 	}
@@ -79,7 +79,7 @@ func (r *resource) decodeShared(e store.Entry) (runtime.Object, error) {
 	return obj, err
 }
 
-// shallowCopy copies the top of an object.
+// shallowCopy copies the top level of an object.
 func shallowCopy(obj runtime.Object) runtime.Object {
 	from := reflect.ValueOf(obj).Elem()
 	to := reflect.New(from.Type())

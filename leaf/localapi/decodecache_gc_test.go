@@ -11,7 +11,8 @@ import (
 	"github.com/frond-edge/frond/leaf/store"
 )
 
-// TestDecodeCache_IsCollected: what lists have decoded is there for who comes next, in that state only, and goes with a garbage collection.
+// TestDecodeCache_IsCollected: objects decoded by a list are shared with later requests, in the same state only, until a
+// garbage collection.
 func TestDecodeCache_IsCollected(t *testing.T) {
 	s := &decodeCache{}
 	e := store.Entry{Key: wire.Key{Resource: "configmaps", Name: "a"}, Revision: 1}

@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// TestDecodeCache_ConcurrentLists reads the same objects in every encoding, as tables, as metadata and as a watch's first events, all at the same
-// time: with the race detector it fails if one answer changes what another one is made of.
+// TestDecodeCache_ConcurrentLists reads the same objects in every encoding, as tables, as metadata and as a watch's first
+// events, all at the same time: with the race detector it fails if one answer changes an object that another one uses.
 func TestDecodeCache_ConcurrentLists(t *testing.T) {
 	g := newGateway(t, true)
 	var all []metav1.Object
@@ -73,7 +73,7 @@ func TestDecodeCache_ConcurrentLists(t *testing.T) {
 	}
 }
 
-// TestDecodeCache_ServesNewestState: what a list before has decoded is never taken for what the object is by now.
+// TestDecodeCache_ServesNewestState: an object decoded by an earlier list is never returned for a newer state.
 func TestDecodeCache_ServesNewestState(t *testing.T) {
 	g := newGateway(t, true)
 	c := g.newClient(true)

@@ -13,8 +13,8 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// Some objects are shown otherwise than the cloud has them, so that what runs here comes to the local API with nothing
-// changed in its manifests, and finds what it must to be ready. The store and its census keep the cloud's own words.
+// Some objects are served differently from the cloud's state, so that programs on the gateway use the local API with
+// unchanged manifests and find everything that they need to be ready. The store and its inventory keep the cloud's state.
 
 const (
 	rootCAConfigMap = "kube-root-ca.crt"
@@ -38,7 +38,7 @@ func (s *Server) decoratorFor(r *resource) func(runtime.Object) {
 	return nil
 }
 
-// addLocalCA adds the gateway's CA to the bundle that every pod gets to check the API by.
+// addLocalCA adds the gateway's CA to the CA bundle with which every pod verifies the API.
 func (s *Server) addLocalCA(obj runtime.Object) {
 	cm := obj.(*corev1.ConfigMap)
 	bundle, ok := cm.Data[rootCAKey]
@@ -51,8 +51,8 @@ func (s *Server) addLocalCA(obj runtime.Object) {
 	cm.Data[rootCAKey] = bundle + string(s.podServer.ca.certPEM)
 }
 
-// replaceAPIEndpoint makes the local API the one endpoint of the Service default/kubernetes, for proxies of Services: the addresses
-// of the apiservers are of the cloud's network.
+// replaceAPIEndpoint makes the local API the one endpoint of the Service default/kubernetes, for proxies of Services: the
+// addresses of the apiservers belong to the cloud's network.
 func (s *Server) replaceAPIEndpoint(obj runtime.Object) {
 	slice := obj.(*discoveryv1.EndpointSlice)
 	address := s.cfg.Pods.Address
@@ -75,8 +75,8 @@ func (s *Server) replaceAPIEndpoint(obj runtime.Object) {
 	}
 }
 
-// setCSINodeOwner makes the node's own Node the owner of its CSINode, by the UID that it is shown with. A kubelet that finds another owner,
-// or none, removes the CSINode and is not ready meanwhile; and a Node made without a link has another UID later.
+// setCSINodeOwner makes the node's own Node the owner of its CSINode, by the UID that is served for it. A kubelet that finds
+// another owner, or none, removes the CSINode and is not ready meanwhile. A Node created without a link gets another UID later.
 func (s *Server) setCSINodeOwner(obj runtime.Object) {
 	csi := obj.(*storagev1.CSINode)
 	if csi.Name != s.cfg.Node {

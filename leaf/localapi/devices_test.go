@@ -13,7 +13,7 @@ import (
 	"github.com/frond-edge/frond/leaf/localapi"
 )
 
-// allowDevices gives the pod's service account what a driver of devices has.
+// allowDevices gives the pod's service account the rights of a device driver.
 func (s *podGateway) allowDevices() {
 	s.t.Helper()
 	key := func(resource string) wire.Key {
@@ -30,8 +30,8 @@ func (s *podGateway) allowDevices() {
 	})
 }
 
-// TestServer_DriverReadsOwnNodesDevices: without a link a driver in a pod has the claims and the slices of its own node, if the cloud has said that
-// it sends them; of all slices nothing is known.
+// TestServer_DriverReadsOwnNodesDevices: without a link a driver in a pod reads the claims and the slices of its own node,
+// if the cloud has announced that it sends them; of all slices nothing is known.
 func TestServer_DriverReadsOwnNodesDevices(t *testing.T) {
 	s := newPodGateway(t, func(c *localapi.Config) { c.Online = func() bool { return false } })
 	s.allowDevices()

@@ -26,7 +26,8 @@ type apiRequest struct{ method, path, accept, contentType, body string }
 
 const asTable = "application/json;as=Table;v=v1;g=meta.k8s.io"
 
-// apiRequests are asked of a real kube-apiserver and of the gateway: the answers must be the same, up to versions and ages.
+// apiRequests returns the requests that are sent to a real kube-apiserver and to the gateway: the answers must be the same,
+// up to versions and ages.
 func apiRequests() map[string]apiRequest {
 	get := func(path string) apiRequest { return apiRequest{method: "GET", path: path} }
 	table := func(path string) apiRequest { return apiRequest{method: "GET", path: path, accept: asTable} }
@@ -114,7 +115,7 @@ func TestServer_AnswersLikeAPIServer(t *testing.T) {
 	}
 }
 
-// createObjects makes objects in the cluster and delivers them to the gateway as they are.
+// createObjects creates objects in the cluster and delivers them to the gateway unchanged.
 func createObjects(t *testing.T, c kubernetes.Interface, ns string, g *gateway) string {
 	t.Helper()
 	must := func(err error) {
@@ -212,12 +213,12 @@ func sendAPIRequest(t *testing.T, cfg *rest.Config, q apiRequest) (int, any) {
 		}
 		answers = append(answers, scrubAnswer(v))
 	}
-	// The initial events of a watch come in no order.
+	// The initial events of a watch have no order.
 	slices.SortFunc(answers, func(a, b any) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
 	return r.StatusCode, answers
 }
 
-// scrubAnswer drops what may differ: versions, field managers, the text of errors, the words of documentation, ages.
+// scrubAnswer removes the parts that may differ: versions, field managers, the text of errors, the words of documentation, ages.
 func scrubAnswer(v any) any {
 	switch v := v.(type) {
 	case []any:

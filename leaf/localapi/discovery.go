@@ -15,10 +15,10 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 )
 
-// kubeVersion is the Kubernetes whose API this is; it must be the version of the k8s.io modules in go.mod.
+// kubeVersion is the Kubernetes version of this API; it must be the version of the k8s.io modules in go.mod.
 const kubeVersion = "v1.37.1"
 
-// discovery tells clients what is served. Before the cloud has ever said what kinds it has (see catalog), that is the table.
+// discovery holds the discovery documents. Until the cloud has sent its kinds (see kindCatalog), they describe the table of resources.
 type discovery struct {
 	documents map[string]runtime.Object // by path
 }

@@ -1,23 +1,23 @@
-// Package localapi serves the Kubernetes API on a gateway, out of the node's store.
+// Package localapi serves the Kubernetes API on a gateway, from the node's store.
 //
-// It is good enough for an unmodified kubelet, for kubectl and for client-go's informers: discovery, get, list and watch
-// with resource versions, bookmarks and initial events, field and label selectors, JSON and protobuf, strategic, merge
-// and JSON patches, tables, and errors as an apiserver words them. k8s.io/apiserver's endpoint handlers do the HTTP side;
-// this package supplies one REST storage for all resources in the table of resources.go.
+// It supports an unmodified kubelet, kubectl and client-go's informers: discovery, get, list and watch with resource
+// versions, bookmarks and initial events, field and label selectors, JSON and protobuf, strategic, merge and JSON patches,
+// tables, and an apiserver's error messages. k8s.io/apiserver's endpoint handlers do the HTTP side; this package supplies
+// one REST storage for all resources in the table of resources.go.
 //
-// What it guarantees:
-//   - A resourceVersion is the store's revision plus 10^18, so none is ever one of the cloud's: it grows with each change and survives a restart.
-//   - "Not known" is never "not there". 404 is answered only for what the node has proof about: its own pods and
-//     itself once the store has attached, or what the cloud said is absent. Everything else that is unknown while the
-//     link is down is 503.
-//   - A status is in the outbox before it is in the store, so a crash between the two makes the kubelet send it again
-//     and never lose it. Reports of one object leave in the order of its writes.
-//   - What is not the node's to write (all but its Node, CSINode, pod statuses, leases and events) goes to the cloud
-//     as a call, byte for byte, and the answer comes back as it is.
+// Guarantees:
+//   - A resourceVersion is the store's revision plus 10^18, so it never equals a version of the cloud. It grows with each
+//     change and survives a restart.
+//   - An unknown object is never reported as absent. 404 needs proof of absence: the node's own pods and Node once the
+//     store has attached, or an answer of the cloud. Everything else that is unknown while the link is down is 503.
+//   - A status is in the outbox before it is in the store. After a crash between the two the kubelet sends it again;
+//     it is never lost. Reports of one object leave in the order of its writes.
+//   - Writes that the node does not own (all but its Node, CSINode, pod statuses, leases and events) go to the cloud
+//     as a call, byte for byte, and the answer is returned unchanged.
 //
-// It is longer than a package of this house should be: it takes the place of an apiserver. A quarter of it is what kubectl
-// prints, which becomes a package of its own when someone else wants to print.
+// The package is larger than usual here because it replaces an apiserver. A quarter of it is the output of kubectl,
+// which becomes a package of its own when it has a second user.
 //
-// It owns its listeners and watches, and nothing else: the store, the link and the outbox belong to others. Start blocks
-// until every request has ended.
+// It owns only its listeners and watches: the store, the link and the outbox have other owners. Start blocks until every
+// request has ended.
 package localapi

@@ -22,7 +22,7 @@ type endpoint struct {
 	resource    *resource
 	objects     objectStore
 	subresource string
-	// follows: it is for programs that are not the node, and tells of a kind what the cloud keeps complete here.
+	// untrusted: the endpoint serves programs other than the node, and returns of a kind only what the cloud keeps complete here.
 	untrusted bool
 }
 
@@ -35,13 +35,13 @@ func (e *endpoint) notFound(name string) error {
 	return apierrors.NewNotFound(e.resource.gvr.GroupResource(), name)
 }
 
-// ConvertToTable is what kubectl's output is made of.
+// ConvertToTable returns the table that kubectl prints.
 func (e *endpoint) ConvertToTable(_ context.Context, obj, options runtime.Object) (*metav1.Table, error) {
 	o, _ := options.(*metav1.TableOptions)
 	return e.resource.buildTable(obj, o == nil || !o.NoHeaders)
 }
 
-// Get answers from the store, and for what is not there asks who can know.
+// Get answers from the store. For an object that is not stored it waits for the delivery or asks the cloud.
 func (e *endpoint) Get(ctx context.Context, name string, _ *metav1.GetOptions) (runtime.Object, error) {
 	key := e.resource.objectKey(request.NamespaceValue(ctx), name)
 	if e.untrusted {
@@ -63,7 +63,7 @@ func (e *endpoint) Get(ctx context.Context, name string, _ *metav1.GetOptions) (
 	return e.fetchFromCloud(ctx, key)
 }
 
-// provesAbsence says whether an object that is not in the store does not exist.
+// provesAbsence reports whether an object that is not in the store does not exist.
 func (e *endpoint) provesAbsence(key wire.Key) bool {
 	switch {
 	case e.resource.placement == inMemory:
@@ -71,13 +71,13 @@ func (e *endpoint) provesAbsence(key wire.Key) bool {
 	case e.resource.completeness != authoritative:
 		return false
 	case !e.resource.namespaced && key.Name != e.server.cfg.Node:
-		return false // another node: nobody tells us about it
+		return false // another node: the cloud does not send it
 	}
 	return e.server.isAttached()
 }
 
-// fetchFromCloud asks the cloud for an object. It remembers the answer "there is none", so that what is optional stays optional
-// when the link is down later.
+// fetchFromCloud asks the cloud for an object. It remembers the answer "not found", so that an optional object stays
+// optional when the link is down later.
 func (e *endpoint) fetchFromCloud(ctx context.Context, key wire.Key) (runtime.Object, error) {
 	obj := e.resource.object()
 	err := e.server.callObject(ctx, "GET", e.resource.cloudPath(key), nil, obj)
@@ -88,7 +88,7 @@ func (e *endpoint) fetchFromCloud(ctx context.Context, key wire.Key) (runtime.Ob
 			return nil, err
 		}
 		m.SetManagedFields(nil)
-		// The cloud's version means nothing here; the present revision lets a watch from it see the delivery.
+		// The cloud's version has no meaning here; with the present revision a watch from it sees the delivery.
 		m.SetResourceVersion(localVersion(e.objects.Revision()))
 		if e.resource.decorate != nil {
 			e.resource.decorate(obj)
@@ -125,7 +125,7 @@ func (e *endpoint) List(ctx context.Context, opts *metainternalversion.ListOptio
 	return e.firstPage(ctx, opts, items, revision)
 }
 
-// listMatching returns what matches now and the revision at which it does. The objects are others' too: see view.
+// listMatching returns the matching objects and the revision at which they match. The objects are shared: see decodeShared.
 func (e *endpoint) listMatching(ctx context.Context, f *listFilter) ([]runtime.Object, uint64, error) {
 	namespace := request.NamespaceValue(ctx)
 	extra, err := e.waitComplete(ctx, namespace, f)
@@ -157,10 +157,10 @@ func (e *endpoint) listMatching(ctx context.Context, f *listFilter) ([]runtime.O
 	return items, revision, nil
 }
 
-// waitComplete waits until a list can tell the truth: until the store has attached, or for a list by name of what is delivered
-// only as far as pods need it, until that object is known one way or the other. It returns the object if the cloud gave it.
+// waitComplete waits until a list is complete: until the store has attached. A list by name of a kind that is delivered
+// only as far as pods need it waits until that object is known to exist or not. It returns the object if the cloud sent it.
 func (e *endpoint) waitComplete(ctx context.Context, namespace string, f *listFilter) (runtime.Object, error) {
-	if e.resource.placement == inMemory || e.untrusted { // what is followed has been waited for before
+	if e.resource.placement == inMemory || e.untrusted { // a followed kind was waited for earlier
 		return nil, nil
 	}
 	if e.resource.completeness == partiallyHeld {
@@ -172,7 +172,7 @@ func (e *endpoint) waitComplete(ctx context.Context, namespace string, f *listFi
 		}
 	}
 	if !e.resource.namespaced && e.resource.completeness == authoritative {
-		// The node itself may be known before anything was delivered: it made itself.
+		// The node itself may be known before anything was delivered: it registered itself.
 		if _, err := e.objects.Get(e.resource.objectKey("", e.server.cfg.Node)); err == nil {
 			return nil, nil
 		}
@@ -187,7 +187,7 @@ func (e *endpoint) waitComplete(ctx context.Context, namespace string, f *listFi
 	return nil, nil
 }
 
-// checkStillComplete makes sure that what was read is all there is: a scope may end at any time, its marker before its objects.
+// checkStillComplete ensures that a list read everything: a scope may end at any time, and its marker goes before its objects.
 func (e *endpoint) checkStillComplete(ctx context.Context, opts *metainternalversion.ListOptions) error {
 	if e.untrusted && !e.holdsAll(request.NamespaceValue(ctx), opts) {
 		return apierrors.NewResourceExpired("the cloud has stopped sending " + e.resource.gvr.Resource + " to this gateway: list again")
@@ -195,7 +195,7 @@ func (e *endpoint) checkStillComplete(ctx context.Context, opts *metainternalver
 	return nil
 }
 
-// startRevision reads a list's or watch's resourceVersion. One from the future belongs to a store that is gone.
+// startRevision parses the resourceVersion of a list or watch. One from the future belongs to a lost store.
 func (e *endpoint) startRevision(opts *metainternalversion.ListOptions) (uint64, error) {
 	if opts == nil {
 		return 0, nil

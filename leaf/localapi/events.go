@@ -16,8 +16,8 @@ import (
 	"github.com/frond-edge/frond/api/kubeevent"
 )
 
-// eventResources are the two APIs of Kubernetes' one kind of event. They share their objects, as in Kubernetes, and these are kept
-// and reported as v1: every cloudcore knows that form, and it loses nothing of the other.
+// eventResources returns the two APIs of Kubernetes' one kind of event. They share their objects, as in Kubernetes, and
+// these are stored and reported as v1: every cloudcore knows that form, and it loses nothing of the other.
 func eventResources() []*resource {
 	return []*resource{
 		{
@@ -42,8 +42,8 @@ func eventResources() []*resource {
 	}
 }
 
-// storedForm is the version in which objects of a resource are kept and reported, where it is not the served one. The kind's name
-// is the same in both.
+// storedForm is the version in which objects of a resource are stored and reported, if it is not the served one. The kind's
+// name is the same in both.
 type storedForm struct {
 	gvr                schema.GroupVersionResource
 	object             func() runtime.Object
@@ -54,7 +54,7 @@ func toCoreEvent(obj runtime.Object) runtime.Object { return kubeevent.ToCore(ob
 
 func groupedEventCells(obj runtime.Object) []any { return eventCells(toCoreEvent(obj)) }
 
-// groupedEventFields are the field labels of events.k8s.io/v1; metadata is selectable everywhere.
+// groupedEventFields returns the field labels of events.k8s.io/v1; metadata is selectable everywhere.
 func groupedEventFields(obj runtime.Object) fields.Set {
 	core := eventFields(toCoreEvent(obj))
 	set := fields.Set{"reason": core["reason"], "type": core["type"], "reportingController": core["reportingComponent"]}
@@ -66,12 +66,12 @@ func groupedEventFields(obj runtime.Object) fields.Set {
 
 // The limits of an event that has an eventTime, as in Kubernetes.
 const (
-	maxEventNameLength = 128 // of reason, action and reportingInstance
+	maxEventNameLength = 128 // limit of reason, action and reportingInstance
 	maxEventNoteLength = 1024
 )
 
-// validateCoreEvent says what Kubernetes would refuse of an event written through v1. Its program hears it at once, also without a link;
-// in the cloud the report would become a dead letter.
+// validateCoreEvent returns the faults for which Kubernetes would refuse an event written through v1. Its program gets the
+// error at once, also without a link; in the cloud the report would become a dead letter.
 func validateCoreEvent(obj, _ runtime.Object) field.ErrorList {
 	return validateEvent(obj.(*corev1.Event), "reportingComponent")
 }
@@ -113,7 +113,7 @@ func validateEvent(e *corev1.Event, controller string) field.ErrorList {
 	return errs
 }
 
-// validateGroupedEvent is the stricter judgement of what is written through events.k8s.io/v1; was is nil for a new event.
+// validateGroupedEvent applies the stricter rules for writes through events.k8s.io/v1; was is nil for a new event.
 func validateGroupedEvent(obj, was runtime.Object) field.ErrorList {
 	e := obj.(*eventsv1.Event)
 	errs := validateEvent(kubeevent.ToCore(e), "reportingController")
@@ -146,7 +146,7 @@ func validateGroupedEvent(obj, was runtime.Object) field.ErrorList {
 	return errs
 }
 
-// validateGroupedEventUpdate lets an update change nothing but the metadata and the series.
+// validateGroupedEventUpdate allows an update to change only the metadata and the series.
 func validateGroupedEventUpdate(e, last *eventsv1.Event) field.ErrorList {
 	unchanged := last.DeepCopy()
 	unchanged.TypeMeta, unchanged.ObjectMeta, unchanged.Series = e.TypeMeta, e.ObjectMeta, e.Series

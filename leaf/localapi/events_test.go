@@ -18,7 +18,7 @@ import (
 	"github.com/frond-edge/frond/internal/kubetest"
 )
 
-// newEvent is an event as the newer recorder makes it, kube-proxy's for one.
+// newEvent returns an event as the newer recorder creates it, for example kube-proxy's.
 func newEvent(namespace, name string) *eventsv1.Event {
 	return &eventsv1.Event{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
@@ -83,7 +83,7 @@ func TestEvents_AreOneObjectInBothGroups(t *testing.T) {
 	}
 }
 
-// wantCoreEvents checks that all that was reported is in the form that every cloudcore takes.
+// wantCoreEvents checks that all reports are in the form that every cloudcore accepts.
 func (g *gateway) wantCoreEvents(n int) {
 	g.t.Helper()
 	sent := g.sent.allEvents()
@@ -98,7 +98,7 @@ func (g *gateway) wantCoreEvents(n int) {
 	}
 }
 
-// Events are written, refused, counted and shown as by a real apiserver, in either group.
+// Events are written, refused, counted and printed as by a real apiserver, in either group.
 func TestEvents_MatchAPIServer(t *testing.T) {
 	shared := kubetest.Shared{}
 	t.Cleanup(shared.Cleanup)
@@ -181,7 +181,7 @@ func TestEvents_MatchAPIServer(t *testing.T) {
 	}
 }
 
-// dropUID takes away what each side makes up for itself.
+// dropUID removes the values that each side generates itself.
 func dropUID(v any) any {
 	switch v := v.(type) {
 	case []any:

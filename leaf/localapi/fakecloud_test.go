@@ -14,8 +14,8 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// Do plays the call over the link and the apiserver behind it. A path that is not clean is refused, and a
-// list that is larger than the link takes, as cloudcore does.
+// Do simulates the call over the link and the apiserver behind it. Like cloudcore it refuses a path that is not clean, and
+// a list that is larger than the link accepts.
 func (c *fakeCloud) Do(ctx context.Context, r wire.KubeRequest) (wire.KubeReply, error) {
 	c.mu.Lock()
 	h := c.handler

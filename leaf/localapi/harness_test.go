@@ -29,7 +29,7 @@ import (
 
 const gatewayNode = "edge-1"
 
-// gateway is a local API over a real store in a real embedded server, with a cloud played by functions.
+// gateway is a local API over a real store in a real embedded server, with a fake cloud.
 type gateway struct {
 	t     testing.TB
 	dir   string
@@ -43,7 +43,7 @@ type gateway struct {
 
 type option func(*localapi.Config)
 
-// newGateway starts a gateway in a new folder; attached says whether it has been in step with the cloud.
+// newGateway starts a gateway in a new folder; attached: it has been in sync with the cloud.
 func newGateway(tb testing.TB, attached bool, options ...option) *gateway {
 	tb.Helper()
 	g := &gateway{t: tb, dir: tb.TempDir(), cloud: &fakeCloud{}, sent: &fakeOutbox{}}
@@ -74,7 +74,7 @@ func (g *gateway) start(options ...option) {
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(g.t.Context()))
 	log := zaptest.NewLogger(g.t, zaptest.Level(zap.WarnLevel))
-	octx, opened := context.WithTimeout(ctx, time.Minute) // without a deadline each request has 5 s, which a busy disk may need
+	octx, opened := context.WithTimeout(ctx, time.Minute) // without a deadline each request has 5 s, which a busy disk may exceed
 	defer opened()
 	if g.store, err = store.Open(octx, js, store.Config{Merge: localapi.MergeDesired, HighWaterFile: filepath.Join(g.dir, "store.mark")}, log); err != nil {
 		g.t.Fatal(err)
@@ -116,7 +116,7 @@ func (g *gateway) attachStore() {
 	g.seq = 1
 }
 
-// deliverObjects plays a delivery from the hub.
+// deliverObjects simulates a delivery from the hub.
 func (g *gateway) deliverObjects(objects ...metav1.Object) {
 	g.t.Helper()
 	var messages []wire.Message
@@ -171,7 +171,7 @@ func keyOf(tb testing.TB, o metav1.Object) wire.Key {
 	return key
 }
 
-// newClient is a typed client in memory; protobuf chooses the encoding that a kubelet uses.
+// newClient returns a typed in-memory client; protobuf selects the encoding that a kubelet uses.
 func (g *gateway) newClient(protobuf bool) kubernetes.Interface {
 	g.t.Helper()
 	cfg := g.api.ClientConfig()
@@ -212,7 +212,7 @@ func (c *fakeCloud) requestsSeen() []wire.KubeRequest {
 	return slices.Clone(c.requests)
 }
 
-// fakeOutbox keeps reports; fail makes it refuse them.
+// fakeOutbox records reports; fail makes it refuse them.
 type fakeOutbox struct {
 	mu      sync.Mutex
 	reports []wire.Message
@@ -255,7 +255,7 @@ func (o *fakeOutbox) allEvents() []wire.Message {
 
 var errHang = errors.New("hang")
 
-// hangReports makes Report wait as long as it may.
+// hangReports makes Report block until its context ends.
 func (o *fakeOutbox) hangReports() { o.refuseReports(errHang) }
 
 func (o *fakeOutbox) refuseReports(err error) {
@@ -264,7 +264,7 @@ func (o *fakeOutbox) refuseReports(err error) {
 	o.fail = err
 }
 
-// eventually polls, because what it waits for happens in another goroutine.
+// eventually polls, because the condition is set in another goroutine.
 func eventually(tb testing.TB, what string, ok func() bool) {
 	tb.Helper()
 	deadline := time.After(20 * time.Second)

@@ -70,7 +70,7 @@ func TestWatch_InformerFollowsStore(t *testing.T) {
 	}
 }
 
-// TestList_WaitsForFirstAttach: an empty list before the store knows anything would make a kubelet kill its pods.
+// TestList_WaitsForFirstAttach: an empty list from a store that has not attached would make a kubelet kill its pods.
 func TestList_WaitsForFirstAttach(t *testing.T) {
 	g := newGateway(t, false)
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
@@ -116,7 +116,7 @@ func TestWatch_Resumes(t *testing.T) {
 	if want := []string{"ADDED b1", "MODIFIED a2", "DELETED b1"}; !slices.Equal(got, want) {
 		t.Fatalf("events: %v, want %v", got, want)
 	}
-	// The deletion's version is a place to resume from: nothing comes twice.
+	// A watch can resume from the deletion's version: no event comes twice.
 	again, err := cms.Watch(t.Context(), metav1.ListOptions{ResourceVersion: last})
 	if err != nil {
 		t.Fatal(err)
@@ -171,8 +171,8 @@ func TestWatch_SurvivesRestart(t *testing.T) {
 	}
 }
 
-// TestWatch_ByNameBeforeObjectExists is the kubelet's way to a ConfigMap: a watch of one name that must wake up when the object
-// is delivered, also when nobody can be asked.
+// TestWatch_ByNameBeforeObjectExists: a kubelet watches one ConfigMap by name; the watch must return the object when it is
+// delivered, also while the cloud cannot be asked.
 func TestWatch_ByNameBeforeObjectExists(t *testing.T) {
 	g := newGateway(t, true)
 	factory := informers.NewSharedInformerFactoryWithOptions(g.newClient(true), 0, informers.WithNamespace("default"),
@@ -198,7 +198,8 @@ func TestWatch_ByNameBeforeObjectExists(t *testing.T) {
 	eventually(t, "made again", func() bool { return len(informer.GetStore().ListKeys()) == 1 })
 }
 
-// TestGet_UnknownObject: what the store does not hold is asked; who cannot ask answers 503; what the cloud called absent stays absent.
+// TestGet_UnknownObject: for an object that is not stored the cloud is asked; without a link the answer is 503; an object
+// that the cloud reported as absent stays absent.
 func TestGet_UnknownObject(t *testing.T) {
 	g := newGateway(t, true)
 	c := g.newClient(true).CoreV1()

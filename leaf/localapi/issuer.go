@@ -13,8 +13,8 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// The two documents by which a program checks tokens of service accounts by itself (OpenID Connect Discovery 1.0 §4). kube-apiserver
-// serves them at the same paths, and whom the role system:service-account-issuer-discovery is bound to may read them.
+// The two documents with which a program verifies tokens of service accounts itself (OpenID Connect Discovery 1.0 §4).
+// kube-apiserver serves them at the same paths. Subjects bound to the role system:service-account-issuer-discovery may read them.
 const (
 	issuerPath = "/.well-known/openid-configuration"
 	jwksPath   = "/openid/v1/jwks"
@@ -29,9 +29,9 @@ type issuerDocument struct {
 	SigningAlgs   []string `json:"id_token_signing_alg_values_supported"`
 }
 
-// serveIssuer answers a request for one of the two documents from the cluster's keys in the store, also without a link, and reports whether it
-// was one. The keys are to be fetched from where the request came to: the address in the apiserver's own document may not be reachable
-// from here.
+// serveIssuer answers a request for one of the two documents from the cluster's keys in the store, also without a link, and
+// reports whether it was one. The document names the address of the request as the source of the keys: the address in the
+// apiserver's own document may not be reachable from the gateway.
 func (s *Server) serveIssuer(w http.ResponseWriter, req *http.Request, path string) bool {
 	if path != issuerPath && path != jwksPath {
 		return false
@@ -47,7 +47,7 @@ func (s *Server) serveIssuer(w http.ResponseWriter, req *http.Request, path stri
 	}
 	if path == jwksPath {
 		w.Header().Set("Content-Type", "application/jwk-set+json")
-		_, _ = w.Write(keys.JWKS) // a client that has gone away is no one's fault
+		_, _ = w.Write(keys.JWKS) // the client has gone away
 		return true
 	}
 	document, err := json.Marshal(issuerDocument{
@@ -75,7 +75,7 @@ func (s *Server) loadTokenKeys() (keys wire.TokenKeys, err error) {
 	return keys, nil
 }
 
-// signingAlgs are the algorithms that a key set names, each once, in its order.
+// signingAlgs returns the algorithms in a key set, each once, in its order.
 func signingAlgs(jwks json.RawMessage) []string {
 	var set struct {
 		Keys []struct {
@@ -84,7 +84,7 @@ func signingAlgs(jwks json.RawMessage) []string {
 	}
 	algs, seen := []string{}, map[string]bool{}
 	if err := json.Unmarshal(jwks, &set); err != nil {
-		return algs // who fetches the keys will see it
+		return algs // the client that fetches the keys gets the error
 	}
 	for _, key := range set.Keys {
 		if key.Alg != "" && !seen[key.Alg] {

@@ -13,8 +13,8 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// TestServer_ServesIssuerDiscovery: a pod reads who issues tokens, and by which keys they are checked, as from kube-apiserver: if a role
-// allows it, from where it asks, and without a link.
+// TestServer_ServesIssuerDiscovery: a pod reads the issuer of tokens, and the keys that verify them, as from
+// kube-apiserver: if a role allows it, with its own address in the document, and without a link.
 func TestServer_ServesIssuerDiscovery(t *testing.T) {
 	s := newPodGateway(t)
 	s.cloud.goOffline()

@@ -8,21 +8,21 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// keyLocks lets the writes of one object take turns, so that its reports leave in the order of its stored states. A turn is a
-// token in a channel, not a mutex, because it includes I/O and the wait must end with the request.
+// keyLocks is a set of locks by key. It serializes the writes of one object, so that its reports leave in the order of its stored
+// states. A lock is a token in a channel, not a mutex, because it is held across I/O and the wait must end with the request.
 type keyLocks struct {
-	mu    sync.Mutex            // guards all below
-	byKey map[wire.Key]*keyLock // only of objects that are being written
+	mu    sync.Mutex            // guards all fields below
+	byKey map[wire.Key]*keyLock // only for objects that are being written
 }
 
 type keyLock struct {
 	slot chan struct{} // one token: its holder writes
-	refs int           // holder and waiters, guarded by locks.mu
+	refs int           // holder and waiters, guarded by keyLocks.mu
 }
 
-// LockKey waits for an object's turn to be written and takes it: until release, no request writes or reports it. It is for
-// whoever reports an object's present state besides: a report of a state that a request is about to replace would follow
-// that request's own report, and the last one counts.
+// LockKey waits for an object's write lock and acquires it: until release, no request writes or reports the object. Any
+// other component that reports an object's present state must hold it: a report of a state that a request is about to
+// replace would follow that request's own report, and the last report counts.
 func (s *Server) LockKey(ctx context.Context, key wire.Key) (release func(), err error) {
 	return s.keyLocks.lockKey(ctx, key)
 }

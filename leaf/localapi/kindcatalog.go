@@ -22,23 +22,23 @@ import (
 )
 
 const (
-	// aggregatedDiscovery is the form of discovery that tells everything in two answers.
+	// aggregatedDiscovery is the form of discovery that describes all groups in two answers.
 	aggregatedDiscovery = runtime.ContentTypeJSON + ";g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 	// openAPIProto is the binary form of OpenAPI v3.
 	openAPIProto = "application/com.github.proto-openapi.spec.v3.v1.0+protobuf"
-	// catalogMaxAge is how long an answer of the cloud about its kinds is taken for the present state, while nobody looks for
-	// one that it lacks: clients read all of it again each time they start.
+	// catalogMaxAge is how long the cloud's answer about its kinds counts as current, unless a request needs a kind that it
+	// lacks: clients read all of it again each time they start.
 	catalogMaxAge = 30 * time.Second
-	// catalogMissMaxAge is how soon the cloud is asked again for a kind that was not there.
+	// catalogMissMaxAge is the interval after which the cloud is asked again for a kind that was missing.
 	catalogMissMaxAge = 2 * time.Second
-	// apiDocumentResource holds answers of the cloud that describe its API.
+	// apiDocumentResource is the resource name of the cloud's API descriptions in the store.
 	apiDocumentResource = "memos"
-	// maxAPIDocumentBytes and maxAPIDocuments bound them: the largest document of a Kubernetes API is some 1.3 MB, and it has about 60.
+	// maxAPIDocumentBytes and maxAPIDocuments limit them: the largest document of a Kubernetes API is about 1.3 MB, and it has about 60.
 	maxAPIDocumentBytes = 2 << 20
 	maxAPIDocuments     = 128
 )
 
-// apiDocument is an answer of the cloud in the store.
+// apiDocument is the stored form of one answer of the cloud.
 type apiDocument struct {
 	Metadata struct {
 		Name string `json:"name"`
@@ -47,15 +47,15 @@ type apiDocument struct {
 	Body        []byte `json:"body"`
 }
 
-// kindCatalog knows which kinds the cluster has: as it says now, or as it last said.
+// kindCatalog holds the kinds of the cluster, from the cloud's latest answer.
 type kindCatalog struct {
 	server      *Server
 	refreshSlot chan struct{} // one token: its holder asks the cloud
 
-	mu          sync.Mutex // guards all below
+	mu          sync.Mutex // guards all fields below
 	refreshedAt time.Time
 	kinds       map[schema.GroupVersionResource]metav1.APIResource
-	documents   *discovery // nil before the cloud has ever said anything
+	documents   *discovery // nil until the cloud has answered once
 	raw         map[string][]byte
 }
 
@@ -67,12 +67,12 @@ func newKindCatalog(s *Server) *kindCatalog {
 	return c
 }
 
-// apiDocumentKey names an answer by its question.
+// apiDocumentKey returns the store key of an answer; it depends on the request.
 func apiDocumentKey(path, accept string) wire.Key {
 	return wire.Key{Group: frondGroup, Resource: apiDocumentResource, Name: path + " " + accept}
 }
 
-// fetchAPIDocument asks the cloud for a description of its API, as the node, and gives what it last said if it cannot be asked.
+// fetchAPIDocument asks the cloud, as the node, for a description of its API. If the cloud cannot be asked, it returns the stored answer.
 func (s *Server) fetchAPIDocument(ctx context.Context, path, query, accept string) (wire.KubeReply, error) {
 	key := apiDocumentKey(path, accept)
 	if !callerOf(ctx).trusted {
@@ -82,7 +82,7 @@ func (s *Server) fetchAPIDocument(ctx context.Context, path, query, accept strin
 		}
 		defer leave()
 	}
-	ctx = context.WithValue(ctx, callerKey{}, caller{kind: kubeletCaller, trusted: true}) // what describes the API is no secret among its users
+	ctx = context.WithValue(ctx, callerKey{}, caller{kind: kubeletCaller, trusted: true}) // API descriptions are not secret among the API's users
 	var reply wire.KubeReply
 	err := error(newUnreachableError(wire.ErrOffline))
 	if s.isOnline() {
@@ -123,7 +123,8 @@ func (s *Server) saveAPIDocument(ctx context.Context, key wire.Key, reply wire.K
 	}
 }
 
-// refresh asks the cloud for all kinds, unless somebody has just done so. It leaves what was known if nobody can be asked.
+// refresh asks the cloud for all kinds, unless another request has just done so. If the cloud cannot be asked, the catalog
+// stays unchanged.
 func (c *kindCatalog) refresh(ctx context.Context, fresh time.Duration) {
 	select {
 	case c.refreshSlot <- struct{}{}:
@@ -188,7 +189,7 @@ func (c *kindCatalog) loadStored() error {
 	return nil
 }
 
-// findKind describes a kind; nil if the cluster has none such. The error says that it is not known.
+// findKind returns the description of a kind; nil if the cluster does not have it. The error means that this is not known.
 func (c *kindCatalog) findKind(ctx context.Context, gvr schema.GroupVersionResource) (*metav1.APIResource, error) {
 	look := func() (*metav1.APIResource, bool) {
 		c.mu.Lock()
@@ -209,13 +210,13 @@ func (c *kindCatalog) findKind(ctx context.Context, gvr schema.GroupVersionResou
 	return r, nil
 }
 
-// buildDiscovery makes the documents of discovery's older form.
+// buildDiscovery returns the documents of discovery's older form.
 func buildDiscovery(groups *metav1.APIGroupList, lists map[schema.GroupVersion]*metav1.APIResourceList) *discovery {
 	d := &discovery{documents: map[string]runtime.Object{}}
 	named := metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}}
 	for _, g := range groups.Groups {
 		if g.Name == "" {
-			continue // it has a document of its own form
+			continue // it has its own form of document
 		}
 		g.TypeMeta = metav1.TypeMeta{}
 		named.Groups = append(named.Groups, g)
@@ -235,13 +236,13 @@ func buildDiscovery(groups *metav1.APIGroupList, lists map[schema.GroupVersion]*
 	return d
 }
 
-// serveAPIDescription answers what discovery and OpenAPI tell of the cluster; false if this gateway has never heard of it.
+// serveAPIDescription serves the cluster's discovery and OpenAPI documents. It returns false if this gateway has never received them.
 func (s *Server) serveAPIDescription(w http.ResponseWriter, req *http.Request, path string) bool {
 	if req.Method != http.MethodGet && req.Method != http.MethodHead {
 		return false
 	}
 	if strings.HasPrefix(path, "/openapi/v3") {
-		accept := runtime.ContentTypeJSON // of the forms that there are, not of all that can be asked for: answers are kept
+		accept := runtime.ContentTypeJSON // one of the existing forms, not any form that can be requested: answers are stored
 		if strings.Contains(req.Header.Get("Accept"), openAPIProto) {
 			accept = openAPIProto
 		}

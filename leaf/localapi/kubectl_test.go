@@ -22,7 +22,7 @@ import (
 	"github.com/frond-edge/frond/internal/toolchain"
 )
 
-// kubectlRunner is the real kubectl, led to one API by a listener that adds who asks.
+// kubectlRunner is the real kubectl, connected to one API by a listener that adds the caller's identity.
 type kubectlRunner struct{ program, server, cache string }
 
 func newKubectl(t *testing.T, cfg *rest.Config) kubectlRunner {
@@ -54,12 +54,12 @@ func proxyTo(t *testing.T, cfg *rest.Config) http.Handler {
 
 func (k kubectlRunner) command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, k.program, append([]string{"--server", k.server, "--cache-dir", k.cache}, args...)...)
-	cmd.Args[0] = "kubectl" // one program of many names
+	cmd.Args[0] = "kubectl" // one program with many names
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+os.DevNull)
 	return cmd
 }
 
-// run returns what a command printed, and how it ended.
+// run returns the output and the exit state of a command.
 func (k kubectlRunner) run(t *testing.T, stdin string, args ...string) string {
 	t.Helper()
 	cmd := k.command(t.Context(), args...)
@@ -74,10 +74,10 @@ func (k kubectlRunner) run(t *testing.T, stdin string, args ...string) string {
 	return string(out)
 }
 
-// volatileText is what two servers may say differently: versions, ages, their own names in scratch files.
+// volatileText matches text in which two servers may differ: versions, ages, their own names in scratch files.
 var volatileText = regexp.MustCompile(`(?m)resourceVersion: ".*"|"resourceVersion": ".*"|\b\d+s\b|/tmp/\S+|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*( \+0000)?`)
 
-// TestKubectl_PrintsLikeAPIServer compares what kubectl prints of the gateway with what it prints of kube-apiserver.
+// TestKubectl_PrintsLikeAPIServer compares kubectl's output for the gateway with its output for kube-apiserver.
 func TestKubectl_PrintsLikeAPIServer(t *testing.T) {
 	shared := kubetest.Shared{}
 	t.Cleanup(shared.Cleanup)

@@ -34,37 +34,37 @@ import (
 	"github.com/frond-edge/frond/leaf/store"
 )
 
-// localUser is who the kubelet sees when someone on the unix socket reads a log or runs a command.
+// localUser is the user name that the kubelet sees for logs and commands requested on the unix socket.
 const localUser = "frond:local"
 
-// KubeletEndpoint says where the node's own kubelet serves, for logs and commands asked for on the unix socket.
+// KubeletEndpoint is the endpoint of the node's own kubelet, for logs and commands requested on the unix socket.
 type KubeletEndpoint struct {
 	// Address is the host:port of its API; "" refuses logs and commands.
 	Address string
-	// Certificate gives the certificate that it must show to whoever asks for one of its names; its dates do not matter, because a
-	// gateway that is away for months must still be looked after. It is asked for each connection.
+	// Certificate returns the certificate that the kubelet must present for one of its names. Its dates are ignored,
+	// because a gateway that is offline for months must still be serviceable. It is called for each connection.
 	Certificate func() (*x509.Certificate, error)
 }
 
-// kubeletProxy leads from the unix socket to the kubelet's port, without the cloud.
+// kubeletProxy forwards requests from the unix socket to the kubelet's port, without the cloud.
 //
-// A kubelet asks its API who the bearer of a token is and what it may do, and its API is this server. So the token is made
-// here, lives in this process's memory, and both questions about it are answered here; all others are answered as ever.
+// A kubelet asks its API for the bearer of a token and for that user's rights, and its API is this server. So the token is
+// created here and held only in this process's memory. Both reviews of it are answered here; all others are answered as usual.
 type kubeletProxy struct {
 	endpoint KubeletEndpoint
 	token    string
-	uid      string // of the user; only the kubelet learns it, so nobody else can ask what this user may do
+	uid      string // UID of the user; only the kubelet receives it, so no other client can review this user
 	proxy    *httputil.ReverseProxy
 }
 
 func newKubeletProxy(port KubeletEndpoint, log *zap.Logger) *kubeletProxy {
 	k := &kubeletProxy{endpoint: port, token: "frond-local-" + rand.Text(), uid: rand.Text()}
 	transport := &http.Transport{
-		DisableCompression: true, DisableKeepAlives: true, // rare, and by hand: nothing to keep open
+		DisableCompression: true, DisableKeepAlives: true, // rare, manual requests: no connection is kept open
 		DialTLSContext: k.dial,
 	}
 	k.proxy = &httputil.ReverseProxy{
-		Transport: transport, FlushInterval: -1, // a followed log is shown line by line
+		Transport: transport, FlushInterval: -1, // a followed log is sent line by line
 		ErrorLog: zap.NewStdLog(log.WithOptions(zap.IncreaseLevel(zap.ErrorLevel))),
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.Out.Header.Del("Cookie")
@@ -77,7 +77,7 @@ func newKubeletProxy(port KubeletEndpoint, log *zap.Logger) *kubeletProxy {
 	return k
 }
 
-// dial connects to the kubelet and to nobody else: one certificate is trusted, by one of its own names, at the time it was made.
+// dial connects only to the kubelet: one certificate is trusted, by one of its own names, at its time of issue.
 func (k *kubeletProxy) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	cert, err := k.endpoint.Certificate()
 	if err != nil {
@@ -99,7 +99,7 @@ func (k *kubeletProxy) dial(ctx context.Context, network, address string) (net.C
 	return conn, err
 }
 
-// certificateName is a name that a certificate is for.
+// certificateName returns a name that a certificate is for.
 func certificateName(cert *x509.Certificate) (string, error) {
 	switch {
 	case len(cert.DNSNames) > 0:
@@ -110,7 +110,7 @@ func certificateName(cert *x509.Certificate) (string, error) {
 	return "", errors.New("it is for no name")
 }
 
-// servesRequest says whether a request is for the kubelet: a log or a command, asked for on the unix socket or in memory.
+// servesRequest reports whether a request is for the kubelet: a log or a command, requested on the unix socket or in memory.
 func (k *kubeletProxy) servesRequest(info *request.RequestInfo, req *http.Request) bool {
 	if info.APIGroup != "" || info.Resource != "pods" || req.TLS != nil || k.endpoint.Address == "" {
 		return false
@@ -155,7 +155,7 @@ func (s *Server) servePodStream(w http.ResponseWriter, req *http.Request) {
 	s.kubeletProxy.proxy.ServeHTTP(w, out)
 }
 
-// loadPod is a pod that this node runs.
+// loadPod returns a pod that this node runs.
 func (s *Server) loadPod(namespace, name string) (*corev1.Pod, error) {
 	entry, err := s.store.Get(wire.Key{Resource: "pods", Namespace: namespace, Name: name})
 	if errors.Is(err, store.ErrNotFound) {
@@ -168,7 +168,7 @@ func (s *Server) loadPod(namespace, name string) (*corev1.Pod, error) {
 	return pod, err
 }
 
-// chooseContainer is the container that is meant: the named one, or the only one.
+// chooseContainer returns the requested container: the named one, or the only one.
 func chooseContainer(pod *corev1.Pod, name string) (string, error) {
 	var names []string
 	for _, c := range pod.Spec.InitContainers {
@@ -191,7 +191,7 @@ func chooseContainer(pod *corev1.Pod, name string) (string, error) {
 	return "", apierrors.NewBadRequest(fmt.Sprintf("container %s is not valid for pod %s", name, pod.Name))
 }
 
-// renameStreams turns the API's names of a command's streams into the kubelet's, as an apiserver does.
+// renameStreams renames the API's query parameters of a command's streams to the kubelet's, as an apiserver does.
 func renameStreams(query url.Values) {
 	for api, kubelet := range map[string]string{"stdin": "input", "stdout": "output", "stderr": "error", "tty": "tty"} {
 		wanted := query.Get(api)
@@ -202,7 +202,7 @@ func renameStreams(query url.Values) {
 	}
 }
 
-// withLocalReview answers the kubelet's questions about the user of kubeletProxy, and passes all others on.
+// withLocalReview answers the kubelet's reviews of kubeletProxy's user, and passes all others on.
 func (s *Server) withLocalReview(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
 		body, ok := s.readBody(w, req)
@@ -218,7 +218,7 @@ func (s *Server) withLocalReview(next http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// answerReview returns nil for a question about anyone else.
+// answerReview returns nil for a review of any other user.
 func (k *kubeletProxy) answerReview(body []byte) (runtime.Object, schema.GroupVersion) {
 	if r, ok := decodeAs[*authenticationv1.TokenReview](body); ok {
 		if subtle.ConstantTimeCompare([]byte(r.Spec.Token), []byte(k.token)) != 1 {
@@ -237,7 +237,7 @@ func (k *kubeletProxy) answerReview(body []byte) (runtime.Object, schema.GroupVe
 	return r, authorizationv1.SchemeGroupVersion
 }
 
-// isKubeletReview says whether a request may be one of the kubelet's questions about the user of kubeletProxy.
+// isKubeletReview reports whether a request may be one of the kubelet's reviews of kubeletProxy's user.
 func isKubeletReview(info *request.RequestInfo) bool {
 	return info.Verb == "create" && info.Subresource == "" &&
 		(info.APIGroup == authenticationv1.GroupName && info.Resource == "tokenreviews" ||

@@ -27,7 +27,7 @@ import (
 	"github.com/frond-edge/frond/leaf/localapi"
 )
 
-// fakeKubelet is a kubelet's port: it asks its own API who comes and what he may do, and says what it was asked for.
+// fakeKubelet is a kubelet's port: it reviews its callers at its own API, and returns the request that it got.
 type fakeKubelet struct {
 	t   *testing.T
 	api kubernetes.Interface
@@ -56,8 +56,7 @@ func (k *fakeKubelet) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	_, _ = fmt.Fprintf(w, "%s %s?%s", req.Method, req.URL.Path, req.URL.RawQuery)
 }
 
-// withKubelet gives a gateway a kubelet's port, whose certificate expired long ago and is for another name: it is the
-// kubelet's own all the same.
+// withKubelet gives a gateway a kubelet's port. Its certificate expired long ago and is for another name, but is the kubelet's own.
 func withKubelet(t *testing.T) (option, *fakeKubelet, string) {
 	t.Helper()
 	k := &fakeKubelet{t: t}
@@ -124,7 +123,7 @@ func TestKubeletProxy_ServesLogs(t *testing.T) {
 	})
 }
 
-// fakeStopper notes what it was asked to stop.
+// fakeStopper records the containers that it was asked to stop.
 type fakeStopper struct{ stopped []string }
 
 func (s *fakeStopper) Stop(_ context.Context, namespace, pod, container string, grace int64) (string, error) {
@@ -173,7 +172,7 @@ func TestRestart_StopsContainers(t *testing.T) {
 	}
 }
 
-// Programs that come over TLS, as pods do, reach neither: field staff come over the unix socket.
+// Programs that connect over TLS, as pods do, get neither logs nor commands: administrators use the unix socket.
 func TestKubeletProxy_RefusesTLSClients(t *testing.T) {
 	p := newPKI(t)
 	kubelet, port, _ := withKubelet(t)

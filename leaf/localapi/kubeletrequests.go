@@ -5,32 +5,32 @@ import (
 	"strings"
 )
 
-// Treatment says what this server does with one kind of request of the node's kubelet.
+// Treatment is how this server handles one kind of request of the node's kubelet.
 type Treatment string
 
 const (
-	// Delivered says that reads are answered from the store, with or without a link. What the store does not hold is asked of the cloud, and is a
-	// 503 without a link; a list is a 503 until the store can tell that it is complete.
+	// Delivered: reads are answered from the store, with or without a link. For an object that is not stored the cloud is
+	// asked, and without a link the answer is 503. A list is a 503 until the store is known to be complete.
 	Delivered Treatment = "delivered"
-	// Local says that it is answered here. What others must learn of it goes to the cloud as a report.
+	// Local: the request is answered here. Changes that concern the cloud are sent as a report.
 	Local Treatment = "local"
-	// Relayed says that it is passed on to Kubernetes as the node, whose Node authorizer and NodeRestriction judge it. A 503 without a link.
+	// Relayed: the request is forwarded to Kubernetes as the node; the Node authorizer and NodeRestriction check it. 503 without a link.
 	Relayed Treatment = "relayed"
-	// Refused says that it is answered with a status that says why.
+	// Refused: the request is refused with a status that gives the reason.
 	Refused Treatment = "refused"
 )
 
-// KubeletRequest is one row of the table of what a kubelet may ask for.
+// KubeletRequest is one row of the table of a kubelet's possible requests.
 type KubeletRequest struct {
 	// API is the group and version, or the version alone of the core group; "any version" and "discovery" as in the list of requests.
 	API, Resource string
 	Verbs         []string
 	Treatment     Treatment
-	// Note says what else there is to know.
+	// Note is a further remark.
 	Note string
 }
 
-// Requests are the lines of the list of requests that a row stands for.
+// Requests returns the lines of the list of requests that a row covers.
 func (k KubeletRequest) Requests() []string {
 	lines := make([]string, 0, len(k.Verbs))
 	for _, verb := range k.Verbs {
@@ -39,8 +39,8 @@ func (k KubeletRequest) Requests() []string {
 	return lines
 }
 
-// KubeletRequests is the table of all that the kubelet of this version may ask for. A test compares it with what the kubelet's code
-// asks (edged/testdata/kubelet-requests.txt), and another one tries each row.
+// KubeletRequests returns the table of all possible requests of this version's kubelet. One test compares it with the
+// requests in the kubelet's code (edged/testdata/kubelet-requests.txt), and another one tries each row.
 func KubeletRequests() []KubeletRequest {
 	const certs, storageAPI, devices = "certificates.k8s.io/v1", "storage.k8s.io/v1", "resource.k8s.io/v1"
 	read, get := []string{"list", "watch"}, []string{"get"}

@@ -20,7 +20,7 @@ import (
 	"github.com/frond-edge/frond/leaf/localapi"
 )
 
-// readKubeletRequests reads the list of requests that the kubelet's code makes, without the second part: what no kubelet runs.
+// readKubeletRequests reads the list of requests in the kubelet's code, without its second part: code that no kubelet runs.
 func readKubeletRequests(t *testing.T) []string {
 	t.Helper()
 	data, err := os.ReadFile("../../edged/testdata/kubelet-requests.txt")
@@ -52,7 +52,7 @@ func TestKubeletRequests_CoverKubelet(t *testing.T) {
 	}
 }
 
-// TestKubeletRequests_AreHandledAsStated makes each request of the table to a real server.
+// TestKubeletRequests_AreHandledAsStated sends each request of the table to a real server.
 func TestKubeletRequests_AreHandledAsStated(t *testing.T) {
 	g := newGateway(t, true)
 	for _, row := range localapi.KubeletRequests() {
@@ -87,7 +87,7 @@ type requestTrial struct {
 	object    map[string]any
 }
 
-// kindNames are the kinds whose objects are made here; a review has none.
+// kindNames are the kinds whose objects are created here; a review has none.
 var kindNames = map[string]string{
 	"pods": "Pod", "nodes": "Node", "configmaps": "ConfigMap", "secrets": "Secret", "serviceaccounts": "ServiceAccount",
 	"persistentvolumeclaims": "PersistentVolumeClaim", "persistentvolumes": "PersistentVolume", "services": "Service", "events": "Event",
@@ -105,7 +105,7 @@ func newRequestTrial(t *testing.T, g *gateway, row localapi.KubeletRequest, verb
 		api = map[string]string{"tokenreviews": "authentication.k8s.io/v1", "subjectaccessreviews": "authorization.k8s.io/v1"}[resource]
 	}
 	if verb == "create" && row.Treatment == localapi.Local {
-		g = newGateway(t, true) // where nothing is registered
+		g = newGateway(t, true) // nothing is registered there
 	}
 	group, _, grouped := strings.Cut(api, "/")
 	if !grouped {
@@ -155,7 +155,7 @@ func (x *requestTrial) itemPath() string {
 	return path
 }
 
-// buildRequest is the trial's own.
+// buildRequest builds the trial's request.
 func (x *requestTrial) buildRequest() (method, path string, body []byte) {
 	x.Helper()
 	data, err := json.Marshal(x.object)
@@ -194,7 +194,7 @@ func (x *requestTrial) buildRequest() (method, path string, body []byte) {
 	return "", "", nil
 }
 
-// send makes a request in memory, as the kubelet does, and returns the code and what came first of the answer.
+// send makes a request in memory, as the kubelet does, and returns the code and the first part of the answer.
 func (x *requestTrial) send(method, path string, body []byte) (code int, answer string) {
 	x.Helper()
 	ctx, cancel := context.WithTimeout(x.Context(), 20*time.Second)
@@ -213,14 +213,14 @@ func (x *requestTrial) send(method, path string, body []byte) (code int, answer 
 		x.Fatal(err)
 	}
 	defer func() { _ = resp.Body.Close() }()
-	var first json.RawMessage // of a watch the first event
+	var first json.RawMessage // the first event of a watch
 	if err := json.NewDecoder(resp.Body).Decode(&first); err != nil {
 		x.Fatalf("%s %s: %d, %v", method, path, resp.StatusCode, err)
 	}
 	return resp.StatusCode, string(first)
 }
 
-// deliverObject plays the delivery of an object.
+// deliverObject simulates the delivery of an object.
 func (x *requestTrial) deliverObject(key wire.Key, object any) {
 	x.Helper()
 	data, err := json.Marshal(object)
@@ -234,7 +234,7 @@ func (x *requestTrial) deliverObject(key wire.Key, object any) {
 	}
 }
 
-// setDeliveredKind plays the cloud's word of the optional kinds.
+// setDeliveredKind simulates the cloud's announcement of an optional kind.
 func (x *requestTrial) setDeliveredKind(k wire.DeliveredKind) {
 	x.Helper()
 	x.deliverObject(wire.DeliveredKindsKey(), wire.NewDeliveredKinds([]wire.DeliveredKind{k}))
@@ -244,7 +244,7 @@ func isOptional(resource string) bool {
 	return slices.Contains([]string{"clustertrustbundles", "podcertificaterequests", "resourceclaims", "resourceslices"}, resource)
 }
 
-// delivered: what the store holds is answered without a link, and what it does not hold is never said to be absent.
+// checkDelivered: stored objects are served without a link, and an object that is not stored is never reported as absent.
 func (x *requestTrial) checkDelivered() {
 	x.g.cloud.goOffline()
 	method, path, _ := x.buildRequest()
@@ -266,7 +266,7 @@ func (x *requestTrial) checkDelivered() {
 	}
 }
 
-// unproven: a list of an optional kind needs the cloud's word.
+// checkUnproven: a list of an optional kind needs the cloud's announcement.
 func (x *requestTrial) checkUnproven(path string) {
 	for want, kinds := range map[int][]wire.DeliveredKind{
 		http.StatusServiceUnavailable: {
@@ -284,7 +284,7 @@ func (x *requestTrial) checkUnproven(path string) {
 	}
 }
 
-// local: a request is granted without a link.
+// checkLocal: a request succeeds without a link.
 func (x *requestTrial) checkLocal() {
 	x.g.cloud.goOffline()
 	if x.verb != "create" {
@@ -299,7 +299,7 @@ func (x *requestTrial) checkLocal() {
 	}
 }
 
-// prepareLocal makes what a local request is about, where that is delivered or made here before.
+// prepareLocal creates or delivers the object of a local request, if it needs one.
 func (x *requestTrial) prepareLocal() {
 	switch x.key.Resource {
 	case "leases", "events":
@@ -323,7 +323,7 @@ func (x *requestTrial) prepareLocal() {
 	}
 }
 
-// relayed: without a link nothing is done or said, with one the cloud gets the request as it is and its answer is passed back.
+// checkRelayed: without a link nothing happens. With a link the cloud gets the request unchanged and its answer is returned.
 func (x *requestTrial) checkRelayed() {
 	x.g.cloud.goOffline()
 	method, path, body := x.buildRequest()
@@ -351,7 +351,7 @@ func (x *requestTrial) checkRelayed() {
 	}
 }
 
-// refused: a status says why, and nobody is asked.
+// checkRefused: a status gives the reason, and the cloud is not asked.
 func (x *requestTrial) checkRefused() {
 	asked := len(x.g.cloud.requestsSeen())
 	x.g.cloud.goOnline(func(http.ResponseWriter, *http.Request) {})
@@ -365,10 +365,10 @@ func (x *requestTrial) checkRefused() {
 
 var updatePage = flag.Bool("update", false, "write the page of kubelet requests anew")
 
-// kubeletPage is the page that has the table for people.
+// kubeletPage is the documentation page with the table.
 const kubeletPage = "../../docs/operations/kubelet-api.md"
 
-// TestKubeletRequests_PageMatchesTable keeps the lines of the page between its marks as the table says.
+// TestKubeletRequests_PageMatchesTable checks that the page's lines between its markers match the table.
 func TestKubeletRequests_PageMatchesTable(t *testing.T) {
 	data, err := os.ReadFile(kubeletPage)
 	if err != nil {

@@ -21,13 +21,13 @@ import (
 	"github.com/frond-edge/frond/leaf/localapi"
 )
 
-// listSize is how many objects of 1 KiB a list of the benchmark has.
+// listSize is the number of objects, of 1 KiB each, in the benchmark's list.
 const listSize = 500
 
-// BenchmarkAgainstAPIServer asks kube-apiserver over TLS, and the local API in memory as the kubelet and on its unix socket,
-// for the same objects, in protobuf, in one run: a get, a list of 500, and how long after a write was acknowledged its event
-// arrived at a watch that was there before. A write is a patch at the apiserver and a delivery at the gateway: until it is
-// synced to disk in both.
+// BenchmarkAgainstAPIServer compares kube-apiserver over TLS with the local API in memory, as used by the kubelet, and on
+// its unix socket. For the same objects, in protobuf, in one run, it measures a get, a list of 500, and the time from a
+// write's acknowledgement to its event at an open watch. A write is a patch at the apiserver and a delivery at the gateway;
+// both are synced to disk.
 func BenchmarkAgainstAPIServer(b *testing.B) {
 	shared := kubetest.Shared{}
 	b.Cleanup(shared.Cleanup)
@@ -113,7 +113,7 @@ func reportQuantiles(b *testing.B, took []time.Duration) {
 	}
 }
 
-// watchLatency measures from the end of a write to its event. An event that is there before the write has returned took 0.
+// watchLatency measures from the end of a write to its event. An event that arrives before the write has returned counts as 0.
 func watchLatency(b *testing.B, c kubernetes.Interface, ns, name string, write func(context.Context, string) error) {
 	b.Helper()
 	in, err := c.CoreV1().ConfigMaps(ns).Watch(b.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + name})
@@ -121,7 +121,7 @@ func watchLatency(b *testing.B, c kubernetes.Interface, ns, name string, write f
 		b.Fatal(err)
 	}
 	defer in.Stop()
-	<-in.ResultChan() // as it is now
+	<-in.ResultChan() // the present state
 	arrived := make(chan time.Time, 1)
 	next := make(chan struct{})
 	done := make(chan struct{})

@@ -16,25 +16,25 @@ import (
 )
 
 const (
-	// maxRequests and maxWatches bound what one pod, or one user without a pod, has open at once. An operator of 30 kinds has
-	// 30 watches, and lists them all when it starts.
+	// maxRequests and maxWatches limit the open requests of one pod, or of one user without a pod. An operator of 30 kinds
+	// has 30 watches, and lists them all when it starts.
 	maxRequests = 64
 	maxWatches  = 128
-	// maxAccountRelays is how many of the gateway's relayed watches one of them has.
+	// maxAccountRelays limits the gateway's relayed watches of one of them.
 	maxAccountRelays = 8
-	// maxConcurrentLists is how many lists are read from the store and decoded at once for programs that are not the node: each takes
-	// memory for all its objects, and more at once are not faster on a gateway's few cores.
+	// maxConcurrentLists limits how many lists are read from the store and decoded at once for programs other than the
+	// node: each uses memory for all its objects, and more at once are not faster on a gateway's few cores.
 	maxConcurrentLists = 8
-	// maxConnections bounds one address' connections to a listener for pods: HTTP/2 needs one of each client.
+	// maxConnections limits one address' connections to a listener for pods: HTTP/2 needs one per client.
 	maxConnections = 128
-	// transferTimeout is how long one write to a client may take, and all of a request's body. The kernel's buffers and HTTP/2's window
-	// take some 100 kB at once, so only a client that does not read at all is cut off.
+	// transferTimeout is how long one write to a client may take, and the reading of a request's whole body. The kernel's
+	// buffers and HTTP/2's window accept about 100 kB at once, so only a client that does not read at all is cut off.
 	transferTimeout = 30 * time.Second
 )
 
-// callerLimits counts what callers have open. A caller that is not the node cannot take all of it from the others.
+// callerLimits counts the open requests of each caller. A caller other than the node cannot use up the capacity of the others.
 type callerLimits struct {
-	mu    sync.Mutex // guards all below
+	mu    sync.Mutex // guards all fields below
 	usage map[string]*callerUsage
 }
 
@@ -42,7 +42,7 @@ type callerUsage struct{ requests, watches, relays int }
 
 func newCallerLimits() *callerLimits { return &callerLimits{usage: map[string]*callerUsage{}} }
 
-// quotaKey is whom a caller's use counts for: its pod, or its user if that has none; "" for the node itself.
+// quotaKey returns the key under which a caller's use is counted: its pod, or its user if that has none; "" for the node itself.
 func (c caller) quotaKey() string {
 	if c.user == nil {
 		return ""
@@ -66,7 +66,7 @@ func (s *Server) admitList(ctx context.Context) (done func(), err error) {
 	}
 }
 
-// admitRequest admits a request until leave, or says why not.
+// admitRequest admits a request until leave, or returns the reason for its refusal.
 func (l *callerLimits) admitRequest(c caller, watching bool) (leave func(), err error) {
 	if watching {
 		return l.acquireSlot(c, maxWatches, "watches", func(u *callerUsage) *int { return &u.watches })
@@ -74,7 +74,7 @@ func (l *callerLimits) admitRequest(c caller, watching bool) (leave func(), err 
 	return l.acquireSlot(c, maxRequests, "requests", func(u *callerUsage) *int { return &u.requests })
 }
 
-// admitRelay admits a relayed watch until leave, or says why not.
+// admitRelay admits a relayed watch until leave, or returns the reason for its refusal.
 func (l *callerLimits) admitRelay(c caller) (leave func(), err error) {
 	return l.acquireSlot(c, maxAccountRelays, "watches that are relayed", func(u *callerUsage) *int { return &u.relays })
 }
@@ -102,7 +102,7 @@ func (l *callerLimits) acquireSlot(c caller, most int, what string, of func(*cal
 	}, nil
 }
 
-// deadlineWriter is a response to a client that may be slow, but not for ever. It notes the status for metrics.
+// deadlineWriter is a response writer with a deadline for each write, for slow clients. It records the status for metrics.
 type deadlineWriter struct {
 	http.ResponseWriter
 	controller *http.ResponseController
@@ -120,10 +120,10 @@ func (p *deadlineWriter) WriteHeader(code int) {
 	p.ResponseWriter.WriteHeader(code)
 }
 
-// setWriteDeadline gives one write its time. HTTP/2 ends a stream whose time is up even if nothing is being written, so it is taken
-// back afterwards.
+// setWriteDeadline sets the deadline of one write. HTTP/2 ends a stream after its deadline even if nothing is being
+// written, so done removes it.
 func (p *deadlineWriter) setWriteDeadline() (done func()) {
-	_ = p.controller.SetWriteDeadline(time.Now().Add(transferTimeout)) // every server of ours has deadlines
+	_ = p.controller.SetWriteDeadline(time.Now().Add(transferTimeout)) // every server of this package supports deadlines
 	return func() { _ = p.controller.SetWriteDeadline(time.Time{}) }
 }
 
@@ -132,13 +132,13 @@ func (p *deadlineWriter) Write(b []byte) (int, error) {
 	return p.ResponseWriter.Write(b)
 }
 
-// Flush is what watches are sent by.
+// Flush sends buffered data; watches use it.
 func (p *deadlineWriter) Flush() {
 	defer p.setWriteDeadline()()
-	_ = p.controller.Flush() // a client that has gone away shows at the next write
+	_ = p.controller.Flush() // a client that has gone away makes the next write fail
 }
 
-// deadlineReader gives a request's body its time, from its first read to its end.
+// deadlineReader is a request body with a deadline, from its first read to its end.
 type deadlineReader struct {
 	io.ReadCloser
 	controller *http.ResponseController
@@ -157,7 +157,7 @@ func (h *deadlineReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// connLimitListener is a listener that takes only so many connections of one address, and none of those that are refused.
+// connLimitListener is a listener that limits the connections of each address and closes those of refused peers.
 type connLimitListener struct {
 	net.Listener
 	refusePeer func(peer netip.Addr) bool
@@ -180,7 +180,7 @@ func (f *connLimitListener) Accept() (net.Conn, error) {
 			from = at.Addr()
 		}
 		if f.refusePeer(from) {
-			_ = conn.Close() // before a byte is read of it
+			_ = conn.Close() // before any byte is read
 			continue
 		}
 		f.mu.Lock()

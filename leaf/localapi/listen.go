@@ -21,7 +21,7 @@ func (s *Server) listenUnix(ctx context.Context, g *errgroup.Group) error {
 	if s.cfg.UnixSocket == "" {
 		return nil
 	}
-	// A socket file left by a killed process keeps its name taken; nobody else may own this one.
+	// The socket file of a killed process still occupies the name; no other process can own this file.
 	if err := os.Remove(s.cfg.UnixSocket); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove old socket: %w", err)
 	}
@@ -33,8 +33,8 @@ func (s *Server) listenUnix(ctx context.Context, g *errgroup.Group) error {
 	return nil
 }
 
-// listenPrivate opens the socket under a name in a folder that only we can enter, narrows its mode, and then moves it to
-// its place: nobody else can connect in between.
+// listenPrivate opens the socket under a name in a folder that only this user can enter, restricts its mode, and then moves
+// it to its place: no other user can connect in between.
 func listenPrivate(ctx context.Context, path string) (net.Listener, error) {
 	dir, err := os.MkdirTemp(filepath.Dir(path), ".s")
 	if err != nil {
@@ -87,7 +87,7 @@ func (s *Server) listenTLS(ctx context.Context, g *errgroup.Group) error {
 	return nil
 }
 
-// Addr is where the TLS listener listens; "" without one or before Ready. With port 0 in Config.Address it tells the port.
+// Addr returns the address of the TLS listener; "" without one or before Ready. With port 0 in Config.Address it has the actual port.
 func (s *Server) Addr() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

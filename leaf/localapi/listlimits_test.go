@@ -15,7 +15,7 @@ import (
 	"github.com/frond-edge/frond/leaf/store"
 )
 
-// podContext is a request of a pod.
+// podContext returns the context of a pod's request.
 func podContext(t *testing.T, pod string) context.Context {
 	t.Helper()
 	return withCaller(t.Context(), caller{kind: accountCaller, user: &user.DefaultInfo{
@@ -23,7 +23,7 @@ func podContext(t *testing.T, pod string) context.Context {
 	}})
 }
 
-// TestContinuations_ExpireAndAreLimited: the rest of a list goes after a while, and nobody else's is lost to one who begins many.
+// TestContinuations_ExpireAndAreLimited: the rest of a list expires, and a caller that begins many lists loses only its own.
 func TestContinuations_ExpireAndAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &endpoint{resource: &resource{}}
@@ -63,13 +63,13 @@ func TestContinuations_ExpireAndAreLimited(t *testing.T) {
 	})
 }
 
-// emptyStore is a store with nothing in it.
+// emptyStore is a store without objects.
 type emptyStore struct{ objectStore }
 
 func (emptyStore) List(string, string, string) ([]store.Entry, uint64) { return nil, 1 }
 
-// TestServer_LimitsConcurrentLists: programs make only so many lists at once, a client that does not wait gets an error, and the node
-// does not wait.
+// TestServer_LimitsConcurrentLists: programs make a limited number of lists at once, a client that does not wait gets an
+// error, and the node does not wait.
 func TestServer_LimitsConcurrentLists(t *testing.T) {
 	e := &endpoint{server: &Server{listSlots: make(chan struct{}, maxConcurrentLists)}, resource: &resource{placement: inMemory}, objects: emptyStore{}}
 	var leave []func()

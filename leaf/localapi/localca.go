@@ -22,9 +22,9 @@ import (
 	"github.com/google/renameio/v2"
 )
 
-// localCA is the gateway's own CA. It vouches for one server, the local API as pods reach it, and its key never leaves
-// the gateway's disk. What it signs has no end: the certificates of a gateway that is offline for years must not expire, and
-// its clock may be anywhere.
+// localCA is the gateway's own CA. It certifies one server, the local API as pods reach it, and its key never leaves the
+// gateway's disk. Its certificates do not expire: those of a gateway that is offline for years must stay valid, and its
+// clock may show any time.
 type localCA struct {
 	cert    *x509.Certificate
 	key     crypto.Signer
@@ -36,10 +36,10 @@ const (
 	localCAKeyFile  = "localapi-ca.key"
 )
 
-// noExpiry is RFC 5280's date of a certificate that does not expire.
+// noExpiry returns RFC 5280's date of a certificate that does not expire.
 func noExpiry() time.Time { return time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC) }
 
-// openLocalCA reads the CA in dir, or makes one.
+// openLocalCA reads the CA in dir, or creates one.
 func openLocalCA(dir, node string) (*localCA, error) {
 	pair, err := tls.LoadX509KeyPair(filepath.Join(dir, localCACertFile), filepath.Join(dir, localCAKeyFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -62,7 +62,7 @@ func encodePEM(kind string, der []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
 }
 
-// createLocalCA writes the key last: a crash in between leaves no pair, and the next start makes both again.
+// createLocalCA writes the key last: after a crash in between there is no pair, and the next start creates both again.
 func createLocalCA(dir, node string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -75,7 +75,7 @@ func createLocalCA(dir, node string) error {
 	if err != nil {
 		return err
 	}
-	// The name carries the serial, so that two CAs of one node, before and after it lost its disk, are not mistaken.
+	// The name contains the serial, so that two CAs of one node, before and after it lost its disk, are distinct.
 	template := &x509.Certificate{
 		SerialNumber: serial, Subject: pkix.Name{CommonName: fmt.Sprintf("frond local api %s %x", node, serial.Bytes()[:4])},
 		NotBefore: time.Unix(0, 0), NotAfter: noExpiry(),
@@ -96,7 +96,7 @@ func createLocalCA(dir, node string) error {
 }
 
 func newSerial() (*big.Int, error) {
-	const bits = 127 // positive, and below the 20 bytes that are allowed
+	const bits = 127 // positive, and below the allowed 20 bytes
 	n, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), bits))
 	if err != nil {
 		return nil, err
@@ -104,7 +104,7 @@ func newSerial() (*big.Int, error) {
 	return n.SetBit(n, bits-1, 1), nil
 }
 
-// issueServingCert makes a serving certificate for the API's names and these addresses. Its key is in memory alone.
+// issueServingCert issues a serving certificate for the API's names and these addresses. Its key exists only in memory.
 func (a *localCA) issueServingCert(node string, addresses []netip.Addr) (*tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

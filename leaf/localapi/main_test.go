@@ -7,14 +7,14 @@ import (
 	"go.uber.org/goleak"
 )
 
-// collectingTests runs the tests and then the garbage collector: client-go ends what watches a client's certificate when the
+// collectingTests runs the tests and then the garbage collector: client-go stops watching a client's certificate when the
 // client is collected.
 type collectingTests struct{ *testing.M }
 
 func (c collectingTests) Run() int {
 	code := c.M.Run()
 	runtime.GC()
-	runtime.GC() // the first one only finds what has a cleanup
+	runtime.GC() // the first run only finds objects with a cleanup
 	return code
 }
 
@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(collectingTests{m},
 		// klog's and OpenCensus-free helpers of the API machinery start one flusher a process.
 		goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"),
-		// client-go's metadata client leaves the goroutine of a watch behind that is stopped while an event is on its way.
+		// client-go's metadata client leaks the goroutine of a watch that is stopped while an event is in flight.
 		goleak.IgnoreTopFunction("k8s.io/apimachinery/pkg/watch.(*filteredWatch).loop"),
 	)
 }

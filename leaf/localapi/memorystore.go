@@ -13,24 +13,24 @@ import (
 )
 
 const (
-	// maxMemoryObjects bounds the objects of one resource in memory. A kubelet holds one lease; its recorder patches events
-	// of the last minutes, and a burst of 110 pods (the kubelet's own limit) starting makes about three each.
+	// maxMemoryObjects limits the objects of one resource in memory. A kubelet holds one lease; its recorder patches events
+	// of the last minutes, and a burst of 110 starting pods (the kubelet's own limit) makes about three each.
 	maxMemoryObjects = 512
 	// memoryWatchBuffer is how many events a watcher of such objects may lag; then it is closed and lists again.
 	memoryWatchBuffer = 64
 )
 
-// memoryStore keeps the objects of one resource until the process ends, the oldest making room for new ones.
+// memoryStore holds the objects of one resource until the process ends. New objects replace the oldest.
 type memoryStore struct {
 	resource string
-	mu       sync.Mutex // guards all below
+	mu       sync.Mutex // guards all fields below
 	entries  map[wire.Key]store.Entry
 	order    []wire.Key // oldest write first
 	revision uint64
 	watches  map[*memoryWatch]struct{}
 }
 
-// newMemoryStore starts counting at the present time: revisions of a former process must not look like ours.
+// newMemoryStore starts its revisions at the present time: they must not repeat those of an earlier process.
 func newMemoryStore(resource string) *memoryStore {
 	return &memoryStore{
 		resource: resource,
@@ -68,7 +68,7 @@ func (m *memoryStore) Revision() uint64 {
 	return m.revision
 }
 
-// Watch keeps no history: it starts at the present, or says that the past is gone.
+// Watch keeps no history: it starts at the present revision, or returns that earlier events are gone.
 func (m *memoryStore) Watch(_, _, namespace string, after uint64) (objectWatch, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -116,7 +116,7 @@ func (m *memoryStore) Delete(_ context.Context, key wire.Key, _ string, ifRevisi
 	return m.removeEntry(key), nil
 }
 
-// removeEntry is called with mu held.
+// removeEntry removes an object. The caller holds mu.
 func (m *memoryStore) removeEntry(key wire.Key) store.Entry {
 	last := m.entries[key]
 	delete(m.entries, key)
@@ -128,7 +128,7 @@ func (m *memoryStore) removeEntry(key wire.Key) store.Entry {
 	return e
 }
 
-// broadcastEvent is called with mu held; it never blocks.
+// broadcastEvent sends an event to all watches and never blocks. The caller holds mu.
 func (m *memoryStore) broadcastEvent(e store.Event) {
 	for f := range m.watches {
 		if f.namespace != "" && f.namespace != e.Entry.Key.Namespace {
@@ -146,7 +146,7 @@ func (m *memoryStore) broadcastEvent(e store.Event) {
 type memoryWatch struct {
 	store     *memoryStore
 	namespace string
-	events    chan store.Event // closed with from.mu held, when the feed leaves from.feeds
+	events    chan store.Event // closed with store.mu held, when the watch is removed from store.watches
 }
 
 func (f *memoryWatch) Next(ctx context.Context) (store.Event, error) {

@@ -12,7 +12,7 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// MergeForNode is MergeDesired for the objects of this node, and takes those of other nodes as the cloud gives them.
+// MergeForNode returns MergeDesired for the objects of this node; objects of other nodes are taken from the cloud unchanged.
 func MergeForNode(node string) func(key wire.Key, local, desired []byte) ([]byte, error) {
 	return func(key wire.Key, local, desired []byte) ([]byte, error) {
 		switch {
@@ -32,12 +32,12 @@ func MergeForNode(node string) func(key wire.Key, local, desired []byte) ([]byte
 	}
 }
 
-// MergeDesired joins what the node holds of an object with a newer state from the cloud, for store.Config.Merge. Both have
+// MergeDesired merges the node's state of an object with a newer state from the cloud, for store.Config.Merge. Both have
 // the same UID, or the local one has none yet.
 //
-// A pod's status is the kubelet's, except conditions and fields that others write, and an end that the cloud decided. A
-// node's status is the kubelet's, except foreign conditions and the list of attached volumes; labels and annotations that
-// only the kubelet sets are kept, as a report of them may still be on its way. Every other object is the cloud's alone.
+// A pod's status is the kubelet's, except conditions and fields that others write, and a terminal phase set by the cloud. A
+// node's status is the kubelet's, except foreign conditions and the list of attached volumes. Labels and annotations that
+// only the kubelet sets are kept, as a report of them may still be in flight. Every other object is the cloud's alone.
 func MergeDesired(key wire.Key, local, desired []byte) ([]byte, error) {
 	switch {
 	case key.Group == "" && key.Resource == "pods":
@@ -45,14 +45,14 @@ func MergeDesired(key wire.Key, local, desired []byte) ([]byte, error) {
 	case key.Group == "" && key.Resource == "nodes":
 		return mergeJSON(local, desired, mergeNode)
 	case key.Group == "storage.k8s.io" && key.Resource == "csinodes":
-		// Only the kubelet writes it; the cloud's copy is what it reported some time ago.
+		// Only the kubelet writes it; the cloud's copy is an earlier report.
 		return mergeCSINode(local, desired)
 	default:
 		return desired, nil
 	}
 }
 
-// mergeJSON works on the JSON's top level, so that fields which these types do not know yet pass through.
+// mergeJSON works on the JSON's top level, so that fields unknown to these types pass through.
 func mergeJSON[T any](local, desired []byte, join func(local, desired *T) (status any, metadata map[string]any)) ([]byte, error) {
 	var l, d T
 	if err := utiljson.Unmarshal(local, &l); err != nil {
@@ -93,7 +93,7 @@ func mergeJSON[T any](local, desired []byte, join func(local, desired *T) (statu
 func mergePod(local, desired *corev1.Pod) (any, map[string]any) {
 	l, d := local.Status, desired.Status
 	if l.Phase == "" && len(l.ContainerStatuses) == 0 && l.StartTime == nil {
-		return d, nil // the kubelet has not said anything yet
+		return d, nil // the kubelet has not written a status yet
 	}
 	out := l
 	out.Conditions = mergeConditions(l.Conditions, d.Conditions, podConditionType, isKubeletPodCondition)
@@ -114,7 +114,7 @@ func podEnded(p corev1.PodPhase) bool { return p == corev1.PodSucceeded || p == 
 
 func podConditionType(c corev1.PodCondition) string { return string(c.Type) }
 
-// isKubeletPodCondition names the conditions that the kubelet owns (k8s.io/kubernetes pkg/kubelet/types/pod_status.go).
+// isKubeletPodCondition reports whether the kubelet owns a condition (k8s.io/kubernetes pkg/kubelet/types/pod_status.go).
 func isKubeletPodCondition(kind string) bool {
 	switch corev1.PodConditionType(kind) {
 	case corev1.PodScheduled, corev1.PodReady, corev1.PodInitialized, corev1.ContainersReady, corev1.PodResizeInProgress,
@@ -125,8 +125,8 @@ func isKubeletPodCondition(kind string) bool {
 	}
 }
 
-// mergeConditions keeps the local state of the conditions that are the kubelet's, and the cloud's of the others. One that
-// only the node knows stays: its report is on the way, or its writer runs on the gateway.
+// mergeConditions keeps the local state of the kubelet's conditions, and the cloud's state of the others. A condition that
+// only the node has stays: its report is in flight, or its writer runs on the gateway.
 func mergeConditions[C any](local, desired []C, kind func(C) string, kubelets func(string) bool) []C {
 	here := map[string]bool{}
 	there := map[string]C{}
@@ -159,18 +159,18 @@ func mergeNode(local, desired *corev1.Node) (any, map[string]any) {
 	}
 	l, d := local.Status, desired.Status
 	if len(l.Conditions) == 0 && len(l.Capacity) == 0 {
-		return d, metadata // the kubelet has not said anything yet
+		return d, metadata // the kubelet has not written a status yet
 	}
 	out := l
 	out.Conditions = mergeConditions(l.Conditions, d.Conditions, nodeConditionType, isKubeletNodeCondition)
-	out.VolumesAttached = d.VolumesAttached // the attach-detach controller's word to the kubelet
+	out.VolumesAttached = d.VolumesAttached // the attach-detach controller sets it for the kubelet
 	return out, metadata
 }
 
 func nodeConditionType(c corev1.NodeCondition) string { return string(c.Type) }
 
-// isKubeletNodeCondition names the conditions that the kubelet owns, and the agent's own of the store's disk. While a node is cut off, the cloud writes Unknown into
-// them; that is news about the link, not about the node, and must not come back to it.
+// isKubeletNodeCondition reports whether the kubelet owns a condition, or the agent (the store's disk). While a node is
+// offline, the cloud sets them to Unknown; that describes the link, not the node, and must not be merged back.
 func isKubeletNodeCondition(kind string) bool {
 	switch corev1.NodeConditionType(kind) {
 	case corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure, "EdgeStorage":
@@ -180,7 +180,7 @@ func isKubeletNodeCondition(kind string) bool {
 	}
 }
 
-// isKubeletLabel names the labels that the kubelet sets from what it runs on and corrects at each start.
+// isKubeletLabel reports whether the kubelet sets a label from its machine and corrects it at each start.
 func isKubeletLabel(name string) bool {
 	switch name {
 	case corev1.LabelHostname, corev1.LabelOSStable, corev1.LabelArchStable, "beta.kubernetes.io/os", "beta.kubernetes.io/arch":
@@ -200,7 +200,7 @@ func isKubeletAnnotation(name string) bool {
 	}
 }
 
-// keepLocalValues is desired with the local values of the names that are own.
+// keepLocalValues returns desired with the local values of the names for which own is true.
 func keepLocalValues(local, desired map[string]string, own func(string) bool) (map[string]string, bool) {
 	out := map[string]string{}
 	maps.Copy(out, desired)
@@ -234,7 +234,7 @@ func mergeCSINode(local, desired []byte) ([]byte, error) {
 
 var errNotObject = errors.New("not a JSON object")
 
-// jsonFields splits a JSON object; null is not one.
+// jsonFields splits a JSON object; null is not an object.
 func jsonFields(object []byte) (map[string]json.RawMessage, error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(object, &fields); err != nil {

@@ -101,7 +101,7 @@ func parseJSON(t *testing.T, s string) any {
 	return v
 }
 
-// FuzzMergeDesired holds that merging never panics and that merging twice is merging once.
+// FuzzMergeDesired checks that merging never panics and that merging twice equals merging once.
 func FuzzMergeDesired(f *testing.F) {
 	f.Add("pods", `{"metadata":{},"status":{"phase":"Running"}}`, `{"metadata":{},"status":{"conditions":[{"type":"a"},{"type":"a"}]}}`)
 	f.Add("nodes", `{"metadata":{"labels":{"kubernetes.io/os":"linux"}}}`, `{"metadata":{}}`)
@@ -118,7 +118,7 @@ func FuzzMergeDesired(f *testing.F) {
 	})
 }
 
-// TestMergeForNode_TakesForeignObjects: of what lives on other nodes the cloud's word is all there is.
+// TestMergeForNode_TakesForeignObjects: objects of other nodes are taken from the cloud unchanged.
 func TestMergeForNode_TakesForeignObjects(t *testing.T) {
 	const local, desired = `{"spec":{"nodeName":"NODE"},"status":{"phase":"Running","startTime":"2026-01-01T00:00:00Z"}}`,
 		`{"spec":{"nodeName":"NODE"},"status":{"phase":"Failed","startTime":"2026-01-01T00:00:00Z","message":"cloud"}}`

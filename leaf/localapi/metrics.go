@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// serverMetrics tell what programs of the gateway do, by the kind of their identity: names would be without number.
+// serverMetrics count the requests of the gateway's programs by the kind of their identity: the number of names has no bound.
 type serverMetrics struct {
 	requests       *prometheus.CounterVec
 	watches        *prometheus.GaugeVec

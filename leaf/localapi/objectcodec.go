@@ -18,14 +18,14 @@ import (
 	"github.com/frond-edge/frond/leaf/store"
 )
 
-// objectWatch is a running watch of objects. Next waits for the next event; it ends with ErrGone for a watch that fell too far
-// behind, and with ctx's error. A ctx that has ended makes it return what is there already.
+// objectWatch is a running watch of objects. Next waits for the next event; it returns ErrGone for a watch that fell too
+// far behind, and ctx's error. With an ended ctx it returns events that are already there.
 type objectWatch interface {
 	Next(ctx context.Context) (store.Event, error)
 	Stop()
 }
 
-// objectStore is where the objects of a resource live: the store, or memory. The errors are the store's.
+// objectStore holds the objects of a resource: the store, or memory. The errors are the store's.
 type objectStore interface {
 	Get(key wire.Key) (store.Entry, error)
 	List(group, resource, namespace string) ([]store.Entry, uint64)
@@ -35,7 +35,7 @@ type objectStore interface {
 	Revision() uint64
 }
 
-// persistentStore adapts the store to objects.
+// persistentStore adapts the store to objectStore.
 type persistentStore struct{ *store.Store }
 
 func (s persistentStore) Watch(group, resource, namespace string, after uint64) (objectWatch, error) {
@@ -46,14 +46,14 @@ func (s persistentStore) Watch(group, resource, namespace string, after uint64) 
 	return w, nil
 }
 
-// objectStamp is what an object carries beside its typed form while it is worked on.
+// objectStamp is the data that accompanies an object's typed form while it is processed.
 type objectStamp struct {
 	revision     uint64
-	cloudVersion string // metadata.resourceVersion as the cloud gave it
+	cloudVersion string // metadata.resourceVersion as the cloud sent it
 }
 
-// decode gives the object as clients see it: with the local resourceVersion, and with a UID also while the cloud has not
-// given one yet, as client code takes an object without a UID for one that does not exist.
+// decode returns the object as clients see it: with the local resourceVersion, and always with a UID, even while the cloud
+// has not assigned one. Client code treats an object without a UID as one that does not exist.
 func (r *resource) decode(e store.Entry) (runtime.Object, objectStamp, error) {
 	obj, err := r.unmarshalStored(e.Object)
 	if err != nil {
@@ -78,7 +78,7 @@ func (r *resource) decode(e store.Entry) (runtime.Object, objectStamp, error) {
 	return obj, v, nil
 }
 
-// unmarshalStored reads an object in its stored form.
+// unmarshalStored decodes an object in its stored form.
 func (r *resource) unmarshalStored(data []byte) (runtime.Object, error) {
 	if r.storedForm == nil {
 		obj := r.object()
@@ -91,7 +91,7 @@ func (r *resource) unmarshalStored(data []byte) (runtime.Object, error) {
 	return r.storedForm.toServed(obj), nil
 }
 
-// encode undoes decode: the JSON for the store and the report.
+// encode reverses decode: it returns the JSON for the store and the report.
 func (r *resource) encode(key wire.Key, obj runtime.Object, v objectStamp) ([]byte, string, error) {
 	obj = obj.DeepCopyObject()
 	m, err := meta.Accessor(obj)
@@ -117,7 +117,7 @@ func (r *resource) encode(key wire.Key, obj runtime.Object, v objectStamp) ([]by
 	return data, string(m.GetUID()), nil
 }
 
-// removeProvisionalOwner takes away an owner that the cloud does not know by its UID: its garbage collector would delete the object.
+// removeProvisionalOwner removes an owner whose UID the cloud does not know: its garbage collector would delete the object.
 func (r *resource) removeProvisionalOwner(obj runtime.Object) error {
 	m, err := meta.Accessor(obj)
 	if err != nil {
@@ -129,8 +129,8 @@ func (r *resource) removeProvisionalOwner(obj runtime.Object) error {
 	return nil
 }
 
-// provisionalUID is the UID shown for an object made here while the cloud could not be asked. It depends on the name alone, so
-// it is the same after a restart, and it is never sent.
+// provisionalUID returns the UID served for an object created here while the cloud could not be asked. It depends on the
+// name alone, so it is the same after a restart, and it is never sent.
 func provisionalUID(key wire.Key) types.UID {
 	return types.UID(uuid.NewSHA1(uuid.NameSpaceOID, []byte("frond.io/provisional/"+key.String())).String())
 }
@@ -156,7 +156,7 @@ func (r *resource) buildList(items []runtime.Object, revision uint64) (runtime.O
 	return list, nil
 }
 
-// newBookmark is the object of a bookmark event: nothing but a resourceVersion, and a mark after the last initial event.
+// newBookmark returns the object of a bookmark event: only a resourceVersion, and an annotation after the last initial event.
 func (r *resource) newBookmark(revision uint64, initialEnd bool) runtime.Object {
 	obj := r.object()
 	if m, err := meta.Accessor(obj); err == nil {

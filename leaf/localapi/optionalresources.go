@@ -17,11 +17,11 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// fieldNodeName is the field label by which a kubelet and its drivers ask for what is their Node's.
+// fieldNodeName is the field label by which a kubelet and its drivers select the objects of their Node.
 const fieldNodeName = "spec.nodeName"
 
-// optionalResources are kinds that not every Kubernetes serves. The cloud sends what of them concerns this node, and says that it
-// does (wire.DeliveredKinds); without that word nothing is known of them.
+// optionalResources returns the kinds that not every Kubernetes serves. The cloud sends the objects that concern this node,
+// and announces that it does (wire.DeliveredKinds). Without that announcement nothing is known about them.
 func optionalResources() []*resource {
 	certs, devices := certificatesv1.SchemeGroupVersion, resourcev1.SchemeGroupVersion
 	bundles := func(gv schema.GroupVersion, object, list func() runtime.Object) *resource {
@@ -33,7 +33,7 @@ func optionalResources() []*resource {
 	return []*resource{
 		bundles(certs, func() runtime.Object { return &certificatesv1.ClusterTrustBundle{} },
 			func() runtime.Object { return &certificatesv1.ClusterTrustBundleList{} }),
-		// A kubelet takes the version that the cluster serves. As far as it reads a bundle, all versions are the same.
+		// A kubelet takes the version that the cluster serves. The fields of a bundle that it reads are the same in all versions.
 		bundles(certificatesv1beta1.SchemeGroupVersion, func() runtime.Object { return &certificatesv1beta1.ClusterTrustBundle{} },
 			func() runtime.Object { return &certificatesv1beta1.ClusterTrustBundleList{} }),
 		bundles(certificatesv1alpha1.SchemeGroupVersion, func() runtime.Object { return &certificatesv1alpha1.ClusterTrustBundle{} },
@@ -81,8 +81,8 @@ func sliceFields(obj runtime.Object) fields.Set {
 	return fields.Set{fieldNodeName: node, resourcev1.ResourceSliceSelectorDriver: spec.Driver}
 }
 
-// checkKindDelivered returns what the cloud says of an optional kind. The error is a status: the cluster has none such, or the cloud has
-// not said whether it sends them.
+// checkKindDelivered returns the cloud's announcement about an optional kind. The error is a status: the cluster does not
+// have the kind, or the cloud has not announced whether it sends it.
 func (s *Server) checkKindDelivered(r *resource) error {
 	unknown := func(why string) error {
 		return newRetryLater(fmt.Sprintf("%s are not known on this gateway: %s", r.gvr.GroupResource(), why))

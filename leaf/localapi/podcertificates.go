@@ -13,11 +13,11 @@ import (
 	"github.com/frond-edge/frond/leaf/store"
 )
 
-// podCertificateResource holds in the store the certificates of pods' volumes, with their keys.
+// podCertificateResource is the resource name of the certificates of pods' volumes in the store, with their keys.
 const podCertificateResource = "podcertificates"
 
-// loadPodCertificate is the stored form. Upstream's kubelet keeps keys in memory alone and makes new ones when it starts, which takes a
-// signer; a gateway that boots without a link has none.
+// podCertificate is the stored form. Upstream's kubelet keeps keys in memory alone and creates new ones when it starts,
+// which needs a signer; a gateway that boots without a link has none.
 type podCertificate struct {
 	Metadata struct {
 		Name string `json:"name"`
@@ -32,8 +32,8 @@ func podCertificateKey(namespace, uid, projection string) wire.Key {
 	return wire.Key{Group: frondGroup, Resource: podCertificateResource, Namespace: namespace, Name: uid + "/" + projection}
 }
 
-// SavePodCertificate keeps the newest key and certificates of one projection of a pod, until the pod is gone. Both are PEM.
-// Saving what is kept already costs no write.
+// SavePodCertificate stores the newest key and certificates of one projection of a pod, until the pod is gone. Both are
+// PEM. Saving what is already stored costs no write.
 func (s *Server) SavePodCertificate(ctx context.Context, namespace, pod, uid, projection string, key, chain []byte) error {
 	at := podCertificateKey(namespace, uid, projection)
 	if last, ok := s.loadPodCertificate(at); ok && bytes.Equal(last.Key, key) && bytes.Equal(last.Chain, chain) {
@@ -51,8 +51,8 @@ func (s *Server) SavePodCertificate(ctx context.Context, namespace, pod, uid, pr
 	return s.sweepPodCertificates(ctx)
 }
 
-// LastPodCertificate returns what was kept last, while the cloud cannot be asked for a new one; expired or not, as with tokens: the
-// pod has nothing better, and must run.
+// LastPodCertificate returns the last saved key and certificates, expired or not, for use while the cloud cannot issue new
+// ones. As with tokens, the pod has no better ones, and must run.
 func (s *Server) LastPodCertificate(namespace, uid, projection string) (key, chain []byte, ok bool) {
 	if s.isOnline() {
 		return nil, nil, false
@@ -74,8 +74,8 @@ func (s *Server) loadPodCertificate(at wire.Key) (podCertificate, bool) {
 	return record, true
 }
 
-// sweepPodCertificates deletes those of pods that are gone. It runs with each new one, so there are never more than the node's pods
-// need, and a few.
+// sweepPodCertificates deletes the certificates of deleted pods. It runs with each new certificate, so their number stays
+// close to what the node's pods need.
 func (s *Server) sweepPodCertificates(ctx context.Context) error {
 	entries, _ := s.store.List(frondGroup, podCertificateResource, "")
 	for _, e := range entries {

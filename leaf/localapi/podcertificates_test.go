@@ -7,7 +7,7 @@ import (
 	"github.com/frond-edge/frond/leaf/localapi"
 )
 
-// TestPodCertificate_SurvivesOfflineReboot: what a pod had is there again, for this very pod, and only while no new one can be had.
+// TestPodCertificate_SurvivesOfflineReboot: a saved certificate is returned for the same pod, and only while no new one is available.
 func TestPodCertificate_SurvivesOfflineReboot(t *testing.T) {
 	online := true
 	link := func(c *localapi.Config) { c.Online = func() bool { return online } }

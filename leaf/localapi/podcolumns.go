@@ -27,7 +27,7 @@ func podRowConditions(obj runtime.Object) []metav1.TableRowCondition {
 	}}
 }
 
-// podCells shows a pod in the words of `kubectl get pods`: an operator must read the same on the gateway as in the cloud.
+// podCells returns the cells of `kubectl get pods`: an operator must read the same on the gateway as in the cloud.
 func podCells(obj runtime.Object) []any {
 	pod := obj.(*corev1.Pod)
 	s := summarisePod(pod)
@@ -67,7 +67,7 @@ func conditionTrue(pod *corev1.Pod, kind corev1.PodConditionType) bool {
 	return false
 }
 
-// podSummary is what the table says of a pod's containers.
+// podSummary summarizes a pod's containers for the table.
 type podSummary struct {
 	ready, total, restarts int
 	lastRestart            metav1.Time
@@ -91,7 +91,7 @@ func summarisePod(pod *corev1.Pod) podSummary {
 			s.reason = c.Reason
 		}
 	}
-	sidecars := podSummary{} // restartable init containers count on after the pod is initialised
+	sidecars := podSummary{} // restartable init containers still count after the pod is initialised
 	initialising := s.addInitContainers(pod, &sidecars)
 	if !initialising || conditionTrue(pod, corev1.PodInitialized) {
 		s.restarts, s.lastRestart = sidecars.restarts, sidecars.lastRestart
@@ -107,7 +107,7 @@ func summarisePod(pod *corev1.Pod) podSummary {
 	return s
 }
 
-// addInitContainers reports whether an init container still holds the pod up.
+// addInitContainers reports whether an init container still delays the pod.
 func (s *podSummary) addInitContainers(pod *corev1.Pod, sidecars *podSummary) bool {
 	restartable := map[string]bool{}
 	for _, c := range pod.Spec.InitContainers {
@@ -164,7 +164,7 @@ func (s *podSummary) addContainers(pod *corev1.Pod) {
 	if s.reason != "Completed" {
 		return
 	}
-	switch { // one container has completed, the others decide
+	switch { // one container has completed; the others decide
 	case running && conditionTrue(pod, corev1.PodReady):
 		s.reason = "Running"
 	case failure != "":

@@ -21,49 +21,49 @@ import (
 	"github.com/frond-edge/frond/leaf/store"
 )
 
-// PodsConfig says how the pods of this gateway reach the local API, where their environment and the cluster's DNS send them: to
-// the Service default/kubernetes.
+// PodsConfig configures how the pods of this gateway reach the local API. Their environment and the cluster's DNS name the
+// Service default/kubernetes.
 type PodsConfig struct {
-	// Dir keeps the gateway's own CA; "" serves no pods.
+	// Dir is the folder of the gateway's own CA; "" serves no pods.
 	Dir string
-	// ClaimAddress makes an address one of this machine's own. It is called again for the same address and must not mind.
+	// ClaimAddress adds an address to this machine. It may be called again for the same address.
 	ClaimAddress func(ctx context.Context, address netip.Addr) error
-	// IsRemotePeer tells whether a peer is on another machine: such a one is no pod of this gateway, and is refused whatever token it
-	// has. A peer that it has no answer for is taken. nil takes all.
+	// IsRemotePeer reports whether a peer is on another machine. Such a peer is not a pod of this gateway, and is refused
+	// with any token. A peer for which it returns an error is accepted. nil accepts all.
 	IsRemotePeer func(peer netip.Addr) (bool, error)
-	// Address is where the API listens for them beside the Service's own addresses; a proxy of Services is told that this is
-	// the Service's one endpoint. The zero value is none.
+	// Address is a further listen address for pods, beside the Service's own addresses. Proxies of Services get it as the
+	// Service's one endpoint. The zero value is none.
 	Address netip.AddrPort
 	// ExpiryGrace is access.Config.ExpiryGrace.
 	ExpiryGrace time.Duration
 }
 
-// listenRetryInterval is how long a listener that could not be opened waits: somebody has to do something first.
+// listenRetryInterval is the pause before a listener that could not be opened is tried again: the cause usually needs an operator.
 const listenRetryInterval = 15 * time.Second
 
-// kubernetesService is the Service that every pod is told to find the API by.
+// kubernetesService returns the key of the Service through which every pod finds the API.
 func kubernetesService() wire.Key {
 	return wire.Key{Resource: "services", Namespace: "default", Name: "kubernetes"}
 }
 
-// podServer listens wherever pods look for the API, and follows the Service's addresses.
+// podServer serves the API on the addresses that pods use, and follows the Service's addresses.
 type podServer struct {
 	server    *Server
 	ca        *localCA
-	clientCAs *x509.CertPool // CA of client certificates; nil takes none
+	clientCAs *x509.CertPool // CA of client certificates; nil accepts none
 	servers   sync.WaitGroup // the servers of all listeners
 
-	mu              sync.Mutex // guards all below
+	mu              sync.Mutex // guards all fields below
 	cert            *tls.Certificate
 	listeners       map[netip.AddrPort]*podListener
-	lastErrors      map[netip.AddrPort]string // last told, so that a fault is logged once
+	lastErrors      map[netip.AddrPort]string // last logged error, so that a fault is logged once
 	refusedLoggedAt time.Time                 // when a refused peer was last logged
 }
 
 // podListener is one open listener; done is closed when its server has ended.
 type podListener struct {
 	server  *http.Server
-	address netip.AddrPort     // with the port that was given for 0
+	address netip.AddrPort     // with the actual port if it was 0
 	cancel  context.CancelFunc // ends the watches
 	done    chan struct{}
 }
@@ -80,7 +80,7 @@ func newPodServer(s *Server) (*podServer, error) {
 	return p, nil
 }
 
-// wantedAddresses is where to listen, as the store says now.
+// wantedAddresses returns the listen addresses according to the store.
 func (p *podServer) wantedAddresses() []netip.AddrPort {
 	var list []netip.AddrPort
 	if a := p.server.cfg.Pods.Address; a.IsValid() {
@@ -113,7 +113,7 @@ func (p *podServer) run(ctx context.Context) error {
 		key := kubernetesService()
 		changes, err := p.server.store.Watch(key.Group, key.Resource, key.Namespace, p.server.store.Revision())
 		if err != nil {
-			continue // the revision has moved on meanwhile
+			continue // the revision has advanced meanwhile
 		}
 		p.followService(ctx, changes)
 		changes.Stop()
@@ -136,7 +136,7 @@ func (p *podServer) followService(ctx context.Context, changes *store.Watcher) {
 	}
 }
 
-// syncListeners opens and closes listeners until they are as wanted, and says whether they are.
+// syncListeners opens and closes listeners as wanted, and reports whether all of them succeeded.
 func (p *podServer) syncListeners(ctx context.Context) bool {
 	wanted := p.wantedAddresses()
 	p.mu.Lock()
@@ -183,7 +183,7 @@ func (p *podServer) issueCert(addresses []netip.AddrPort) error {
 	return nil
 }
 
-// openListener opens one address unless it is open.
+// openListener opens a listener on one address unless it is open.
 func (p *podServer) openListener(ctx context.Context, address netip.AddrPort) bool {
 	p.mu.Lock()
 	open := p.listeners[address] != nil
@@ -209,7 +209,7 @@ func (p *podServer) openListener(ctx context.Context, address netip.AddrPort) bo
 		l.address = netip.AddrPortFrom(address.Addr(), tcp.AddrPort().Port())
 	}
 	l.server.TLSConfig = &tls.Config{
-		MinVersion: tls.VersionTLS13, // which the clients of pods have had since Go 1.13 and OpenSSL 1.1.1
+		MinVersion: tls.VersionTLS13, // supported by the clients of pods since Go 1.13 and OpenSSL 1.1.1
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 			p.mu.Lock()
 			defer p.mu.Unlock()
@@ -243,10 +243,10 @@ func (p *podServer) claimAddress(ctx context.Context, address netip.AddrPort) (n
 	return newConnLimitListener(listener, p.refusePeer), nil
 }
 
-// refusedLogInterval is how often a refused peer is logged: anybody on the network can be one.
+// refusedLogInterval is how often a refused peer is logged: any machine on the network can be one.
 const refusedLogInterval = time.Minute
 
-// refusePeer tells whether a peer may not even speak.
+// refusePeer reports whether a peer's connection must be closed before anything is read.
 func (p *podServer) refusePeer(peer netip.Addr) bool {
 	if p.server.cfg.Pods.IsRemotePeer == nil {
 		return false
@@ -268,7 +268,7 @@ func (p *podServer) refusePeer(peer netip.Addr) bool {
 	return true
 }
 
-// close ends watches, lets requests end, and waits for all of them.
+// close ends watches, lets requests finish, and waits for all of them.
 func (l *podListener) close(ctx context.Context) {
 	l.cancel()
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
@@ -290,7 +290,7 @@ func (p *podServer) closeAll(ctx context.Context) {
 	p.servers.Wait()
 }
 
-// PodAddresses lists where pods are served now, sorted.
+// PodAddresses lists the addresses on which pods are served now, sorted.
 func (s *Server) PodAddresses() []netip.AddrPort {
 	if s.podServer == nil {
 		return nil

@@ -8,7 +8,7 @@ import (
 	"github.com/frond-edge/frond/leaf/localapi"
 )
 
-// TestPodServer_RefusesRemotePeers: who is not on this machine gets not even a handshake, and whoever is not known to be is served.
+// TestPodServer_RefusesRemotePeers: a peer on another machine does not get a handshake; a peer of unknown origin is served.
 func TestPodServer_RefusesRemotePeers(t *testing.T) {
 	for name, tt := range map[string]struct {
 		outside bool

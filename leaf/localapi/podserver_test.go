@@ -60,7 +60,7 @@ func newPodGateway(t *testing.T, options ...option) *podGateway {
 	return s
 }
 
-// deliverRaw plays the delivery of any object.
+// deliverRaw simulates the delivery of any object.
 func (s *podGateway) deliverRaw(key wire.Key, object []byte) {
 	s.t.Helper()
 	s.seq++
@@ -82,7 +82,7 @@ func (s *podGateway) deliverJSON(key wire.Key, o any) {
 	s.deliverRaw(key, data)
 }
 
-// bindRole binds a role in a namespace to the pod's service account, in place of the one before.
+// bindRole binds a role in a namespace to the pod's service account, and replaces the previous one.
 func (s *podGateway) bindRole(namespace string, rules ...rbacv1.PolicyRule) {
 	s.t.Helper()
 	key := func(resource string) wire.Key {
@@ -100,7 +100,7 @@ func podClaims() accesstest.Claims {
 	return accesstest.Claims{Namespace: "default", Account: "robot", AccountUID: "a1", Pod: "web", PodUID: "u1"}
 }
 
-// configFor is a client's way in, as the pod would take it, with a token.
+// configFor returns a pod's client configuration with a token.
 func (s *podGateway) configFor(token string) *rest.Config {
 	s.t.Helper()
 	var cm corev1.ConfigMap
@@ -154,7 +154,7 @@ func TestPodServer_IsTrustedByPods(t *testing.T) {
 	}
 }
 
-// TestLocalCA_SurvivesRestart: it is made once, its key is for nobody else, and half of one is made anew.
+// TestLocalCA_SurvivesRestart: the CA is created once, its key is private, and an incomplete pair is created anew.
 func TestLocalCA_SurvivesRestart(t *testing.T) {
 	dir := t.TempDir()
 	in := func(c *localapi.Config) {
@@ -184,7 +184,7 @@ func TestLocalCA_SurvivesRestart(t *testing.T) {
 	}
 }
 
-// TestPodServer_RefusesHostilePod: what a pod must never get, whatever it shows.
+// TestPodServer_RefusesHostilePod: requests that a pod may never make, with any credential.
 func TestPodServer_RefusesHostilePod(t *testing.T) {
 	s := newPodGateway(t)
 	s.cloud.goOnline(func(http.ResponseWriter, *http.Request) { t.Error("the cloud was asked") })
@@ -243,7 +243,7 @@ func TestPodServer_RefusesHostilePod(t *testing.T) {
 	})
 }
 
-// TestAuthorize_NamespacedRoleCoversOneNamespace: a path that names one namespace in another is judged in the latter.
+// TestAuthorize_NamespacedRoleCoversOneNamespace: a path that names one namespace inside another is authorized in the latter.
 func TestAuthorize_NamespacedRoleCoversOneNamespace(t *testing.T) {
 	s := newPodGateway(t)
 	s.cloud.goOnline(serveDiscovery)
@@ -273,7 +273,7 @@ func TestAuthorize_NamespacedRoleCoversOneNamespace(t *testing.T) {
 	}
 }
 
-// TestForward_CarriesCallersToken: Kubernetes judges a pod's write by the pod's own token, never as the node's.
+// TestForward_CarriesCallersToken: Kubernetes authorizes a pod's write by the pod's own token, never as the node's.
 func TestForward_CarriesCallersToken(t *testing.T) {
 	s := newPodGateway(t)
 	token := s.issuer.Token(podClaims())
@@ -292,7 +292,7 @@ func TestForward_CarriesCallersToken(t *testing.T) {
 	if len(asked) != 1 || asked[0].Method != http.MethodPost || asked[0].Token != token {
 		t.Errorf("the cloud was asked %+v", asked)
 	}
-	// What the kubelet asks has no token, whoever asked before.
+	// A request of the kubelet carries no token, whichever caller came before.
 	if _, err := s.newClient(true).CoreV1().Namespaces().Get(t.Context(), "default", metav1.GetOptions{}); err != nil {
 		t.Error(err)
 	}
@@ -301,7 +301,7 @@ func TestForward_CarriesCallersToken(t *testing.T) {
 	}
 }
 
-// TestReviews_Offline: who am I and what may I do is answered by what the gateway knows.
+// TestReviews_Offline: reviews of a caller's identity and rights are answered from the gateway's store.
 func TestReviews_Offline(t *testing.T) {
 	s := newPodGateway(t)
 	s.deliverJSON(wire.Key{Group: rbacv1.GroupName, Resource: "clusterroles", Name: "basic"}, rbacv1.ClusterRole{
@@ -347,7 +347,7 @@ func TestReviews_Offline(t *testing.T) {
 	if err != nil || elsewhere.Status.Authenticated || len(elsewhere.Status.Audiences) != 0 {
 		t.Errorf("a token for the API shown to another program: %v, %+v", err, elsewhere)
 	}
-	// Everybody may ask for himself, by the path; what he asks must not be another thing.
+	// Every user may review its own rights, by the path; the body must not contain another review.
 	other := &authorizationv1.SubjectAccessReview{
 		TypeMeta: metav1.TypeMeta{Kind: "SubjectAccessReview", APIVersion: "authorization.k8s.io/v1"},
 		Spec: authorizationv1.SubjectAccessReviewSpec{
@@ -359,7 +359,7 @@ func TestReviews_Offline(t *testing.T) {
 	}
 }
 
-// TestPodServer_FollowsServiceAddresses: the API listens at the addresses of its Service, as they come and change, and tells proxies.
+// TestPodServer_FollowsServiceAddresses: the API listens on the addresses of its Service, follows changes, and informs proxies.
 func TestPodServer_FollowsServiceAddresses(t *testing.T) {
 	probe, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.7:0")
 	if err != nil {
@@ -414,8 +414,8 @@ func TestPodServer_FollowsServiceAddresses(t *testing.T) {
 	}
 }
 
-// TestLease_LeaderElection: what is not held here is read with the cloud's version, so that it can be written; and a Lease of a
-// program is never one of those that the kubelet has in this process alone.
+// TestLease_LeaderElection: a Lease that is not stored here is read with the cloud's version, so that it can be written. A
+// program's Lease is never one of those that the kubelet holds in this process.
 func TestLease_LeaderElection(t *testing.T) {
 	s := newPodGateway(t)
 	s.bindRole("default", rbacv1.PolicyRule{Verbs: []string{"*"}, APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}})
@@ -435,7 +435,7 @@ func TestLease_LeaderElection(t *testing.T) {
 		writeAnswer(w, http.StatusOK, lease)
 	})
 	cfg := s.configFor(s.issuer.Token(podClaims()))
-	cfg.ContentType = "application/json" // which the cloud that is played here reads
+	cfg.ContentType = "application/json" // the fake cloud reads JSON
 	leases := clientFor(t, cfg).CoordinationV1().Leases("default")
 	lease, err := leases.Get(t.Context(), "leader", metav1.GetOptions{})
 	if err != nil || *lease.Spec.HolderIdentity != "somebody" {
@@ -454,7 +454,7 @@ func TestLease_LeaderElection(t *testing.T) {
 			t.Errorf("%s %s went as the node", asked.Method, asked.Path)
 		}
 	}
-	// Without a link nobody leads, and learns so at once: a lease that only this gateway knows would make two leaders.
+	// Without a link no program is elected, and each learns so at once: a lease known only to this gateway would make two leaders.
 	s.cloud.goOffline()
 	_, got := leases.Get(t.Context(), "leader", metav1.GetOptions{})
 	_, updated := leases.Update(t.Context(), lease, metav1.UpdateOptions{})

@@ -16,14 +16,14 @@ import (
 )
 
 const (
-	// reauthorizeInterval is how often open watches are judged again if no role has changed.
+	// reauthorizeInterval is how often open watches are authorized again if no role has changed.
 	reauthorizeInterval = time.Minute
-	// reauthorizePause is between two rounds: roles mostly change several at a time.
+	// reauthorizePause is the pause between two rounds: roles mostly change several at a time.
 	reauthorizePause = 200 * time.Millisecond
 )
 
-// openWatches are the watches of programs that are not the node. A request is judged when it comes; a watch lives on for an hour, so it
-// is judged again whenever the roles known here have changed.
+// openWatches holds the open watches of programs other than the node. A request is authorized when it arrives. A watch
+// lasts an hour, so it is authorized again whenever the roles in the store have changed.
 type openWatches struct {
 	mu      sync.Mutex // guards list
 	watches map[*openWatch]struct{}
@@ -36,7 +36,7 @@ type openWatch struct {
 
 func newOpenWatches() *openWatches { return &openWatches{watches: map[*openWatch]struct{}{}} }
 
-// register adds the watch of a request. It is served with the context that is returned, until leave.
+// register adds the watch of a request. The request is served with the returned context, until leave.
 func (o *openWatches) register(ctx context.Context) (watched context.Context, leave func()) {
 	w := &openWatch{}
 	w.ctx, w.cancel = context.WithCancel(ctx)
@@ -57,9 +57,9 @@ func (o *openWatches) all() []*openWatch {
 	return slices.Collect(maps.Keys(o.watches))
 }
 
-// runReauthorization ends open watches that roles no longer allow, until ctx ends. The program that comes back is then told why.
+// runReauthorization ends open watches that roles no longer allow, until ctx ends. The program's next request gets the reason.
 func (s *Server) runReauthorization(ctx context.Context) error {
-	changed := make(chan struct{}, 1) // holds that some role has changed
+	changed := make(chan struct{}, 1) // one token: some role has changed
 	var follows sync.WaitGroup
 	defer follows.Wait()
 	for _, resource := range []string{"roles", "rolebindings", "clusterroles", "clusterrolebindings"} {
@@ -88,20 +88,20 @@ func (s *Server) runReauthorization(ctx context.Context) error {
 	}
 }
 
-// watchRoles tells changed of each change of one kind.
+// watchRoles signals changed for each change of one kind.
 func (s *Server) watchRoles(ctx context.Context, resource string, changed chan<- struct{}) {
 	tell := func() {
 		select {
 		case changed <- struct{}{}:
-		default: // it is told already
+		default: // already signalled
 		}
 	}
 	for ctx.Err() == nil {
 		roles, err := s.store.Watch(rbacv1.GroupName, resource, "", s.store.Revision())
 		if err != nil {
-			continue // the revision has moved on meanwhile
+			continue // the revision has advanced meanwhile
 		}
-		tell() // what came between two watches
+		tell() // changes between two watches
 		for err == nil {
 			if _, err = roles.Next(ctx); err == nil || errors.Is(err, store.ErrGone) {
 				tell()
@@ -111,7 +111,7 @@ func (s *Server) watchRoles(ctx context.Context, resource string, changed chan<-
 	}
 }
 
-// reauthorizeWatch ends a watch that is refused for good; what cannot be said now leaves it open.
+// reauthorizeWatch ends a watch that is definitely refused; while the decision is not possible, the watch stays open.
 func (s *Server) reauthorizeWatch(w *openWatch) {
 	attributes, err := filters.GetAuthorizerAttributes(w.ctx)
 	if err != nil || w.ctx.Err() != nil {

@@ -31,8 +31,8 @@ func (s *podGateway) addSecondPod(binding wire.Key) string {
 	return s.issuer.Token(of)
 }
 
-// TestWatch_EndsWhenRoleIsRevoked: two pods watch the same; one loses its role. Its watch ends though the other keeps the kind here, and
-// it is told why when it comes again; the other's goes on.
+// TestWatch_EndsWhenRoleIsRevoked: two pods watch the same resource; one loses its role. Its watch ends although the other
+// keeps the kind here, and its next request gets the reason. The other's watch continues.
 func TestWatch_EndsWhenRoleIsRevoked(t *testing.T) {
 	s := newPodGateway(t)
 	s.cloud.goOnline(serveDiscovery)
@@ -56,7 +56,7 @@ func TestWatch_EndsWhenRoleIsRevoked(t *testing.T) {
 			t.Fatalf("first event %+v", e)
 		}
 	}
-	// What changes and takes nothing away ends nothing.
+	// A change that removes no right ends no watch.
 	s.bindRole("default", rbacv1.PolicyRule{
 		Verbs: []string{"get", "list", "watch"}, APIGroups: []string{"", "example.com"}, Resources: []string{"configmaps", "widgets", "more"},
 	})

@@ -26,35 +26,36 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// Leases and events change all the time, and an old one is of no use to anybody: a leader that was is worse than none known. To keep
-// them in the store would cost a synced write for each renewal, so a watch of them is relayed: the cloud is asked for what comes
-// next, with the program's own token, again and again. Kubernetes judges each question. Without a link there is nothing to tell.
+// Leases and events change constantly, and an old one is useless: an outdated leader is worse than an unknown one. Storing
+// them would cost a synced write for each renewal, so a watch of them is relayed: the cloud is polled for the next changes,
+// with the program's own token. Kubernetes authorizes each request. Without a link there are no events.
 
 const (
-	// relayWait is how long the cloud may wait for a change before it answers all the same; relayFirstWait, that it may watch at all.
+	// relayWait is how long the cloud may wait for a change before it answers anyway; relayFirstWait is that wait of the
+	// first request, which shows whether the watch is allowed.
 	relayWait, relayFirstWait = 18 * time.Second, 50 * time.Millisecond
-	// relayTimeout bounds one question; streams.WatchCallTimeout is sooner.
+	// relayTimeout limits one request; streams.WatchCallTimeout is shorter.
 	relayTimeout = 30 * time.Second
-	// relayRetryWindow is for how long a watch is kept through questions that were not answered: a short cut ends no watch.
+	// relayRetryWindow is how long a watch survives unanswered requests: a short link cut ends no watch.
 	relayRetryWindow = 30 * time.Second
-	// relayBackoff, at most relayMaxBackoff, is between two questions if one told nothing before its time, twice as long each time.
+	// relayBackoff, at most relayMaxBackoff, is the pause after a request that returned early without changes. It doubles each time.
 	relayBackoff, relayMaxBackoff = 200 * time.Millisecond, 5 * time.Second
-	// maxRelays is how many watches of a gateway are relayed. The cloud serves twice as many of one node: a question that nobody waits for
-	// any more keeps its place until its time is over.
+	// maxRelays limits the relayed watches of a gateway. The cloud serves twice as many of one node: a request whose client
+	// has gone keeps its slot until its time is over.
 	maxRelays = 32
-	// relayPageSize is how many objects the list that a watch begins with asks for at a time, at most.
+	// relayPageSize is the largest page of the initial list of a watch, in objects.
 	relayPageSize = 500
-	// defaultReplyBudget is what the link is believed to take at a time if nothing is known. All relays share it, as the answers of all may
-	// come at once; minReplyBudget is one event.
+	// defaultReplyBudget is the assumed number of bytes that the link accepts at a time if it is not known. All relays
+	// share it, as all their answers may arrive at once; minReplyBudget is one event.
 	defaultReplyBudget, minReplyBudget = 32 << 10, 2 << 10
-	// defaultObjectBytes is about how long an object of a list is before one has been seen: an event.
+	// defaultObjectBytes is the assumed size of a list's object before the first one has arrived: an event.
 	defaultObjectBytes = 2 << 10
 )
 
-// isRelayed says whether watches of programs that are not the node are relayed.
+// isRelayed reports whether watches of programs other than the node are relayed.
 func (e *endpoint) isRelayed() bool { return e.untrusted && e.resource.placement == inMemory }
 
-// startRelay begins a relayed watch. Its error is a status: Kubernetes' own, or that the cloud cannot be asked.
+// startRelay starts a relayed watch. Its error is a status: Kubernetes' own, or that the cloud cannot be asked.
 func (e *endpoint) startRelay(ctx context.Context, opts *metainternalversion.ListOptions) (watch.Interface, error) {
 	if !e.server.isOnline() {
 		return nil, newUnreachableError(wire.ErrOffline)
@@ -91,15 +92,15 @@ func (e *endpoint) startRelay(ctx context.Context, opts *metainternalversion.Lis
 		defer free()
 		defer close(w.out)
 		if w.sendList(ctx, first) {
-			first = nil // its memory is free while the watch goes on
+			first = nil // frees its memory while the watch continues
 			w.run(ctx, next)
 		}
 	})
 	return w, nil
 }
 
-// fetchInitial asks for the first page of what the watch begins with, if that is wanted, and for what came next: Kubernetes says here what
-// it has against it.
+// fetchInitial requests the first page of the initial list, if it is wanted, and the next changes. Kubernetes refuses the
+// watch here if it is not allowed.
 func (w *relayedWatch) fetchInitial(ctx context.Context, opts *metainternalversion.ListOptions) (first, next []watch.Event, err error) {
 	known := w.version != "" && w.version != "0"
 	initial := !known
@@ -110,7 +111,7 @@ func (w *relayedWatch) fetchInitial(ctx context.Context, opts *metainternalversi
 	if initial || !known {
 		most := relayPageSize
 		if !initial {
-			most = 1 // only the version is wanted
+			most = 1 // only the version is needed
 		}
 		if first, err = w.fetchPage(ctx, most); err != nil {
 			return nil, nil, err
@@ -134,16 +135,16 @@ func relayQuery(opts *metainternalversion.ListOptions) url.Values {
 	return query
 }
 
-// relayedWatch is one such watch. Its goroutine ends with Stop, which waits for it.
+// relayedWatch is one relayed watch. Its goroutine ends with Stop, which waits for it.
 type relayedWatch struct {
 	endpoint      *endpoint
 	path          string
 	query         url.Values
-	version       string // the cloud's, of the last change that was answered
+	version       string // the cloud's version of the last answered change
 	bookmarks     bool
-	bookmarkDue   bool   // a bookmark ends the list that the watch begins with
-	continueToken string // where the list goes on; "" with its last page
-	objectBytes   int    // bytes that an object of it is long, about
+	bookmarkDue   bool   // a bookmark ends the initial list
+	continueToken string // position of the next page; "" after the last page
+	objectBytes   int    // approximate bytes per object of the list
 	listVersion   string // the list's version
 	cancel        context.CancelFunc
 	out           chan watch.Event // closed when the watch has ended
@@ -157,7 +158,7 @@ func (w *relayedWatch) Stop() {
 	w.done.Wait()
 }
 
-// run passes on what the cloud says until somebody ends it.
+// run forwards the cloud's events until the watch ends.
 func (w *relayedWatch) run(ctx context.Context, first []watch.Event) {
 	pause := relayBackoff
 	for events := first; w.sendEvents(ctx, events); {
@@ -175,8 +176,8 @@ func (w *relayedWatch) run(ctx context.Context, first []watch.Event) {
 	}
 }
 
-// askUntilAnswered repeats a question until it is answered, and says whether the watch goes on. One whose token has expired ends without a
-// word: the program comes back with its newer one.
+// askUntilAnswered repeats a request until it is answered, and reports whether the watch continues. A watch whose token has
+// expired ends without an error: the program reconnects with its newer token.
 func (w *relayedWatch) askUntilAnswered(ctx context.Context, question func() ([]watch.Event, error)) (events []watch.Event, ok bool) {
 	begun := time.Now()
 	for pause := relayBackoff; ; pause = min(2*pause, relayMaxBackoff) {
@@ -194,7 +195,7 @@ func (w *relayedWatch) askUntilAnswered(ctx context.Context, question func() ([]
 	}
 }
 
-// sleepJittered waits for a pause, and as much again at random.
+// sleepJittered waits for a pause plus a random time of up to the same length.
 func sleepJittered(ctx context.Context, pause time.Duration) {
 	timer := time.NewTimer(pause + rand.N(pause))
 	defer timer.Stop()
@@ -204,7 +205,7 @@ func sleepJittered(ctx context.Context, pause time.Duration) {
 	}
 }
 
-// isTransient says whether the same question may be answered later.
+// isTransient reports whether the same request may succeed later.
 func isTransient(err error) bool {
 	return isOffline(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsTooManyRequests(err) || apierrors.IsServerTimeout(err) ||
 		apierrors.IsTimeout(err) || apierrors.IsInternalError(err)
@@ -235,7 +236,7 @@ func (w *relayedWatch) sendError(ctx context.Context, err error) {
 	w.sendEvents(ctx, []watch.Event{{Type: watch.Error, Object: &status}})
 }
 
-// sendList passes on the list that the watch begins with, page by page, and says whether the watch goes on.
+// sendList sends the initial list, page by page, and reports whether the watch continues.
 func (w *relayedWatch) sendList(ctx context.Context, page []watch.Event) bool {
 	for w.sendEvents(ctx, page) {
 		if w.continueToken == "" {
@@ -249,7 +250,7 @@ func (w *relayedWatch) sendList(ctx context.Context, page []watch.Event) bool {
 	return false
 }
 
-// listEndBookmark is the bookmark that says that all was told that there was.
+// listEndBookmark returns the bookmark that ends the initial list.
 func (w *relayedWatch) listEndBookmark() watch.Event {
 	mark := w.endpoint.resource.newBookmark(0, true)
 	if m, err := meta.Accessor(mark); err == nil {
@@ -258,7 +259,7 @@ func (w *relayedWatch) listEndBookmark() watch.Event {
 	return watch.Event{Type: watch.Bookmark, Object: mark}
 }
 
-// replyBudget is what the link takes at a time, and this relay's share of it.
+// replyBudget returns the number of bytes that the link accepts at a time, and this relay's share.
 func (w *relayedWatch) replyBudget() (share, all int) {
 	if w.endpoint.server.cfg.LinkBudget != nil {
 		all = w.endpoint.server.cfg.LinkBudget()
@@ -269,11 +270,11 @@ func (w *relayedWatch) replyBudget() (share, all int) {
 	return max(all/max(len(w.endpoint.server.relaySlots), 1), minReplyBudget), all
 }
 
-// fetchPage asks for the next page of the list that the watch begins with, of most objects at most and no longer than the link takes;
-// the first one sets the version to go on from.
+// fetchPage requests the next page of the initial list, of at most most objects and within the link's budget. The first
+// page sets the version at which the watch continues.
 func (w *relayedWatch) fetchPage(ctx context.Context, most int) ([]watch.Event, error) {
 	share, all := w.replyBudget()
-	limit := min(max(share/4*3/w.objectBytes, 1), most) // base64 makes it a third longer
+	limit := min(max(share/4*3/w.objectBytes, 1), most) // base64 adds a third
 	list, size, err := w.requestPage(ctx, share, limit)
 	for apierrors.IsRequestEntityTooLargeError(err) && limit > 1 {
 		limit /= 2
@@ -289,7 +290,7 @@ func (w *relayedWatch) fetchPage(ctx context.Context, most int) ([]watch.Event, 
 	return w.pageEvents(list)
 }
 
-// requestPage asks for so many objects of the list, and returns how many bytes the answer has.
+// requestPage requests up to limit objects of the list, and returns the size of the answer in bytes.
 func (w *relayedWatch) requestPage(ctx context.Context, take, limit int) (list runtime.Object, size int, err error) {
 	query := url.Values{"limit": {strconv.Itoa(limit)}}
 	if w.continueToken != "" {
@@ -311,7 +312,7 @@ func (w *relayedWatch) requestPage(ctx context.Context, take, limit int) (list r
 	return list, len(reply.Body), nil
 }
 
-// pageEvents makes events of a page, and notes where the list goes on.
+// pageEvents returns the events of a page, and saves the position of the next page.
 func (w *relayedWatch) pageEvents(list runtime.Object) ([]watch.Event, error) {
 	m, err := meta.ListAccessor(list)
 	if err != nil {
@@ -333,7 +334,7 @@ func (w *relayedWatch) pageEvents(list runtime.Object) ([]watch.Event, error) {
 	return events, nil
 }
 
-// fetchChanges asks the cloud once for what came after the version, and moves it if the whole answer could be read.
+// fetchChanges asks the cloud once for the changes after the version, and advances the version if the whole answer could be read.
 func (w *relayedWatch) fetchChanges(ctx context.Context, wait time.Duration) ([]watch.Event, error) {
 	w.query.Set("resourceVersion", w.version)
 	share, all := w.replyBudget()

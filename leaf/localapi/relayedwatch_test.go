@@ -27,19 +27,19 @@ import (
 	"github.com/frond-edge/frond/leaf/localapi"
 )
 
-// leaseCloud plays the cloud's leases of a namespace: lists, and what changed since a version.
+// leaseCloud simulates the cloud's leases of a namespace: lists, and the changes since a version.
 type leaseCloud struct {
-	mu      sync.Mutex // guards all below
+	mu      sync.Mutex // guards all fields below
 	version int
 	objects map[string]coordinationv1.Lease
 	history []changeFrame
 	changed chan struct{} // closed and replaced with each change
-	refused int           // the code of each answer; 0: none is refused
-	watches int           // that were asked for
+	refused int           // the code of each answer; 0: success
+	watches int           // requested watches
 	tokens  map[string]bool
 	broken  int           // answers that end within a change
-	page    int           // objects in a page, at most; 0: as many as are asked for
-	hold    chan struct{} // if not nil, the last page says there that it was asked for, and waits for a word
+	page    int           // largest page, in objects; 0: as requested
+	hold    chan struct{} // if not nil, the last page signals here that it was requested, and waits for a release
 }
 
 type changeFrame struct {
@@ -146,7 +146,7 @@ func (l *leaseCloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// writePage answers a page in the order of names; the last one waits for a word on hold, if that is wanted.
+// writePage returns a page in the order of names; the last one waits on hold, if it is set.
 func (l *leaseCloud) writePage(ctx context.Context, w http.ResponseWriter, query url.Values, list coordinationv1.LeaseList) {
 	slices.SortFunc(list.Items, func(a, b coordinationv1.Lease) int { return strings.Compare(a.Name, b.Name) })
 	from, _ := strconv.Atoi(query.Get("continue"))
@@ -170,7 +170,7 @@ func (l *leaseCloud) writePage(ctx context.Context, w http.ResponseWriter, query
 	writeAnswer(w, http.StatusOK, list)
 }
 
-// newFollower is a site whose pod may do all with leases, and the cloud that has them; off takes the link away.
+// newFollower returns a gateway whose pod has all rights on leases, and the cloud that has them; off cuts the link.
 func newFollower(t *testing.T, options ...option) (s *podGateway, l *leaseCloud, off func()) {
 	t.Helper()
 	var mu sync.Mutex
@@ -189,14 +189,14 @@ func newFollower(t *testing.T, options ...option) (s *podGateway, l *leaseCloud,
 	}
 }
 
-// inJSON is what the cloud that is played here reads.
+// inJSON selects JSON, which the fake cloud reads.
 func inJSON(cfg *rest.Config) *rest.Config {
 	cfg.ContentType = runtime.ContentTypeJSON
 	return cfg
 }
 
-// TestRelayedWatch_InformerFollowsLeases: a program's informer on leases lists and follows them, by questions to the cloud with its own token, and
-// goes on after a short cut of the link.
+// TestRelayedWatch_InformerFollowsLeases: a program's informer lists and follows leases, by requests to the cloud with its
+// own token, and continues after a short link cut.
 func TestRelayedWatch_InformerFollowsLeases(t *testing.T) {
 	s, l, _ := newFollower(t)
 	l.setLease("a", "one")
@@ -220,7 +220,7 @@ func TestRelayedWatch_InformerFollowsLeases(t *testing.T) {
 
 	s.cloud.goOffline()
 	l.setLease("a", "three")
-	l.refuseWith(0) // the question that is on its way is answered
+	l.refuseWith(0) // the request in flight is answered
 	s.cloud.goOnline(l.ServeHTTP)
 	eventually(t, "the informer goes on with the link", holds("a", "three"))
 	if _, tokens := l.watchesSeen(); !slices.Equal(tokens, []string{"Bearer " + token}) {
@@ -233,7 +233,7 @@ func TestRelayedWatch_InformerFollowsLeases(t *testing.T) {
 	eventually(t, "the watch has ended", func() bool { return s.api.Relays() == 0 })
 }
 
-// TestRelayedWatch_AllNamespaces: a watch of no namespace in particular is relayed too, at a path that the cloud takes.
+// TestRelayedWatch_AllNamespaces: a watch of all namespaces is relayed too, at a path that the cloud accepts.
 func TestRelayedWatch_AllNamespaces(t *testing.T) {
 	s, l, _ := newFollower(t)
 	s.deliverJSON(wire.Key{Group: rbacv1.GroupName, Resource: "clusterroles", Name: "leases"}, rbacv1.ClusterRole{
@@ -265,7 +265,7 @@ func TestRelayedWatch_AllNamespaces(t *testing.T) {
 	}
 }
 
-// TestRelayedWatch_PassesOnRefusals: what Kubernetes has against a relayed watch is told as it says it, at its beginning and in its middle.
+// TestRelayedWatch_PassesOnRefusals: Kubernetes' refusal of a relayed watch is returned unchanged, at its start and later.
 func TestRelayedWatch_PassesOnRefusals(t *testing.T) {
 	s, l, off := newFollower(t)
 	c := clientFor(t, inJSON(withoutRetries(s.configFor(s.issuer.Token(podClaims())))))
@@ -301,7 +301,7 @@ func TestRelayedWatch_PassesOnRefusals(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-w.ResultChan()
-	l.refuseWith(http.StatusUnauthorized) // its token is too old by now
+	l.refuseWith(http.StatusUnauthorized) // its token has expired
 	for e := range w.ResultChan() {
 		t.Errorf("a watch whose token expired ended with %+v", e)
 	}
@@ -320,8 +320,8 @@ func TestRelayedWatch_PassesOnRefusals(t *testing.T) {
 	}
 }
 
-// TestRelayedWatch_ListsPageByPage: what a watch begins with is told as it comes, so that a gateway never holds all of it; then the
-// mark, and what changed meanwhile.
+// TestRelayedWatch_ListsPageByPage: the initial list is sent as it arrives, so that a gateway never holds all of it; then
+// the bookmark, and the changes meanwhile.
 func TestRelayedWatch_ListsPageByPage(t *testing.T) {
 	s, l, _ := newFollower(t)
 	for i := range 5 {
@@ -366,8 +366,8 @@ func TestRelayedWatch_ListsPageByPage(t *testing.T) {
 	}
 }
 
-// TestRelayedWatch_FitsLinkBudget: on a slow link a relayed list comes in pages that fit, whatever its objects are, all relays share what
-// the link takes, and what cannot be parted is refused in words.
+// TestRelayedWatch_FitsLinkBudget: on a slow link a relayed list comes in pages that fit, for objects of any size. All
+// relays share the link's budget, and an object that exceeds it is refused with a reason.
 func TestRelayedWatch_FitsLinkBudget(t *testing.T) {
 	const take, many = 16 << 10, 12
 	s, l, _ := newFollower(t, func(c *localapi.Config) { c.LinkBudget = func() int { return take } })
@@ -408,7 +408,7 @@ func TestRelayedWatch_FitsLinkBudget(t *testing.T) {
 	}
 }
 
-// TestRelayedWatch_BrokenReplyLosesNoChange: what came whole in an answer that ends within a change is told, once, by the next one at the latest.
+// TestRelayedWatch_BrokenReplyLosesNoChange: the complete changes of a truncated answer are sent once, by the next answer at the latest.
 func TestRelayedWatch_BrokenReplyLosesNoChange(t *testing.T) {
 	s, l, _ := newFollower(t)
 	c := clientFor(t, inJSON(withoutRetries(s.configFor(s.issuer.Token(podClaims())))))
@@ -444,8 +444,8 @@ func TestRelayedWatch_BrokenReplyLosesNoChange(t *testing.T) {
 	}
 }
 
-// TestRelayedWatch_IsLimited: a gateway's programs cannot ask for more of them than the cloud serves of one node, and one program cannot
-// take them all from the others.
+// TestRelayedWatch_IsLimited: a gateway's programs cannot open more relayed watches than the cloud serves of one node, and
+// one program cannot use up all of them.
 func TestRelayedWatch_IsLimited(t *testing.T) {
 	s, l, _ := newFollower(t)
 	l.setLease("a", "one")

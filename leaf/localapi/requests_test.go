@@ -19,7 +19,7 @@ import (
 	"github.com/frond-edge/frond/leaf/localapi"
 )
 
-// TestTokenRequest_SurvivesOfflineReboot: a pod's token is asked of the cloud, and mounted again when nobody can be asked.
+// TestTokenRequest_SurvivesOfflineReboot: a pod's token is requested from the cloud, and mounted again while the cloud cannot be asked.
 func TestTokenRequest_SurvivesOfflineReboot(t *testing.T) {
 	for name, protobuf := range allEncodings() {
 		t.Run(name, func(t *testing.T) {
@@ -54,7 +54,7 @@ func TestTokenRequest_SurvivesOfflineReboot(t *testing.T) {
 			if _, err := ask("web", "another"); !apierrors.IsServiceUnavailable(err) {
 				t.Errorf("a token of another pod: %v", err)
 			}
-			// When its pod is gone, a token goes with the next one that comes.
+			// The token of a deleted pod is removed when the next token arrives.
 			g.deliverTombstone(newPod("old", "u0", "2"))
 			g.cloud.goOnline(func(w http.ResponseWriter, r *http.Request) {
 				writeAnswer(w, http.StatusCreated, authenticationv1.TokenRequest{TypeMeta: metav1.TypeMeta{Kind: "TokenRequest", APIVersion: "authentication.k8s.io/v1"}})
@@ -69,7 +69,7 @@ func TestTokenRequest_SurvivesOfflineReboot(t *testing.T) {
 	}
 }
 
-// TestForward_PassesRequestsUnchanged: what the cloud decides goes there as it came, and its refusals come back as they are.
+// TestForward_PassesRequestsUnchanged: requests for the cloud are forwarded unchanged, and its refusals are returned unchanged.
 func TestForward_PassesRequestsUnchanged(t *testing.T) {
 	g := newGateway(t, true)
 	g.cloud.goOnline(func(w http.ResponseWriter, r *http.Request) {
@@ -176,8 +176,8 @@ func TestUpdate_ConcurrentStatusAndDelivery(t *testing.T) {
 	}
 }
 
-// TestWatch_Bookmarks: an idle watch learns how far the store is, so that it can resume there, and a mark never runs ahead of an
-// event of its own.
+// TestWatch_Bookmarks: an idle watch gets the store's revision, so that it can resume there, and a bookmark is never ahead
+// of an event of the watch.
 func TestWatch_Bookmarks(t *testing.T) {
 	g := newGateway(t, true, func(c *localapi.Config) { c.BookmarkEvery = 10 * time.Millisecond })
 	yes := true

@@ -15,30 +15,30 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// completeness says what the absence of an object from the store proves.
+// completeness is what the absence of an object from the store proves.
 type completeness int
 
 const (
-	// partial: the store holds what the node's pods refer to; anything else may well exist in the cloud.
+	// partiallyHeld: the store holds the objects that the node's pods refer to; any other may exist in the cloud.
 	partiallyHeld completeness = iota
-	// delivered: the cloud sends every object of the kind, so that a list is complete once the store has attached,
-	// but an object may be on its way; a get of one that is not here asks the cloud.
+	// fullyDelivered: the cloud sends every object of the kind, so that a list is complete once the store has attached. An
+	// object may be in flight; a get of an object that is not stored asks the cloud.
 	fullyDelivered
-	// own: as delivered, and for the node's own objects the store is the authority: not here means not there.
+	// authoritative: as fullyDelivered, and for the node's own objects the store is the authority: not stored means absent.
 	authoritative
 )
 
-// placement says where the objects of a resource live.
+// placement is where the objects of a resource are stored.
 type placement int
 
 const (
 	inStore placement = iota
-	// inMemory: objects that a restart may forget: leases, because a renewal every 10 s must not wear the flash, and
-	// recent events, so that a recorder can patch their count.
+	// inMemory: objects that a restart may lose: leases, because a renewal every 10 s must not wear the flash, and recent
+	// events, so that a recorder can patch their count.
 	inMemory
 )
 
-// reportSink says where a local write is reported to.
+// reportSink is where a local write is reported to.
 type reportSink int
 
 const (
@@ -57,31 +57,32 @@ type resource struct {
 	object       func() runtime.Object
 	list         func() runtime.Object
 	completeness completeness
-	// optional: whether the store holds what it should is known by the word of the cloud alone.
+	// optional: only the cloud's announcement shows whether the store is complete.
 	optional bool
-	// ofNode: the cloud sends all of the kind whose spec.nodeName is this node's.
+	// ofNode: the cloud sends all objects of the kind whose spec.nodeName is this node.
 	ofNode bool
-	// unlisted: discovery does not tell of it unless the cluster does.
+	// unlisted: discovery omits the resource unless the cluster has it.
 	unlisted  bool
 	placement placement
 	sink      reportSink
-	// localWrites lists the writes done here, as "verb" or "verb/subresource"; every other write is a call to the cloud.
+	// localWrites lists the writes performed here, as "verb" or "verb/subresource"; every other write is a call to the cloud.
 	localWrites []string
-	// selectable gives the values of field labels beyond metadata.name and metadata.namespace.
+	// selectable returns the values of field labels beyond metadata.name and metadata.namespace.
 	selectable func(runtime.Object) fields.Set
-	// anyLabel: the cloud judges field labels, as it does what is asked with them.
+	// anyLabel: any field label is accepted, as the cloud evaluates requests that use them.
 	anyLabel bool
 	columns  []metav1.TableColumnDefinition
 	cells    func(runtime.Object) []any
-	// conditions of a table's row, such as "completed" for a finished pod, which kubectl prints differently.
+	// conditions returns the conditions of a table's row, such as "completed" for a finished pod, which kubectl prints differently.
 	conditions func(runtime.Object) []metav1.TableRowCondition
-	// preserve restores in the new object what a write to the (sub)resource must not change.
+	// preserve restores the parts of the new object that a write to the (sub)resource must not change.
 	preserve func(next, last runtime.Object, subresource string)
-	// decorate changes an object on its way to clients; nil for none. Such a resource is never written here.
+	// decorate changes an object before it is sent to clients; nil for none. Such a resource is never written here.
 	decorate func(runtime.Object)
-	// validate judges a local write as the cloud will judge its report; last is nil when the object is new. nil: nothing is judged here.
+	// validate checks a local write as the cloud will check its report; last is nil when the object is new. nil: no check.
 	validate func(next, last runtime.Object) field.ErrorList
-	// storedForm is the form of the objects that are kept, and reported; nil: the served one. Resources of one stored form share their objects.
+	// storedForm is the form in which the objects are stored and reported; nil: the served one. Resources of one stored
+	// form share their objects.
 	storedForm *storedForm
 	// schemaless objects have no Go type here.
 	schemaless  bool
@@ -90,7 +91,7 @@ type resource struct {
 
 func (r *resource) gvk() schema.GroupVersionKind { return r.gvr.GroupVersion().WithKind(r.kind) }
 
-// storedGVR is the resource under whose name, and in whose form, the objects are kept and reported.
+// storedGVR returns the resource under whose name, and in whose form, the objects are stored and reported.
 func (r *resource) storedGVR() schema.GroupVersionResource {
 	if r.storedForm != nil {
 		return r.storedForm.gvr
@@ -102,7 +103,7 @@ func (r *resource) writesLocally(write string) bool {
 	return slices.Contains(r.localWrites, write)
 }
 
-// servedResources is the table of what is served from the gateway. A resource that is not in it is asked of the cloud.
+// servedResources returns the table of resources that the gateway serves. Requests for any other resource go to the cloud.
 func servedResources() []*resource {
 	return slices.Concat(nodeResources(), memoryResources(), eventResources(), referencedResources(), deliveredResources(), otherResources(), optionalResources())
 }
@@ -115,7 +116,7 @@ func storageResource(name string) schema.GroupVersionResource {
 	return storagev1.SchemeGroupVersion.WithResource(name)
 }
 
-// nodeResources are the node itself and its pods: the kubelet writes here, and reports go to the cloud.
+// nodeResources returns the node itself and its pods: the kubelet writes here, and reports go to the cloud.
 func nodeResources() []*resource {
 	return []*resource{
 		{
@@ -151,7 +152,7 @@ func memoryResources() []*resource {
 	}
 }
 
-// referencedResources are delivered as far as pods refer to them.
+// referencedResources returns the resources that are delivered as far as pods refer to them.
 func referencedResources() []*resource {
 	return []*resource{
 		{
@@ -184,7 +185,7 @@ func referencedResources() []*resource {
 	}
 }
 
-// deliveredResources are delivered to every node, all of them.
+// deliveredResources returns the resources that are delivered completely to every node.
 func deliveredResources() []*resource {
 	return []*resource{
 		{
@@ -211,7 +212,7 @@ func deliveredResources() []*resource {
 	}
 }
 
-// otherResources are those of rarer features of pods; what of them is delivered is served, the rest is asked.
+// otherResources returns those of rarer pod features; delivered objects are served from the store, for others the cloud is asked.
 func otherResources() []*resource {
 	return []*resource{
 		{

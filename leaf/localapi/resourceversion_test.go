@@ -14,9 +14,9 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// TestResourceVersion_CloudAndLocalNeverMix: a program that writes what it read here names the cloud's version of that state. One that
-// kept a version which the cloud gave it in an answer, and which by chance is the number that the store has for the newest state, means the
-// cloud's: the cloud sees it as it is, and refuses what is not the newest.
+// TestResourceVersion_CloudAndLocalNeverMix: a write with a version read here is sent with the cloud's version of that
+// state. A version from an answer of the cloud may by chance equal the store's revision of the newest state. It still means
+// the cloud's version: the cloud gets it unchanged, and refuses it unless it is the newest.
 func TestResourceVersion_CloudAndLocalNeverMix(t *testing.T) {
 	s := newPodGateway(t)
 	s.bindRole("default", rbacv1.PolicyRule{Verbs: []string{"*"}, APIGroups: []string{"*"}, Resources: []string{"*"}})
@@ -36,7 +36,7 @@ func TestResourceVersion_CloudAndLocalNeverMix(t *testing.T) {
 		writeAnswer(w, http.StatusOK, &sent)
 	})
 	cfg := s.configFor(s.issuer.Token(podClaims()))
-	cfg.ContentType = "application/json" // which the cloud that is played here reads
+	cfg.ContentType = "application/json" // the fake cloud reads JSON
 	c := clientFor(t, cfg).CoreV1().ConfigMaps("default")
 	read, err := c.Get(t.Context(), "a", metav1.GetOptions{})
 	if err != nil {
@@ -56,12 +56,12 @@ func TestResourceVersion_CloudAndLocalNeverMix(t *testing.T) {
 			t.Errorf("%s as the cloud's version: %v, want a conflict", name, err)
 		}
 	}
-	// A list that only the cloud can give is not asked of it by a version of this gateway.
+	// A list that only the cloud can answer is not requested with a version of this gateway.
 	leases := clientFor(t, cfg).CoordinationV1().Leases("default")
 	if _, err := leases.List(t.Context(), metav1.ListOptions{ResourceVersion: fmt.Sprint(uint64(1e18) + 5)}); !apierrors.IsResourceExpired(err) {
 		t.Errorf("list of the cloud's from a version here: %v", err)
 	}
-	// And a watch or list from one of the cloud's versions begins anew.
+	// A watch or list from one of the cloud's versions starts over.
 	if _, err := s.newClient(true).CoreV1().ConfigMaps("default").Watch(t.Context(), metav1.ListOptions{ResourceVersion: "1"}); !apierrors.IsResourceExpired(err) {
 		t.Errorf("watch from a version of the cloud: %v", err)
 	}

@@ -13,27 +13,27 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// RestartPath is where POST restarts a pod's containers, on the unix socket only:
-// /frond/pods/NAMESPACE/NAME/restart?container=NAME, with a container of several, or none for all that run all the time.
+// RestartPath is the path on which POST restarts a pod's containers, on the unix socket only:
+// /frond/pods/NAMESPACE/NAME/restart?container=NAME selects one container; without it all containers that run continuously.
 const RestartPath = "/frond/pods/"
 
-// ContainerStopper ends one running container; the kubelet starts it again as its restart policy says.
+// ContainerStopper stops one running container; the kubelet restarts it according to its restart policy.
 type ContainerStopper interface {
-	// Stop returns the container's id, or "" if it does not run. It gives the container the grace time in seconds, and with
-	// 0 kills it. Concurrent calls are fine.
+	// Stop returns the container's id, or "" if it does not run. grace is the grace time in seconds; 0 kills the container.
+	// Concurrent calls are allowed.
 	Stop(ctx context.Context, namespace, pod, container string, grace int64) (id string, err error)
 }
 
-// StoppedContainer is one container that a restart has ended.
+// StoppedContainer is one container that a restart has stopped.
 type StoppedContainer struct {
 	Container string `json:"container"`
-	// ID is the runtime's, without its scheme; "" if the container did not run.
+	// ID is the runtime's id, without its scheme; "" if the container did not run.
 	ID string `json:"id,omitempty"`
-	// Killed says that it got no grace: under the policy OnFailure an end in good order would be final.
+	// Killed: the container got no grace time, because under the policy OnFailure a successful exit would be final.
 	Killed bool `json:"killed,omitempty"`
 }
 
-// servePodRestart ends containers so that the kubelet starts them again. The pod, its address and its volumes stay.
+// servePodRestart stops containers so that the kubelet restarts them. The pod, its address and its volumes stay.
 func (s *Server) servePodRestart(w http.ResponseWriter, req *http.Request) {
 	parts := strings.Split(strings.TrimPrefix(req.URL.Path, RestartPath), "/")
 	if req.Method != http.MethodPost || len(parts) != 3 || parts[2] != "restart" {
@@ -67,12 +67,12 @@ func (s *Server) servePodRestart(w http.ResponseWriter, req *http.Request) {
 	_ = json.NewEncoder(w).Encode(plan) // the client has gone away
 }
 
-// restartPlan says which containers to end, and how; it refuses what would not come back.
+// restartPlan returns the containers to stop, and how; it refuses a container that would not be restarted.
 func restartPlan(pod *corev1.Pod, names []string) ([]StoppedContainer, error) {
 	policies := map[string]corev1.RestartPolicy{}
 	for _, c := range pod.Spec.InitContainers {
 		if c.RestartPolicy != nil {
-			policies[c.Name] = corev1.RestartPolicy(*c.RestartPolicy) // a sidecar; the others have ended, and are not started again
+			policies[c.Name] = corev1.RestartPolicy(*c.RestartPolicy) // a sidecar; other init containers have ended, and are not restarted
 		}
 	}
 	var regular []string

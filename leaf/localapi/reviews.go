@@ -22,7 +22,7 @@ import (
 	"github.com/frond-edge/frond/leaf/access"
 )
 
-// isReview says whether a request asks who somebody is or what they may do.
+// isReview reports whether a request is a review: of a token, or of a user's rights.
 func isReview(info *request.RequestInfo) bool {
 	if info.APIVersion != "v1" || info.Subresource != "" {
 		return false
@@ -36,7 +36,7 @@ func isReview(info *request.RequestInfo) bool {
 	return false
 }
 
-// serveReview lets the cloud answer, and while it cannot be asked answers by the keys and roles that the store holds.
+// serveReview forwards reviews to the cloud. While the cloud cannot be asked, it answers from the keys and roles in the store.
 func (s *Server) serveReview(w http.ResponseWriter, req *http.Request) {
 	body, ok := s.readBody(w, req)
 	if !ok {
@@ -56,7 +56,7 @@ func (s *Server) serveReview(w http.ResponseWriter, req *http.Request) {
 		writeError(w, req, apierrors.NewBadRequest(err.Error()))
 		return
 	}
-	// What the caller may ask was judged by the path, so the path says what is answered.
+	// The caller was authorized for the path, so the path decides which review is answered.
 	info, _ := request.RequestInfoFrom(req.Context())
 	if kind.Group != info.APIGroup || kind.Version != info.APIVersion || strings.ToLower(kind.Kind)+"s" != info.Resource {
 		writeError(w, req, apierrors.NewBadRequest(fmt.Sprintf("the body is a %s, not one of %s", kind.Kind, info.Resource)))
@@ -75,7 +75,7 @@ func (s *Server) serveReview(w http.ResponseWriter, req *http.Request) {
 		http.StatusCreated, obj, false)
 }
 
-// reviewToken says whose a token is. What is wrong with one is part of the answer.
+// reviewToken identifies the user of a token. A faulty token is reported in the answer.
 func (s *Server) reviewToken(ctx context.Context, asked authenticationv1.TokenReviewSpec) authenticationv1.TokenReviewStatus {
 	u, audiences, err := s.tokenAuth.AuthenticateFor(ctx, asked.Token, asked.Audiences)
 	if err != nil {
@@ -128,7 +128,7 @@ func subjectUser(spec *authorizationv1.SubjectAccessReviewSpec) user.Info {
 	return u
 }
 
-// reviewAccess judges as a request would be judged.
+// reviewAccess authorizes as for a request.
 func (s *Server) reviewAccess(ctx context.Context, u user.Info, r *authorizationv1.ResourceAttributes, n *authorizationv1.NonResourceAttributes,
 	status *authorizationv1.SubjectAccessReviewStatus,
 ) error {

@@ -28,7 +28,7 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// minWatchTime is when the server ends a watch that asked for no end, with up to as much again at random: as upstream.
+// minWatchTime is when the server ends a watch without a timeout, plus a random time of up to the same length: as upstream.
 const minWatchTime = 30 * time.Minute
 
 // routes is the handler of all listeners.
@@ -38,11 +38,11 @@ type routes struct {
 	nodeRoutes  map[schema.GroupVersionResource]map[string]*route // by subresource
 	discovery   *discovery
 
-	mu              sync.Mutex // guards all below
+	mu              sync.Mutex // guards all fields below
 	untrustedRoutes map[schema.GroupVersionResource]*route
 }
 
-// route is one resource or subresource with what the endpoint handlers need to know of it.
+// route is one resource or subresource with the data that the endpoint handlers need.
 type route struct {
 	endpoint *endpoint
 	scope    *handlers.RequestScope
@@ -82,7 +82,7 @@ func (s *Server) newRoutes() (*routes, error) {
 	return rs, nil
 }
 
-// listSubresources are "" and those that can be written here.
+// listSubresources returns "" and the subresources that can be written here.
 func (r *resource) listSubresources() []string {
 	subs := []string{""}
 	for _, w := range r.localWrites {
@@ -104,7 +104,7 @@ func newScope(e *endpoint, maxBytes int64) (*handlers.RequestScope, error) {
 	var fieldManager *managedfields.FieldManager
 	var err error
 	if len(r.localWrites) > 0 {
-		// Field managers are recorded only for objects that were ever applied; the gateway takes no server-side apply.
+		// Field managers are recorded only for objects that were ever applied; the gateway performs no server-side apply.
 		fieldManager, err = managedfields.NewDefaultFieldManager(managedfields.NewDeducedTypeConverter(),
 			scheme.Scheme, scheme.Scheme, scheme.Scheme, r.gvk(), r.gvr.GroupVersion(), e.subresource, nil)
 	}
@@ -132,7 +132,7 @@ func newScope(e *endpoint, maxBytes int64) (*handlers.RequestScope, error) {
 	}, nil
 }
 
-// ServeHTTP turns panics into errors, finds out what is asked, and by whom.
+// ServeHTTP turns panics into errors, parses the request and authenticates its caller.
 func (rs *routes) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	defer func() {
 		switch p := recover(); p {
@@ -155,9 +155,9 @@ func (rs *routes) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 	ctx := request.WithRequestInfo(req.Context(), info)
 	ctx = request.WithReceivedTimestamp(ctx, time.Now())
-	ctx = audit.WithAuditContext(ctx) // the patch handler wants one, though nothing is audited here
+	ctx = audit.WithAuditContext(ctx) // the patch handler needs one, though nothing is audited here
 	who, err := rs.server.authenticate(req)
-	if who.kind == kubeletCaller || who.kind == socketCaller { // staff stop at a pager, and type commands into containers
+	if who.kind == kubeletCaller || who.kind == socketCaller { // administrators page through output, and type commands into containers
 		rs.dispatch(w, req.WithContext(withCaller(ctx, who)), info, who)
 		return
 	}
@@ -170,12 +170,12 @@ func (rs *routes) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	rs.serveUntrusted(slow, req.WithContext(withCaller(ctx, who)), info, who)
 }
 
-// serveUntrusted answers a program that came over TLS: within limits, and as far as it may.
+// serveUntrusted answers a program that connected over TLS, within its limits and permissions.
 func (rs *routes) serveUntrusted(w *deadlineWriter, req *http.Request, info *request.RequestInfo, who caller) {
 	req.Body = &deadlineReader{ReadCloser: req.Body, controller: w.controller}
 	watching := info.Verb == "watch"
 	if watching && !who.trusted {
-		watched, leave := rs.server.openWatches.register(req.Context()) // before it is judged, so that no change of roles falls between
+		watched, leave := rs.server.openWatches.register(req.Context()) // before authorization, so that no change of roles is missed in between
 		defer leave()
 		req = req.WithContext(watched)
 	}
@@ -198,7 +198,7 @@ func (rs *routes) serveUntrusted(w *deadlineWriter, req *http.Request, info *req
 	rs.dispatch(w, req, info, who)
 }
 
-// dispatch finds who answers, after all that could be said against it.
+// dispatch selects the handler after all checks of the request.
 func (rs *routes) dispatch(w http.ResponseWriter, req *http.Request, info *request.RequestInfo, who caller) {
 	switch {
 	case !info.IsResourceRequest:
@@ -218,12 +218,12 @@ func writeError(w http.ResponseWriter, req *http.Request, err error) {
 	responsewriters.ErrorNegotiated(err, scheme.Codecs, schema.GroupVersion{Version: "v1"}, w, req)
 }
 
-// patchTypes are the patches applied here. Server-side apply is not among them: it needs all schemas in memory.
+// patchTypes returns the patch types applied here. Server-side apply is not among them: it needs all schemas in memory.
 func patchTypes() []string {
 	return []string{string(types.JSONPatchType), string(types.MergePatchType), string(types.StrategicMergePatchType)}
 }
 
-// trustedHandler finds who answers: the local handlers, or the cloud.
+// trustedHandler selects the handler: local, or the cloud.
 func (rs *routes) trustedHandler(info *request.RequestInfo) http.HandlerFunc {
 	gvr := schema.GroupVersionResource{Group: info.APIGroup, Version: info.APIVersion, Resource: info.Resource}
 	rt := rs.nodeRoutes[gvr][info.Subresource]
@@ -273,7 +273,7 @@ func (rs *routes) trustedHandler(info *request.RequestInfo) http.HandlerFunc {
 	}
 }
 
-// isHealthPath says whether a path is one that tells nothing but that the server is there.
+// isHealthPath reports whether a path shows only that the server runs.
 func isHealthPath(path string) bool {
 	switch strings.TrimRight(path, "/") {
 	case "/livez", "/readyz", "/healthz":
@@ -282,14 +282,14 @@ func isHealthPath(path string) bool {
 	return false
 }
 
-// serveNonResource serves what is not a resource.
+// serveNonResource serves paths that are not resources.
 func (rs *routes) serveNonResource(w http.ResponseWriter, req *http.Request) {
 	switch path := strings.TrimRight(req.URL.Path, "/"); path {
 	case "/livez", "/readyz", "/healthz":
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		_, _ = w.Write([]byte("ok"))
 	case "/frond/store":
-		if req.TLS != nil { // it shows Secrets' names and more of the gateway's inside than a TLS client needs
+		if req.TLS != nil { // it shows Secrets' names and more of the gateway's state than a TLS client needs
 			writeError(w, req, apierrors.NewForbidden(schema.GroupResource{}, "", fmt.Errorf("%s is for the unix socket", path)))
 			return
 		}
@@ -305,7 +305,7 @@ func (rs *routes) serveNonResource(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// StoreView is the answer of GET /frond/store: what the gateway holds, without the objects' contents.
+// StoreView is the answer of GET /frond/store: the objects that the gateway holds, without their contents.
 type StoreView struct {
 	Epoch    string       `json:"epoch"`
 	Cursor   wire.Cursor  `json:"cursor"`

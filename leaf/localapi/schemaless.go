@@ -9,13 +9,13 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 )
 
-// schemalessSerializer is the encoding of kinds that this program has no types for, custom resources above all: JSON and YAML, as in
-// an apiserver. All else that a response may hold, such as a status or a table, is encoded as ever.
+// schemalessSerializer is the encoding of kinds without Go types in this program, mainly custom resources: JSON and YAML,
+// as in an apiserver. All other objects that a response may hold, such as a status or a table, are encoded as usual.
 type schemalessSerializer struct{ runtime.NegotiatedSerializer }
 
 func newSchemalessSerializer() schemalessSerializer { return schemalessSerializer{scheme.Codecs} }
 
-// SupportedMediaTypes leaves out protobuf and what else needs a type.
+// SupportedMediaTypes omits protobuf and other encodings that need a type.
 func (s schemalessSerializer) SupportedMediaTypes() []runtime.SerializerInfo {
 	var list []runtime.SerializerInfo
 	for _, info := range s.NegotiatedSerializer.SupportedMediaTypes() {
@@ -26,8 +26,8 @@ func (s schemalessSerializer) SupportedMediaTypes() []runtime.SerializerInfo {
 	return list
 }
 
-// EncoderForVersion encodes an object without a type as it is, in the version that it was delivered in, and the frame of a
-// watch's event, which has the same form in all groups.
+// EncoderForVersion encodes an object without a type unchanged, in its delivered version, and the frame of a watch's event,
+// which has the same form in all groups.
 func (s schemalessSerializer) EncoderForVersion(e runtime.Encoder, gv runtime.GroupVersioner) runtime.Encoder {
 	return schemalessEncoder{raw: e, Encoder: s.NegotiatedSerializer.EncoderForVersion(e, gv)}
 }
@@ -45,7 +45,7 @@ func (a schemalessEncoder) Encode(obj runtime.Object, w io.Writer) error {
 	return a.Encoder.Encode(obj, w)
 }
 
-// Identifier keeps what is cached of one encoding apart from the others.
+// Identifier separates the cached encodings of this encoder from others.
 func (a schemalessEncoder) Identifier() runtime.Identifier {
 	return "schemaless " + a.Encoder.Identifier()
 }

@@ -26,34 +26,34 @@ const (
 	defaultScopeGrace = 10 * time.Minute
 	// scopeWait is how long a first list waits for its scope to be complete. A client waits as long for an apiserver.
 	scopeWait = 15 * time.Second
-	// refusalMaxAge is how long the cloud's no is passed on without asking again.
+	// refusalMaxAge is how long the cloud's refusal is returned without asking again.
 	refusalMaxAge = 10 * time.Second
-	// maxUserScopes bounds what one user follows, so that it leaves something of wire.MaxScopes to others, and of the 64 that the
+	// maxUserScopes limits the scopes of one user, so that others get their part of wire.MaxScopes, and of the 64 that the
 	// cloud grants a node.
 	maxUserScopes = 32
-	// wantResource holds in the store what was asked for, so that a gateway that boots offline still answers it.
+	// wantResource is the resource name of the wanted scopes in the store, so that a gateway that boots offline still answers them.
 	wantResource      = "wants"
 	scopeMarkResource = "scopes"
 )
 
-// scopeTracker is what programs of this gateway follow, beyond what every gateway is sent: it is asked of the cloud, and the
-// cloud's markers say when the store holds all of it.
+// scopeTracker tracks the scopes that programs of this gateway follow, beyond the objects that every gateway is sent. It
+// requests them from the cloud; the cloud's markers show when the store holds a scope completely.
 type scopeTracker struct {
 	store *store.Store
 	grace time.Duration
 	log   *zap.Logger
 
-	mu           sync.Mutex // guards all below
+	mu           sync.Mutex // guards all fields below
 	wants        map[wire.Scope]map[string]*scopeInterest
 	verdicts     map[verdictKey]wire.ScopeVerdict
-	verdictsAt   time.Time     // when verdicts came
+	verdictsAt   time.Time     // when verdicts arrived
 	wantsChanged chan struct{} // closed and replaced when wants changes
-	stateChanged chan struct{} // closed and replaced when a marker or a verdict comes or goes
+	stateChanged chan struct{} // closed and replaced when a marker or a verdict changes
 }
 
-// scopeInterest is one user's in one scope.
+// scopeInterest is one user's interest in one scope.
 type scopeInterest struct {
-	active    int // lists and watches that run
+	active    int // running lists and watches
 	idleSince time.Time
 }
 
@@ -85,7 +85,7 @@ func newScopeTracker(st *store.Store, grace time.Duration, log *zap.Logger) *sco
 		}
 		users := map[string]*scopeInterest{}
 		for _, u := range record.Want.Users {
-			users[u] = &scopeInterest{idleSince: time.Now()} // a reboot ends nothing: its time begins anew
+			users[u] = &scopeInterest{idleSince: time.Now()} // a reboot ends no interest: its idle time starts again
 		}
 		s.wants[record.Want.Scope] = users
 	}
@@ -98,8 +98,8 @@ func scopeWantKey(s wire.Scope) wire.Key {
 	return key
 }
 
-// WantedScopes returns all that programs of this gateway want to follow, each scope once with all its users, and a channel that
-// is closed at the next change after this call.
+// WantedScopes returns all scopes that programs of this gateway want to follow, each once with all its users, and a channel
+// that is closed at the next change after this call.
 func (s *Server) WantedScopes() (wants []wire.ScopeWant, changed <-chan struct{}) {
 	s.scopes.mu.Lock()
 	defer s.scopes.mu.Unlock()
@@ -116,7 +116,7 @@ func (s *Server) countScopes() float64 {
 	return float64(len(s.scopes.wants))
 }
 
-// SetScopeVerdicts takes the cloud's verdicts on what Scopes said. It does not block.
+// SetScopeVerdicts takes the cloud's verdicts on the scopes of WantedScopes. It does not block.
 func (s *Server) SetScopeVerdicts(verdicts []wire.ScopeVerdict) {
 	s.scopes.mu.Lock()
 	defer s.scopes.mu.Unlock()
@@ -128,13 +128,13 @@ func (s *Server) SetScopeVerdicts(verdicts []wire.ScopeVerdict) {
 	s.scopes.notifyWaiters()
 }
 
-// notifyWaiters wakes who waits for a scope. It is called with mu held.
+// notifyWaiters wakes the requests that wait for a scope. The caller holds mu.
 func (s *scopeTracker) notifyWaiters() {
 	close(s.stateChanged)
 	s.stateChanged = make(chan struct{})
 }
 
-// acquireScope keeps a scope wanted for a user until release, and for the grace after it.
+// acquireScope keeps a scope wanted for a user until release, and for the grace period after it.
 func (s *scopeTracker) acquireScope(ctx context.Context, scope wire.Scope, user string) (release func(), err error) {
 	s.mu.Lock()
 	users := s.wants[scope]
@@ -166,7 +166,7 @@ func (s *scopeTracker) acquireScope(ctx context.Context, scope wire.Scope, user 
 		s.wantsChanged = make(chan struct{})
 	}
 	i.active++
-	// An old refusal is asked about again: this caller's roles, which were judged just now, may be newer.
+	// The cloud is asked again about an old refusal: this caller's roles, which were checked just now, may be newer.
 	if v := (verdictKey{scope, user}); s.verdicts[v].Reason != "" && time.Since(s.verdictsAt) > refusalMaxAge {
 		delete(s.verdicts, v)
 		close(s.wantsChanged)
@@ -184,7 +184,7 @@ func (s *scopeTracker) acquireScope(ctx context.Context, scope wire.Scope, user 
 	}), nil
 }
 
-// countUserScopes says how many scopes a user wants. It is called with mu held.
+// countUserScopes returns the number of scopes that a user wants. The caller holds mu.
 func (s *scopeTracker) countUserScopes(user string) int {
 	n := 0
 	for _, users := range s.wants {
@@ -195,7 +195,7 @@ func (s *scopeTracker) countUserScopes(user string) int {
 	return n
 }
 
-// saveScopeUsers writes down who wants a scope. What cannot be written is wanted all the same until the process ends.
+// saveScopeUsers stores the users that want a scope. If the write fails, the scope stays wanted until the process ends.
 func (s *scopeTracker) saveScopeUsers(ctx context.Context, scope wire.Scope) {
 	s.mu.Lock()
 	users := slices.Sorted(maps.Keys(s.wants[scope]))
@@ -219,7 +219,7 @@ func (s *scopeTracker) saveScopeUsers(ctx context.Context, scope wire.Scope) {
 	}
 }
 
-// dropExpired drops what nobody has used for the grace, and returns how long until there may be more to drop.
+// dropExpired drops scopes that were unused for the grace period, and returns the time until the next one may expire.
 func (s *scopeTracker) dropExpired(ctx context.Context) time.Duration {
 	next := s.grace
 	var dropped []wire.Scope
@@ -251,15 +251,15 @@ func (s *scopeTracker) dropExpired(ctx context.Context) time.Duration {
 	return next
 }
 
-// run follows the markers and forgets what nobody uses, until ctx ends.
+// run follows the markers and drops unused scopes, until ctx ends.
 func (s *scopeTracker) run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		marks, err := s.store.Watch(frondGroup, scopeMarkResource, "", s.store.Revision())
 		if err != nil {
-			continue // the revision has moved on meanwhile
+			continue // the revision has advanced meanwhile
 		}
 		s.mu.Lock()
-		s.notifyWaiters() // what came between two watches
+		s.notifyWaiters() // changes between two watches
 		s.mu.Unlock()
 		for err == nil {
 			until, cancel := context.WithTimeout(ctx, s.dropExpired(ctx))
@@ -278,7 +278,7 @@ func (s *scopeTracker) run(ctx context.Context) error {
 	return nil
 }
 
-// lookupComplete returns what the cloud says of a scope if the store holds all of it, in its namespace or in all.
+// lookupComplete returns the cloud's description of a scope if the store holds it completely, in its namespace or in all.
 func (s *scopeTracker) lookupComplete(scope wire.Scope) (wire.ScopeKind, bool) {
 	for _, namespace := range slices.Compact([]string{scope.Namespace, ""}) {
 		scope.Namespace = namespace
@@ -294,8 +294,8 @@ func (s *scopeTracker) lookupComplete(scope wire.Scope) (wire.ScopeKind, bool) {
 	return wire.ScopeKind{}, false
 }
 
-// waitComplete returns when the store holds all of a scope. Its error is a status that says why it does not: refused by the cloud,
-// or, a 503, not known yet. A scope that is held completely was granted, and the caller's roles were judged before.
+// waitComplete waits until the store holds a scope completely. Its error is a status with the reason: refused by the cloud,
+// or, a 503, not known yet. A scope that is held completely was granted, and the caller's roles were checked before.
 func (s *scopeTracker) waitComplete(ctx context.Context, scope wire.Scope, user string, online bool) error {
 	deadline := time.NewTimer(scopeWait)
 	defer deadline.Stop()
@@ -331,7 +331,7 @@ func versionMismatch(scope wire.Scope, kind wire.ScopeKind) error {
 		fmt.Sprintf("this gateway holds %s in version %s", scope.Resource, kind.Version), 0, false)
 }
 
-// verdictError says no in Kubernetes' words; nil if the cloud has not said no.
+// verdictError returns a refusal in Kubernetes' words; nil if the cloud has not refused.
 func verdictError(scope wire.Scope, v wire.ScopeVerdict) error {
 	gr := schema.GroupResource{Group: scope.Group, Resource: scope.Resource}
 	switch v.Reason {

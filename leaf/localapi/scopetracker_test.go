@@ -37,7 +37,7 @@ func widgetScope() wire.Scope {
 
 const robotUser = "system:serviceaccount:default:robot"
 
-// serveDiscovery plays a cluster's discovery: core v1 with ConfigMaps and Namespaces, and widgets.
+// serveDiscovery simulates a cluster's discovery: core v1 with ConfigMaps and Namespaces, and widgets.
 func serveDiscovery(w http.ResponseWriter, r *http.Request) {
 	kind := func(kind, resource string) apidiscovery.APIResourceDiscovery {
 		return apidiscovery.APIResourceDiscovery{
@@ -78,7 +78,7 @@ func (s *podGateway) deliverMark(scope wire.Scope, kind string) {
 	s.deliverJSON(scope.Marker(), wire.ScopeKind{Scope: scope, Kind: kind, Namespaced: true}.Mark())
 }
 
-// withoutRetries is a configuration whose clients take the first answer: client-go tries ten times for a 503 otherwise.
+// withoutRetries configures clients to return the first answer: client-go otherwise tries ten times after a 503.
 func withoutRetries(cfg *rest.Config) *rest.Config {
 	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		return roundTripFunc(func(r *http.Request) (*http.Response, error) {
@@ -105,8 +105,8 @@ func dynamicFor(t *testing.T, cfg *rest.Config) dynamic.ResourceInterface {
 	return c.Resource(widgetResource()).Namespace("default")
 }
 
-// TestScopes_CustomResourceIsFollowed: a custom resource that a pod asks for is asked of the cloud, and served when all of it is here; then
-// without a link, and after a reboot without a link.
+// TestScopes_CustomResourceIsFollowed: a custom resource that a pod lists is requested from the cloud, and served when the
+// store holds all of it; then without a link, and after a reboot without a link.
 func TestScopes_CustomResourceIsFollowed(t *testing.T) {
 	online := true
 	var mu sync.Mutex
@@ -144,7 +144,7 @@ func TestScopes_CustomResourceIsFollowed(t *testing.T) {
 	online = false
 	mu.Unlock()
 	s.cloud.goOffline()
-	s.deliverWidget("b", 3) // what was on its way
+	s.deliverWidget("b", 3) // in flight before
 	eventually(t, "the informer goes on without a link", func() bool {
 		o, ok, _ := informer.GetStore().GetByKey("default/b")
 		size, _, _ := unstructured.NestedInt64(o.(*unstructured.Unstructured).Object, "spec", "size")
@@ -181,7 +181,7 @@ func TestScopes_CustomResourceIsFollowed(t *testing.T) {
 	}
 }
 
-// TestScopes_EndIsNoDeletion: when the cloud stops sending a kind, a watch ends, and nothing is told to be deleted.
+// TestScopes_EndIsNoDeletion: when the cloud stops sending a kind, a watch ends, and no deletion is sent.
 func TestScopes_EndIsNoDeletion(t *testing.T) {
 	s := newPodGateway(t)
 	s.cloud.goOnline(serveDiscovery)
@@ -209,7 +209,7 @@ func TestScopes_EndIsNoDeletion(t *testing.T) {
 	}
 }
 
-// TestScopes_UnfollowableKindIsForwarded is asked of the cloud with the pod's token.
+// TestScopes_UnfollowableKindIsForwarded: such a kind is requested from the cloud with the pod's token.
 func TestScopes_UnfollowableKindIsForwarded(t *testing.T) {
 	s := newPodGateway(t)
 	s.cloud.goOnline(func(w http.ResponseWriter, r *http.Request) {
@@ -233,7 +233,7 @@ func TestScopes_UnfollowableKindIsForwarded(t *testing.T) {
 	}
 }
 
-// TestScopes_ExpireAfterGrace: after the last list and the grace nothing is wanted, also not after a restart.
+// TestScopes_ExpireAfterGrace: after the last list and the grace period no scope is wanted, also not after a restart.
 func TestScopes_ExpireAfterGrace(t *testing.T) {
 	short := func(c *localapi.Config) { c.ScopeGrace = 50 * time.Millisecond }
 	s := newPodGateway(t, short)
@@ -246,7 +246,7 @@ func TestScopes_ExpireAfterGrace(t *testing.T) {
 	eventually(t, "no wish is kept", func() bool { kept, _ := s.store.List("frond.io", "wants", ""); return len(kept) == 0 })
 }
 
-// TestLimits_WatchesPerPod: a pod with too many watches open gets 429, and others are served.
+// TestLimits_WatchesPerPod: a pod with too many open watches gets 429, and others are served.
 func TestLimits_WatchesPerPod(t *testing.T) {
 	s := newPodGateway(t)
 	s.cloud.goOnline(serveDiscovery)
@@ -275,7 +275,7 @@ func TestLimits_WatchesPerPod(t *testing.T) {
 	w.Stop()
 }
 
-// TestScopes_LimitPerUser: an account that lists in many namespaces leaves most of what a node is granted to others.
+// TestScopes_LimitPerUser: an account that lists in many namespaces leaves most of a node's scopes to others.
 func TestScopes_LimitPerUser(t *testing.T) {
 	s := newPodGateway(t)
 	s.cloud.goOnline(serveDiscovery)

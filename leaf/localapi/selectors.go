@@ -20,9 +20,9 @@ const (
 	fieldNamespace = "metadata.namespace"
 )
 
-// listFilter is what a list or watch asked for. The zero filter matches everything.
+// listFilter is the selection of a list or watch. The zero filter matches everything.
 type listFilter struct {
-	name, namespace string // exact matches taken out of the field selector; "" matches all
+	name, namespace string // exact matches extracted from the field selector; "" matches all
 	labels          labels.Selector
 	fields          fields.Selector
 	selectable      func(runtime.Object) fields.Set
@@ -48,12 +48,12 @@ func newListFilter(r *resource, opts *metainternalversion.ListOptions) listFilte
 	return f
 }
 
-// mayMatch is the part of the question that a key answers, so that most events of a busy resource cost no decoding.
+// mayMatch evaluates the part of the filter that a key answers, so that most events of a busy resource cost no decoding.
 func (f *listFilter) mayMatch(namespace, name string) bool {
 	return (f.name == "" || f.name == name) && (f.namespace == "" || f.namespace == namespace)
 }
 
-// needsObject says whether mayMatch leaves anything open.
+// needsObject reports whether mayMatch leaves the decision open.
 func (f *listFilter) needsObject() bool { return f.labels != nil || f.fields != nil }
 
 func (f *listFilter) matches(obj runtime.Object) bool {
@@ -75,7 +75,7 @@ func (f *listFilter) matches(obj runtime.Object) bool {
 	return f.fields.Matches(set)
 }
 
-// fieldConvertor answers which field labels a resource knows; everything else is the scheme's.
+// fieldConvertor validates the field labels of a resource; everything else is the scheme's.
 type fieldConvertor struct {
 	runtime.ObjectConvertor
 	resource *resource
@@ -150,7 +150,7 @@ func eventFields(obj runtime.Object) fields.Set {
 	}
 }
 
-// preservePod lets a write to a pod's status change nothing but the status and the free metadata.
+// preservePod allows a write to a pod's status to change only the status and the free metadata.
 func preservePod(next, last runtime.Object, _ string) {
 	n, l := next.(*corev1.Pod), last.(*corev1.Pod)
 	n.Spec = l.Spec
@@ -161,7 +161,7 @@ func preservePod(next, last runtime.Object, _ string) {
 	}
 }
 
-// preserveNode lets nodes/status change the status and nodes everything else, as the apiserver's two strategies do.
+// preserveNode allows nodes/status to change the status and nodes everything else, as the apiserver's two strategies do.
 func preserveNode(next, last runtime.Object, subresource string) {
 	n, l := next.(*corev1.Node), last.(*corev1.Node)
 	if subresource == "status" {

@@ -22,12 +22,12 @@ import (
 )
 
 const (
-	// pipeBytes is the buffer of an in-memory connection in each direction; there is one connection a client pool.
+	// pipeBytes is the buffer of an in-memory connection in each direction; there is one connection per client pool.
 	pipeBytes = 64 << 10
-	// maxStreams is how many requests and watches one HTTP/2 connection may carry. A kubelet opens one watch for each
-	// ConfigMap and Secret that its pods use.
+	// maxStreams limits the requests and watches of one HTTP/2 connection. A kubelet opens one watch for each ConfigMap and
+	// Secret that its pods use.
 	maxStreams = 8192
-	// maxHeaderBytes bounds a request's headers; a kubelet's are below 1 KB.
+	// maxHeaderBytes limits a request's headers; a kubelet's are below 1 KB.
 	maxHeaderBytes = 16 << 10
 	// headerTimeout is how long a client of a real listener may take to send its headers.
 	headerTimeout = 10 * time.Second
@@ -40,11 +40,11 @@ const (
 	// attachWait is how long a list waits for the first attach before it answers 503. Lists of a fresh gateway then end
 	// with the attach, and not with a client's backoff of up to 30 s.
 	attachWait = 20 * time.Second
-	// attachPoll is how often a waiting list looks whether the store has attached: rare, short, and only on first start.
+	// attachPoll is how often a waiting list checks whether the store has attached: rare, short, and only on first start.
 	attachPoll = 100 * time.Millisecond
 )
 
-// Config says who the gateway is and where else than in memory it listens.
+// Config holds the gateway's identity and its listeners beside the in-memory one.
 type Config struct {
 	// Node is the gateway's node name.
 	Node string
@@ -54,27 +54,27 @@ type Config struct {
 	Address string
 	// CertFile, KeyFile and ClientCAFile are PEM files for Address, read again for each connection.
 	CertFile, KeyFile, ClientCAFile string
-	// Pods lets the pods of this gateway in.
+	// Pods configures access for the pods of this gateway.
 	Pods PodsConfig
-	// Metrics gets this package's metrics; nil for none.
+	// Metrics registers this package's metrics; nil for none.
 	Metrics prometheus.Registerer
-	// Online tells whether the cloud can be asked at all; nil: perhaps. It must not block.
+	// Online reports whether the cloud can be asked; nil: perhaps. It must not block.
 	Online func() bool
-	// LinkBudget is how many bytes the link to the cloud takes at a time; nil, or 0 of it: nothing is known. It must not block.
+	// LinkBudget returns how many bytes the link to the cloud accepts at a time; nil, or a result of 0: not known. It must not block.
 	LinkBudget func() int
-	// ScopeGrace is how long a kind is followed after the last program that asked for it has left; 0 is 10 min.
+	// ScopeGrace is how long a kind is followed after its last program has left; 0 is 10 min.
 	ScopeGrace time.Duration
 	// MaxRequestBytes limits a request's body; 0 is 3 MiB, as in an apiserver.
 	MaxRequestBytes int64
-	// BookmarkEvery is how often an idle watch is told how far the store is, with up to as much again at random; 0 is 1 min.
+	// BookmarkEvery is how often an idle watch gets a bookmark, plus a random time of up to the same length; 0 is 1 min.
 	BookmarkEvery time.Duration
-	// Kubelet is the node's own kubelet, for logs and commands on the unix socket.
+	// Kubelet is the endpoint of the node's own kubelet, for logs and commands on the unix socket.
 	Kubelet KubeletEndpoint
-	// Stopper restarts containers on the unix socket; nil: refused.
+	// Stopper stops containers for restarts on the unix socket; nil: refused.
 	Stopper ContainerStopper
 }
 
-// Validate names each field that cannot work.
+// Validate reports each faulty field.
 func (c Config) Validate() error {
 	var errs []error
 	if c.Node == "" {
@@ -98,7 +98,7 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Server is the local Kubernetes API. Make it with New, run it with Start.
+// Server is the local Kubernetes API. Create it with New, run it with Start.
 type Server struct {
 	cfg           Config
 	store         *store.Store
@@ -116,18 +116,18 @@ type Server struct {
 	tls           *tls.Config // nil without Address
 	tokenAuth     *access.TokenAuthenticator
 	authorizer    *access.Authorizer
-	podServer     *podServer // nil if none are served
+	podServer     *podServer // nil if pods are not served
 	scopes        *scopeTracker
 	catalog       *kindCatalog
 	limits        *callerLimits
-	callSlots     chan struct{} // a token for each call of a program that is not the node
-	listSlots     chan struct{} // a token for each list that is made for a program that is not the node
+	callSlots     chan struct{} // a token for each call of a program other than the node
+	listSlots     chan struct{} // a token for each list that is made for a program other than the node
 	relaySlots    chan struct{} // a token for each relayed watch
 	openWatches   *openWatches
 	metrics       *serverMetrics
 	ready         chan struct{}
 
-	mu             sync.Mutex // guards all below
+	mu             sync.Mutex // guards all fields below
 	leaseRenewedAt time.Time
 	tlsAddr        string
 }
@@ -194,7 +194,7 @@ func (s *Server) Start(ctx context.Context) error {
 	memory.Protocols = new(http.Protocols)
 	memory.Protocols.SetUnencryptedHTTP2(true)
 	memory.Protocols.SetHTTP1(true)
-	// Idle connections of our own clients end at once; HTTP/2's polite goodbye would take a second.
+	// Idle connections of this process's clients end at once; HTTP/2's GOAWAY would take a second.
 	memory.RegisterOnShutdown(s.transport.CloseIdleConnections)
 	serveListener(gctx, g, memory, s.pipe)
 	if err := s.listenUnix(gctx, g); err != nil {
@@ -208,7 +208,7 @@ func (s *Server) Start(ctx context.Context) error {
 	g.Go(func() error { return s.scopes.run(gctx) })
 	g.Go(func() error { return s.runReauthorization(gctx) })
 	if s.podServer != nil {
-		s.podServer.syncListeners(gctx) // before any pod starts; what fails is tried again and again by run
+		s.podServer.syncListeners(gctx) // before any pod starts; run retries failures
 		g.Go(func() error { return s.podServer.run(gctx) })
 	}
 	close(s.ready)
@@ -220,8 +220,8 @@ func (s *Server) Start(ctx context.Context) error {
 	return err
 }
 
-// newTransport makes the in-memory way to the server. All watches of a client share one connection, so that a watch costs
-// a few goroutines' stacks and no buffers of its own.
+// newTransport returns the in-memory transport to the server. All watches of a client share one connection, so that a watch
+// costs a few goroutines' stacks and no buffers of its own.
 func (s *Server) newTransport() *http.Transport {
 	t := &http.Transport{
 		DialContext:        s.dial,
@@ -232,9 +232,9 @@ func (s *Server) newTransport() *http.Transport {
 	return t
 }
 
-// ClientConfig returns a client's way to this server in memory, as the node itself. All clients share its transport, an
-// *http.Transport that speaks HTTP/2 without TLS; clone it for one of your own, for example to close all its connections.
-// Without the transport, Dial alone works too, at the price of one connection for each watch.
+// ClientConfig returns the configuration of an in-memory client of this server, as the node itself. All clients share its
+// transport, an *http.Transport that speaks HTTP/2 without TLS. Clone it for a transport of your own, for example to close
+// all its connections. Without the transport, Dial alone works too, at the cost of one connection for each watch.
 func (s *Server) ClientConfig() *rest.Config {
 	return &rest.Config{Host: "http://localapi.frond", Transport: s.transport, Dial: s.dial, QPS: -1}
 }
@@ -243,14 +243,14 @@ func (s *Server) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	return s.pipe.DialContext(ctx)
 }
 
-// LeaseRenewed tells when the kubelet last renewed the node's lease; zero if it has not since the start.
+// LeaseRenewed returns when the kubelet last renewed the node's lease; zero if it has not since the start.
 func (s *Server) LeaseRenewed() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.leaseRenewedAt
 }
 
-// leaseNamespace is where Kubernetes keeps node leases.
+// leaseNamespace is the namespace of Kubernetes' node leases.
 const leaseNamespace = "kube-node-lease"
 
 func (s *Server) recordLeaseRenewal(key wire.Key) {
@@ -262,7 +262,7 @@ func (s *Server) recordLeaseRenewal(key wire.Key) {
 	s.leaseRenewedAt = time.Now()
 }
 
-// hasTokenKeys says whether the cloud has ever told this gateway who may do what: keys and roles come together.
+// hasTokenKeys reports whether the cloud has ever sent the keys and roles to this gateway: both come together.
 func (s *Server) hasTokenKeys() bool {
 	_, err := s.store.Get(wire.TokenKeysKey())
 	return err == nil
@@ -270,7 +270,7 @@ func (s *Server) hasTokenKeys() bool {
 
 func (s *Server) isOnline() bool { return s.cfg.Online == nil || s.cfg.Online() }
 
-// isAttached says whether the store has ever been in step with the cloud: from then on absence means something.
+// isAttached reports whether the store has ever been in sync with the cloud: from then on absence proves something.
 func (s *Server) isAttached() bool { return s.store.Cursor().StreamEpoch != "" }
 
 func (s *Server) waitAttached(ctx context.Context) bool {

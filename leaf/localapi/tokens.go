@@ -24,8 +24,8 @@ import (
 
 const tokenResource = "tokens"
 
-// IsSecret says which objects of the store nobody may read from a disk: Secrets, the tokens of service accounts, and the keys of pods'
-// certificates.
+// IsSecret selects the objects of the store that must not be readable on a disk: Secrets, the tokens of service accounts,
+// and the keys of pods' certificates.
 func IsSecret(key wire.Key) bool {
 	if key.Group == frondGroup {
 		return key.Resource == tokenResource || key.Resource == podCertificateResource
@@ -33,8 +33,8 @@ func IsSecret(key wire.Key) bool {
 	return key.Group == "" && key.Resource == "secrets"
 }
 
-// tokenCache keeps the last token of each projected volume in the store. A gateway that reboots offline mounts it again, even
-// expired: its pod can reach no apiserver anyhow, and must run.
+// tokenCache holds the last token of each projected volume in the store. A gateway that reboots offline mounts it again,
+// even expired: its pod cannot reach an apiserver anyway, and must run.
 type tokenCache struct {
 	store *store.Store
 	log   *zap.Logger
@@ -45,14 +45,14 @@ type tokenRecord struct {
 	Metadata struct {
 		Name string `json:"name"`
 	} `json:"metadata"`
-	// Pod is the key of the pod that the token is bound to; the zero key for one bound to nothing.
+	// Pod is the key of the pod that the token is bound to; the zero key for an unbound token.
 	Pod    wire.Key `json:"pod"`
 	PodUID string   `json:"podUID,omitempty"`
 	// Answer is the TokenRequest as the apiserver answered it, in JSON.
 	Answer json.RawMessage `json:"answer"`
 }
 
-// tokenKey names the question: the service account, and all of the request that is not the answer.
+// tokenKey returns the key of a token request: the service account, and all of the request except the answer.
 func tokenKey(info *request.RequestInfo, question *authenticationv1.TokenRequest) (wire.Key, error) {
 	spec, err := json.Marshal(question.Spec)
 	if err != nil {
@@ -85,8 +85,8 @@ func (t *tokenCache) saveAnswer(ctx context.Context, key wire.Key, question, ans
 	return t.removeOrphans(ctx)
 }
 
-// removeOrphans deletes the tokens of pods that are gone. It runs with each new token, so there are never more than a node's pods
-// need, and a few.
+// removeOrphans deletes the tokens of deleted pods. It runs with each new token, so their number stays close to what the
+// node's pods need.
 func (t *tokenCache) removeOrphans(ctx context.Context) error {
 	entries, _ := t.store.List(frondGroup, tokenResource, "")
 	for _, e := range entries {
@@ -119,7 +119,7 @@ func (t *tokenCache) lastAnswer(key wire.Key) (*authenticationv1.TokenRequest, b
 	return &answer, true
 }
 
-// isNewest says whether a token is the last one that came for a pod, in any of its volumes.
+// isNewest reports whether a token is the last one issued for a pod, in any of its volumes.
 func (t *tokenCache) isNewest(pod wire.Key, uid, token string) bool {
 	entries, _ := t.store.List(frondGroup, tokenResource, pod.Namespace)
 	for _, e := range entries {
@@ -133,7 +133,7 @@ func (t *tokenCache) isNewest(pod wire.Key, uid, token string) bool {
 	return false
 }
 
-// serveTokenRequest serves serviceaccounts/token: a call to the cloud, and while that cannot be asked the last answer.
+// serveTokenRequest serves serviceaccounts/token: a call to the cloud or, while the cloud cannot be asked, the last answer.
 func (s *Server) serveTokenRequest(w http.ResponseWriter, req *http.Request) {
 	body, ok := s.readBody(w, req)
 	if !ok {
@@ -168,14 +168,14 @@ func (s *Server) serveTokenRequest(w http.ResponseWriter, req *http.Request) {
 			err = s.tokens.saveAnswer(req.Context(), key, question, answer)
 		}
 		if !ok || err != nil {
-			// The pod gets its token all the same; it will lack after a reboot without link.
+			// The pod still gets its token; after a reboot without a link it will be missing.
 			s.log.Warn("token not kept", zap.Stringer("key", key), zap.Bool("decoded", ok), zap.Error(err))
 		}
 	}
 	writeReply(w, reply)
 }
 
-// decodeAs reads an object in any encoding of Kubernetes.
+// decodeAs decodes an object in any encoding of Kubernetes.
 func decodeAs[T runtime.Object](data []byte) (T, bool) {
 	obj, _, err := scheme.Codecs.UniversalDeserializer().Decode(data, nil, nil)
 	if err != nil {

@@ -21,14 +21,14 @@ import (
 	"github.com/frond-edge/frond/leaf/store"
 )
 
-// untrustedHandler finds who answers a program that is not the node: reads of every kind come from the store, as far as the cloud keeps
-// it complete for this gateway; everything else is the cloud's to judge, by the program's own token.
+// untrustedHandler selects the handler for programs other than the node. Reads of every kind are answered from the store, as far
+// as the cloud keeps it complete for this gateway. For everything else the cloud decides, by the program's own token.
 func (rs *routes) untrustedHandler(info *request.RequestInfo) http.HandlerFunc {
 	gvr := schema.GroupVersionResource{Group: info.APIGroup, Version: info.APIVersion, Resource: info.Resource}
 	reads := info.Verb == "get" || info.Verb == "list" || info.Verb == "watch"
 	switch {
 	case gvr.Group == frondGroup:
-		return writeNotFound // what the store keeps beside Kubernetes' objects: other programs' tokens, for one
+		return writeNotFound // the store's records beside Kubernetes' objects, such as other programs' tokens
 	case info.Verb == "create" && isReview(info):
 		return rs.server.serveReview
 	case !reads || info.Subresource != "":
@@ -55,7 +55,7 @@ func writeNotFound(w http.ResponseWriter, req *http.Request) {
 	writeError(w, req, apierrors.NewGenericServerResponse(http.StatusNotFound, strings.ToLower(req.Method), schema.GroupResource{}, "", "", 0, false))
 }
 
-// serveList serves lists and watches. While it runs, and for a while after, the cloud is asked to keep this gateway's copy complete.
+// serveList serves lists and watches. Meanwhile, and for a grace period, the cloud is asked to keep this gateway's copy complete.
 func (s *Server) serveList(w http.ResponseWriter, req *http.Request, info *request.RequestInfo, rt *route) {
 	e, watching := rt.endpoint, info.Verb == "watch"
 	serve := handlers.ListResource(e, e, rt.scope, watching, minWatchTime)
@@ -89,7 +89,7 @@ func (s *Server) serveList(w http.ResponseWriter, req *http.Request, info *reque
 	s.forwardUnfollowedList(w, req, watching, err)
 }
 
-// forwardUnfollowedList asks the cloud for a list that it does not keep at this gateway, and refuses to watch it.
+// forwardUnfollowedList forwards a list that is not kept complete at this gateway to the cloud, and refuses to watch it.
 func (s *Server) forwardUnfollowedList(w http.ResponseWriter, req *http.Request, watching bool, refusal error) {
 	if watching {
 		writeError(w, req, refusal)
@@ -106,7 +106,7 @@ func (e *endpoint) scopeOf(namespace string) wire.Scope {
 	return wire.Scope{Group: e.resource.gvr.Group, Version: e.resource.gvr.Version, Resource: e.resource.gvr.Resource, Namespace: namespace}
 }
 
-// isAlwaysComplete says whether a list needs no scope: every gateway has what is delivered to all, and its own pods and node.
+// isAlwaysComplete reports whether a list needs no scope: every gateway has the kinds delivered to all, and its own pods and node.
 func (e *endpoint) isAlwaysComplete(selector string) bool {
 	if !e.server.isAttached() {
 		return false
@@ -130,7 +130,7 @@ func (e *endpoint) isAlwaysComplete(selector string) bool {
 	return e.resource.completeness == fullyDelivered
 }
 
-// holdsAll says whether a list or watch in a namespace tells all there is.
+// holdsAll reports whether the gateway holds every object of a list or watch in a namespace.
 func (e *endpoint) holdsAll(namespace string, opts *metainternalversion.ListOptions) bool {
 	selector := ""
 	if opts != nil && opts.FieldSelector != nil {
@@ -143,8 +143,8 @@ func (e *endpoint) holdsAll(namespace string, opts *metainternalversion.ListOpti
 	return ok && kind.Version == e.resource.gvr.Version
 }
 
-// findObject answers a get: what is held is kept up to date, what is not does not exist if the gateway holds all of its kind, and
-// else is the cloud's to say. That answer keeps the cloud's version, as its reader may want to write: a Lease, for one.
+// findObject answers a get. A stored object is kept up to date. Any other is absent if the gateway holds all of its kind;
+// else the cloud is asked. That answer keeps the cloud's version, as its reader may want to write: a Lease, for example.
 func (e *endpoint) findObject(ctx context.Context, key wire.Key) (runtime.Object, error) {
 	entry, err := e.objects.Get(key)
 	if err == nil && e.hasServedVersion(entry) {
@@ -164,7 +164,7 @@ func (e *endpoint) findObject(ctx context.Context, key wire.Key) (runtime.Object
 	return obj, nil
 }
 
-// hasServedVersion says whether an object is held in the version that this endpoint serves.
+// hasServedVersion reports whether an object is stored in the version that this endpoint serves.
 func (e *endpoint) hasServedVersion(entry store.Entry) bool {
 	var t metav1.TypeMeta
 	if err := json.Unmarshal(entry.Object, &t); err != nil {
@@ -173,8 +173,8 @@ func (e *endpoint) hasServedVersion(entry store.Entry) bool {
 	return t.APIVersion == "" || t.APIVersion == e.resource.gvr.GroupVersion().String()
 }
 
-// untrustedRoute returns the route of a kind as programs see it, made at first use; nil if there is no such kind. The error is a
-// status: it is not known whether there is.
+// untrustedRoute returns the route of a kind for programs other than the node, created at first use; nil if there is no
+// such kind. The error is a status: the existence of the kind is not known.
 func (rs *routes) untrustedRoute(ctx context.Context, gvr schema.GroupVersionResource) (*route, error) {
 	rs.mu.Lock()
 	rt := rs.untrustedRoutes[gvr]
@@ -198,12 +198,12 @@ func (rs *routes) untrustedRoute(ctx context.Context, gvr schema.GroupVersionRes
 	return rt, nil
 }
 
-// resolveKind describes a kind: as this gateway's own table has it, or as the cloud says, typed where this program knows the type.
+// resolveKind describes a kind from this gateway's own table or from the cloud's description, typed if this program has the type.
 func (rs *routes) resolveKind(ctx context.Context, gvr schema.GroupVersionResource) (*resource, error) {
 	if own := rs.nodeRoutes[gvr][""]; own != nil {
 		r := *own.endpoint.resource
 		r.localWrites, r.sink, r.anyLabel = nil, toNobody, r.placement == inMemory
-		r.storedForm, r.validate = nil, nil // what is in memory is the node's; these programs are told what the cloud says
+		r.storedForm, r.validate = nil, nil // objects in memory are the node's; these programs get the cloud's answers
 		return &r, nil
 	}
 	described, err := rs.server.catalog.findKind(ctx, gvr)
@@ -236,7 +236,7 @@ func typedConstructor(kind schema.GroupVersionKind) func() runtime.Object {
 	return func() runtime.Object {
 		obj, err := scheme.Scheme.New(kind)
 		if err != nil {
-			panic(err) // it is registered: resolveKind has looked
+			panic(err) // it is registered: resolveKind has checked
 		}
 		return obj
 	}

@@ -17,21 +17,22 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// Upstream asks the cloud what the gateway cannot answer or may not decide.
+// Upstream asks the cloud for answers and decisions that the gateway cannot or may not give.
 type Upstream interface {
-	// Do performs one request as the node. An error means that nobody could be asked; the answer of Kubernetes, a refusal
-	// included, is in the reply. The request's bytes stay the caller's. Concurrent calls are fine.
+	// Do performs one request as the node. An error means that the cloud could not be asked; the answer of Kubernetes, a
+	// refusal included, is in the reply. The caller keeps the request's bytes. Concurrent calls are allowed.
 	Do(ctx context.Context, request wire.KubeRequest) (wire.KubeReply, error)
 }
 
-// callTimeout bounds a call: a mobile link's round trip and the apiserver's work fit many times, and a kubelet that waits
-// longer would do better to try again.
+// callTimeout limits a call: a mobile link's round trip and the apiserver's work fit many times, and a kubelet that waits
+// longer would do better to retry.
 const callTimeout = 20 * time.Second
 
-// maxConcurrentCalls is how many calls of programs may wait for the cloud at once. It takes 64 of a node, and the kubelet has its own.
+// maxConcurrentCalls limits the calls of programs that wait for the cloud at once. The cloud accepts 64 of a node, and the
+// kubelet has its own.
 const maxConcurrentCalls = 32
 
-// unreachableError says that the cloud could not be asked. To clients it is a 503, in words that name the cause.
+// unreachableError reports that the cloud could not be asked. Clients get a 503 that names the cause.
 type unreachableError struct {
 	cause  error
 	status metav1.Status
@@ -51,10 +52,10 @@ func isOffline(err error) bool {
 	return errors.As(err, &u)
 }
 
-// errTokenRequired is for programs that the gateway knows by their certificate: the cloud has only the gateway's word for them.
+// errTokenRequired is for programs that the gateway identifies by their certificate: the cloud cannot verify that identity.
 var errTokenRequired = errors.New("the cloud takes requests of a program at a gateway only with a token, and this one came with a certificate")
 
-// callCloud performs a call for the caller of ctx, in its turn. Its error is an *unreachable, or a refusal.
+// callCloud performs a call for the caller of ctx after it has acquired a slot. Its error is an *unreachableError, or a refusal.
 func (s *Server) callCloud(ctx context.Context, request wire.KubeRequest) (wire.KubeReply, error) {
 	if !callerOf(ctx).trusted {
 		leave, err := s.acquireCallSlot(ctx)
@@ -66,7 +67,7 @@ func (s *Server) callCloud(ctx context.Context, request wire.KubeRequest) (wire.
 	return s.sendRequest(ctx, request, callTimeout)
 }
 
-// sendRequest makes a request with the token of the caller of ctx, or as the node.
+// sendRequest sends a request with the token of the caller of ctx, or as the node.
 func (s *Server) sendRequest(ctx context.Context, request wire.KubeRequest, timeout time.Duration) (wire.KubeReply, error) {
 	if who := callerOf(ctx); !who.trusted {
 		if who.token == "" {
@@ -88,7 +89,7 @@ func (s *Server) sendRequest(ctx context.Context, request wire.KubeRequest, time
 	return reply, nil
 }
 
-// acquireCallSlot waits for a program's turn to ask the cloud; the kubelet never waits for programs. leave ends the turn.
+// acquireCallSlot waits for a slot for a program's call to the cloud; the kubelet never waits for programs. leave frees the slot.
 func (s *Server) acquireCallSlot(ctx context.Context) (leave func(), err error) {
 	select {
 	case s.callSlots <- struct{}{}:
@@ -98,7 +99,7 @@ func (s *Server) acquireCallSlot(ctx context.Context) (leave func(), err error) 
 	}
 }
 
-// callObject performs a request in JSON and decodes the answer into out; a refusal comes back as Kubernetes' status error.
+// callObject performs a request in JSON and decodes the answer into out; a refusal is returned as Kubernetes' status error.
 func (s *Server) callObject(ctx context.Context, method, path string, body any, out runtime.Object) error {
 	request := wire.KubeRequest{Method: method, Path: path, Accept: runtime.ContentTypeJSON}
 	if body != nil {
@@ -136,8 +137,8 @@ func replyError(reply wire.KubeReply) error {
 	return apierrors.NewGenericServerResponse(reply.Code, "", schema.GroupResource{}, "", string(reply.Body), 0, true)
 }
 
-// forwardToCloud passes a request to the cloud and its answer back, both untouched but for versions (see versionrewrite.go): any encoding
-// works that Kubernetes speaks.
+// forwardToCloud forwards a request to the cloud and returns its answer, both unchanged except for versions (see
+// versionrewrite.go): any encoding that Kubernetes supports works.
 func (s *Server) forwardToCloud(w http.ResponseWriter, req *http.Request) {
 	body, ok := s.readBody(w, req)
 	if !ok {
@@ -176,11 +177,11 @@ func writeReply(w http.ResponseWriter, reply wire.KubeReply) {
 		w.Header().Set("Content-Type", reply.ContentType)
 	}
 	w.WriteHeader(reply.Code)
-	_, _ = w.Write(reply.Body) // a client that has gone away is no one's fault
+	_, _ = w.Write(reply.Body) // the client has gone away
 }
 
-// cloudPath is where the cloud serves an object, or with an empty name its collection, and with an empty namespace that of all
-// namespaces; unescaped, as in wire.KubeRequest.
+// cloudPath returns the cloud's path of an object, of its collection for an empty name, and of all namespaces for an empty
+// namespace; unescaped, as in wire.KubeRequest.
 func (r *resource) cloudPath(key wire.Key) string {
 	path := "/apis/" + r.gvr.Group
 	if r.gvr.Group == "" {

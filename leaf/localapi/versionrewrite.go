@@ -13,18 +13,19 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// A client that reads an object here, changes it and writes it back names the version that it read, which is the store's.
-// The write goes to the cloud, where that version means nothing: the cloud's own of the same state takes its place. A version
-// that is no longer the object's passes as it is, and the cloud finds a conflict, as it should. Answers are led back where
-// the state is the one that is held here: a client that compares what it read with a dry run sees no difference in versions.
+// A client that reads an object here, changes it and writes it back sends the version that it read, which is the store's.
+// The write goes to the cloud, where that version has no meaning: it is replaced by the cloud's version of the same state.
+// A version that is no longer the object's passes unchanged, and the cloud reports a conflict, as it should. Versions in
+// answers are replaced if the answer is of the stored state: a client that compares an object with a dry run sees no
+// difference in versions.
 //
-// Both versions are numbers, of ranges that do not meet (localVersionBase). So a client that keeps the version of an earlier answer of the
-// cloud finds a conflict and overwrites nothing, whatever the store counts.
+// Both versions are numbers of ranges that do not overlap (localVersionBase). So a client that uses the version of an
+// earlier answer of the cloud gets a conflict and overwrites nothing, at any revision of the store.
 
-// versionPair is the two names of one state of an object.
+// versionPair is the local and the cloud's version of one state of an object.
 type versionPair struct{ local, cloud string }
 
-// versionPairOf finds the object that a request is for, as it is held here.
+// versionPairOf returns the versions of the stored object that a request is for.
 func (s *Server) versionPairOf(req *http.Request) (versionPair, bool) {
 	info, ok := request.RequestInfoFrom(req.Context())
 	if !ok || !info.IsResourceRequest || info.Name == "" {
@@ -32,7 +33,7 @@ func (s *Server) versionPairOf(req *http.Request) (versionPair, bool) {
 	}
 	namespace := info.Namespace
 	if info.Resource == "namespaces" {
-		namespace = "" // to RequestInfo a namespace lies in itself
+		namespace = "" // RequestInfo puts a namespace into itself
 	}
 	e, err := s.store.Get(wire.Key{Group: info.APIGroup, Resource: info.Resource, Namespace: namespace, Name: info.Name})
 	if err != nil {
@@ -41,7 +42,7 @@ func (s *Server) versionPairOf(req *http.Request) (versionPair, bool) {
 	return versionPair{local: localVersion(e.Revision), cloud: e.Version}, e.Version != ""
 }
 
-// useCloudVersion names the cloud's version in a request that names the one held here.
+// useCloudVersion replaces the local version in a request by the cloud's.
 func (s *Server) useCloudVersion(req *http.Request, r *wire.KubeRequest) {
 	p, ok := s.versionPairOf(req)
 	if !ok || len(r.Body) == 0 || !bytes.Contains(r.Body, []byte(p.local)) {
@@ -62,7 +63,7 @@ func (s *Server) useCloudVersion(req *http.Request, r *wire.KubeRequest) {
 	case runtime.ContentTypeProtobuf:
 		obj, _, err := scheme.Codecs.UniversalDeserializer().Decode(r.Body, nil, nil)
 		if err != nil {
-			return // a kind that this program does not know comes in JSON
+			return // kinds unknown to this program come in JSON
 		}
 		data, err := runtime.Encode(unversionedEncoder(), obj)
 		if body, changed := replaceVersion(data, p.local, p.cloud); err == nil && changed {
@@ -73,20 +74,20 @@ func (s *Server) useCloudVersion(req *http.Request, r *wire.KubeRequest) {
 	}
 }
 
-// unversionedEncoder writes JSON of objects that say of which version they are.
+// unversionedEncoder returns a JSON encoder for objects that carry their own API version.
 func unversionedEncoder() runtime.Encoder {
 	info, _ := runtime.SerializerInfoForMediaType(scheme.Codecs.SupportedMediaTypes(), runtime.ContentTypeJSON)
 	return info.Serializer
 }
 
-// useLocalVersion names the version held here in an answer that is of the same state.
+// useLocalVersion replaces the cloud's version by the local one in an answer that is of the stored state.
 func (s *Server) useLocalVersion(req *http.Request, r *wire.KubeReply) {
 	if p, ok := s.versionPairOf(req); ok && r.Code < http.StatusMultipleChoices && bytes.Contains(r.Body, []byte(p.cloud)) {
 		r.Body, _ = replaceVersion(r.Body, p.cloud, p.local)
 	}
 }
 
-// replaceVersion replaces an object's version, or that of a deletion's precondition. What is not JSON stays as it is.
+// replaceVersion replaces an object's version, or that of a deletion's precondition. Anything but JSON stays unchanged.
 func replaceVersion(data []byte, from, to string) ([]byte, bool) {
 	var obj map[string]any
 	if decodeNumbers(data, &obj) != nil {
@@ -114,7 +115,7 @@ func decodeNumbers(data []byte, v any) error {
 func encodeOr(v any, otherwise []byte) []byte {
 	data, err := json.Marshal(v)
 	if err != nil {
-		return otherwise // it was JSON a moment ago
+		return otherwise // it was JSON before
 	}
 	return data
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/frond-edge/frond/leaf/store"
 )
 
-// Watch follows the resource from a version on, or from the present state sent first.
+// Watch sends the changes of the resource after a version, or from the present state, which it sends first.
 func (e *endpoint) Watch(ctx context.Context, opts *metainternalversion.ListOptions) (watch.Interface, error) {
 	if e.isRelayed() {
 		return e.startRelay(ctx, opts)
@@ -62,22 +62,22 @@ func (e *endpoint) Watch(ctx context.Context, opts *metainternalversion.ListOpti
 		defer close(w.out)
 		defer in.Stop()
 		if w.sendInitial(ctx, items, end) {
-			items, end = nil, nil // a watch lives for an hour; what it began with need not
+			items, end = nil, nil // a watch lasts an hour; its initial list must not stay in memory as long
 			w.run(ctx)
 		}
 	})
 	return w, nil
 }
 
-// clientWatch turns events of the store into events of one client's watch. Its goroutine ends with Stop, which waits for it.
-// It may be slow as its client is: the store keeps a window of events and never waits.
+// clientWatch turns events of the store into events of one client's watch. Its goroutine ends with Stop, which waits for
+// it. It may be as slow as its client: the store keeps a window of events and never waits.
 type clientWatch struct {
 	endpoint           *endpoint
 	source             objectWatch
 	filter             listFilter
-	revision           uint64 // up to which the client has been told
+	revision           uint64 // the last revision sent to the client
 	bookmarks          bool
-	checkStillComplete func() error // says when the watch must end, because it would tell of a scope's end as of deletions
+	checkStillComplete func() error // returns why the watch must end: otherwise it would report the end of a scope as deletions
 	cancel             context.CancelFunc
 	out                chan watch.Event // closed when the watch has ended
 	done               sync.WaitGroup
@@ -111,7 +111,7 @@ func (w *clientWatch) run(ctx context.Context) {
 		if !ok {
 			return
 		}
-		// What is in the feed by now belongs before the mark.
+		// Events that are in the source by now come before the bookmark.
 		mark := w.endpoint.objects.Revision()
 		if !w.followEvents(ctx, until) {
 			return
@@ -127,7 +127,7 @@ func (w *clientWatch) run(ctx context.Context) {
 	}
 }
 
-// followEvents passes events on until the time is up, and reports whether the watch goes on.
+// followEvents sends events until the time is up, and reports whether the watch continues.
 func (w *clientWatch) followEvents(ctx, until context.Context) bool {
 	for {
 		event, err := w.source.Next(until)
@@ -157,7 +157,7 @@ func (w *clientWatch) sendEvent(ctx context.Context, kind watch.EventType, obj r
 	}
 }
 
-// handleEvent passes one change on, as this watch's filter sees it. It reports whether the watch goes on.
+// handleEvent sends one change through this watch's filter. It reports whether the watch continues.
 func (w *clientWatch) handleEvent(ctx context.Context, event store.Event) bool {
 	w.revision = event.Entry.Revision
 	if err := w.checkStillComplete(); err != nil {
@@ -177,8 +177,8 @@ func (w *clientWatch) handleEvent(ctx context.Context, event store.Event) bool {
 	return kind == "" || w.sendEvent(ctx, kind, obj)
 }
 
-// translateEvent says what a change looks like through the filter: an object that no longer matches is a deleted one. The kind
-// is "" if the change is not seen at all.
+// translateEvent returns the event that a change causes through the filter: an object that no longer matches is deleted.
+// The type is "" if the filter hides the change.
 func (w *clientWatch) translateEvent(event store.Event) (watch.EventType, runtime.Object, error) {
 	var last, next runtime.Object
 	var err error

@@ -22,7 +22,7 @@ import (
 	"github.com/frond-edge/frond/leaf/store"
 )
 
-// Reporter takes what the node has to say to the cloud. Both methods return when the message is safe from a crash.
+// Reporter sends the node's changes to the cloud. Both methods return when the message is safe from a crash.
 type Reporter interface {
 	// Report takes the whole state of one of the node's objects; a later one of the same object replaces it.
 	Report(ctx context.Context, message wire.Message) error
@@ -30,15 +30,15 @@ type Reporter interface {
 	ReportEvent(ctx context.Context, message wire.Message) error
 }
 
-// maxWriteAttempts is how often a write is tried when the cloud changes the object at the same moment. Each takes one turn with a
-// delivery at the store; only a pod that changes with every delivery needs more than two.
+// maxWriteAttempts is how often a write is tried while the cloud changes the object at the same time. Each attempt competes
+// with one delivery at the store; only a pod that changes with every delivery needs more than two.
 const maxWriteAttempts = 100
 
-// writeTimeout ends a write that the outbox or the store does not take, on a disk that hangs; one that the store has begun ends
-// with the store's own limit. The kubelet tries again. A write takes about 2 ms, behind a full attach some 100 ms.
+// writeTimeout ends a write that the outbox or the store does not accept, on a disk that hangs. A write that the store has
+// begun ends with the store's own limit. The kubelet retries. A write takes about 2 ms, behind a full attach some 100 ms.
 const writeTimeout = 5 * time.Second
 
-// Create makes an object: in memory, or in the cloud, or here while the cloud cannot be asked.
+// Create creates an object: in memory, in the cloud, or here while the cloud cannot be asked.
 func (e *endpoint) Create(ctx context.Context, obj runtime.Object, _ rest.ValidateObjectFunc, opts *metav1.CreateOptions) (runtime.Object, error) {
 	m, err := meta.Accessor(obj)
 	if err != nil {
@@ -94,9 +94,9 @@ func (e *endpoint) validateWrite(key wire.Key, next, last runtime.Object) error 
 	return nil
 }
 
-// registerObject creates the node's own Node or CSINode. The cloud decides when it can be asked; otherwise the object begins its
-// life here, is reported, and gets its UID when the cloud delivers it. One that the store holds already, at a revision other than 0, may
-// have been deleted in Kubernetes, as the cloud keeps the objects of a deleted Node for a while: only the cloud can replace it.
+// registerObject creates the node's own Node or CSINode. The cloud decides if it can be asked. Otherwise the object is created here, is
+// reported, and gets its UID when the cloud delivers it. An object that is already stored, at a revision other than 0, may have been
+// deleted in Kubernetes, as the cloud keeps the objects of a deleted Node for a while: only the cloud can replace it.
 func (e *endpoint) registerObject(ctx context.Context, key wire.Key, obj runtime.Object, revision uint64) (runtime.Object, error) {
 	made := e.resource.object()
 	posted := e.withKind(obj)
@@ -116,21 +116,21 @@ func (e *endpoint) registerObject(ctx context.Context, key wire.Key, obj runtime
 		if _, putErr := e.storeCloudObject(ctx, key, made, 0); putErr != nil {
 			return nil, putErr
 		}
-		return nil, err // the client reads it then, and reconciles
+		return nil, err // the client then reads it, and reconciles
 	case !isOffline(err):
 		return nil, err
 	}
 	return e.reportAndStore(ctx, key, obj, objectStamp{})
 }
 
-// withKind is obj with its kind, as other programs want to read it.
+// withKind returns obj with its kind, as other programs expect it.
 func (e *endpoint) withKind(obj runtime.Object) runtime.Object {
 	obj = obj.DeepCopyObject()
 	obj.GetObjectKind().SetGroupVersionKind(e.resource.gvk())
 	return obj
 }
 
-// storeCloudObject puts what the cloud gave into the store without reporting it back.
+// storeCloudObject stores an object of the cloud without reporting it back.
 func (e *endpoint) storeCloudObject(ctx context.Context, key wire.Key, obj runtime.Object, revision uint64) (runtime.Object, error) {
 	m, err := meta.Accessor(obj)
 	if err != nil {
@@ -229,8 +229,7 @@ func (e *endpoint) Update(ctx context.Context, name string, info rest.UpdatedObj
 	if err != nil || d == nil || len(opts.DryRun) > 0 {
 		return obj, false, err
 	}
-	// The report comes first: a crash between the two makes the client write again. In the other order the cloud might
-	// never hear of it.
+	// The report comes first: after a crash between the two the client writes again. In the other order the report could be lost.
 	if err := e.reportWrite(ctx, d.message); err != nil {
 		return nil, false, err
 	}
@@ -241,13 +240,13 @@ func (e *endpoint) Update(ctx context.Context, name string, info rest.UpdatedObj
 			return obj, false, again
 		}
 		if obj, err = e.putDraft(ctx, d); err == nil {
-			err = e.reportWrite(ctx, d.message) // the same news, on the newer object
+			err = e.reportWrite(ctx, d.message) // the same change, on the newer object
 		}
 	}
 	return obj, false, err
 }
 
-// computeChange computes a write on the present object. The draft is nil if it changes nothing.
+// computeChange applies a write to the present object. The draft is nil if nothing changes.
 func (e *endpoint) computeChange(ctx context.Context, key wire.Key, info rest.UpdatedObjectInfo) (*writeDraft, runtime.Object, error) {
 	entry, err := e.loadPresent(key)
 	if err != nil {
@@ -296,7 +295,7 @@ func (e *endpoint) computeChange(ctx context.Context, key wire.Key, info rest.Up
 	return d, next, err
 }
 
-// loadPresent returns what a write begins with.
+// loadPresent returns the present state that a write starts from.
 func (e *endpoint) loadPresent(key wire.Key) (store.Entry, error) {
 	entry, err := e.objects.Get(key)
 	switch {
@@ -316,8 +315,8 @@ func (e *endpoint) uidConflict(name string, wanted, found types.UID) error {
 		fmt.Errorf("precondition failed: UID in precondition: %s, UID in object meta: %s", wanted, found))
 }
 
-// Delete ends an object. Of a pod only the last step is the node's: the deletion after its containers are gone. Any other
-// deletion of a pod asks for grace, which is for the cloud to give.
+// Delete deletes an object. For a pod the node performs only the last step: the deletion after its containers are gone. Any
+// other deletion of a pod requests a grace period, which only the cloud can grant.
 func (e *endpoint) Delete(ctx context.Context, name string, _ rest.ValidateObjectFunc, opts *metav1.DeleteOptions) (runtime.Object, bool, error) {
 	key := e.resource.objectKey(request.NamespaceValue(ctx), name)
 	if e.resource.placement == inStore && (opts.GracePeriodSeconds == nil || *opts.GracePeriodSeconds != 0) && !e.isLocalOnly(key) {
@@ -352,7 +351,7 @@ func (e *endpoint) Delete(ctx context.Context, name string, _ rest.ValidateObjec
 	if err := markDeleted(obj); err != nil || len(opts.DryRun) > 0 {
 		return obj, true, err
 	}
-	// The end replaces a status that still waits, so it carries the last one: exit codes, for one.
+	// The deletion replaces a status that still waits, so it carries the last one: exit codes, for example.
 	if !e.isLocalOnly(key) {
 		if err := e.reportWrite(ctx, wire.Message{Key: key, Op: wire.Delete, UID: entry.UID, Version: v.cloudVersion, Object: entry.Object}); err != nil {
 			return nil, false, err
@@ -368,8 +367,8 @@ func (e *endpoint) Delete(ctx context.Context, name string, _ rest.ValidateObjec
 	return obj, true, nil
 }
 
-// isLocalOnly tells whether an object was registered here while the cloud could not be asked, and the cloud has not delivered it since. If
-// the report of it still makes one in the cloud, that is delivered.
+// isLocalOnly reports whether an object was registered here while the cloud could not be asked, and the cloud has not
+// delivered it since. If its report still creates one in the cloud, that object is delivered.
 func (e *endpoint) isLocalOnly(key wire.Key) bool {
 	if e.resource.placement != inStore || e.resource.completeness != authoritative || e.resource.namespaced {
 		return false // the node registers its Node and its CSINode
@@ -378,7 +377,7 @@ func (e *endpoint) isLocalOnly(key wire.Key) bool {
 	return err == nil && entry.UID == ""
 }
 
-// markDeleted gives the object that a deletion returns what an apiserver writes into it.
+// markDeleted sets the fields of a deletion's returned object as an apiserver does.
 func markDeleted(obj runtime.Object) error {
 	m, err := meta.Accessor(obj)
 	if err != nil {

@@ -19,10 +19,10 @@ import (
 	"github.com/frond-edge/frond/leaf/store"
 )
 
-// allEncodings are those that clients speak; a kubelet speaks protobuf.
+// allEncodings returns the encodings of clients; a kubelet uses protobuf.
 func allEncodings() map[string]bool { return map[string]bool{"json": false, "protobuf": true} }
 
-// TestPod_StatusPatchAndDelete is what a kubelet does to a pod: status by strategic merge patch, deletion with its UID.
+// TestPod_StatusPatchAndDelete: a kubelet's writes to a pod: status by strategic merge patch, deletion with its UID.
 func TestPod_StatusPatchAndDelete(t *testing.T) {
 	for name, protobuf := range allEncodings() {
 		t.Run(name, func(t *testing.T) {
@@ -92,7 +92,7 @@ func TestUpdate_ReportsBeforeStoring(t *testing.T) {
 	}
 }
 
-// TestPod_SpecWritesGoToCloud: changes of the spec go to the cloud, and a status write cannot smuggle them.
+// TestPod_SpecWritesGoToCloud: changes of the spec go to the cloud, and a status write cannot include them.
 func TestPod_SpecWritesGoToCloud(t *testing.T) {
 	g := newGateway(t, true)
 	g.deliverObjects(newPod("web", "u1", "100"))
@@ -117,7 +117,7 @@ func newNode() *corev1.Node {
 	}
 }
 
-// TestRegister_Online is the kubelet's registration while the link is up: the cloud makes the Node.
+// TestRegister_Online: the kubelet's registration while the link is up: the cloud creates the Node.
 func TestRegister_Online(t *testing.T) {
 	for name, protobuf := range allEncodings() {
 		t.Run(name, func(t *testing.T) {
@@ -156,7 +156,7 @@ func TestRegister_Online(t *testing.T) {
 	}
 }
 
-// TestRegister_ExistingNode: the store is new, the Node is not. The kubelet is told so, finds it here, and goes on from it.
+// TestRegister_ExistingNode: the store is new, the Node is not. The kubelet gets that answer, finds the Node here, and continues from it.
 func TestRegister_ExistingNode(t *testing.T) {
 	g := newGateway(t, false)
 	g.cloud.goOnline(func(w http.ResponseWriter, r *http.Request) {
@@ -187,8 +187,8 @@ func TestRegister_ExistingNode(t *testing.T) {
 	}
 }
 
-// TestRegister_NodeDeletedInKubernetes: the cloud keeps the objects of a deleted Node for ten minutes, the Node among them, and a
-// gateway that joins again meanwhile gets them. Its kubelet registers once, so the Node must be made then.
+// TestRegister_NodeDeletedInKubernetes: the cloud keeps the objects of a deleted Node for ten minutes, including the Node,
+// and a gateway that joins again meanwhile gets them. Its kubelet registers once, so the Node must be created then.
 func TestRegister_NodeDeletedInKubernetes(t *testing.T) {
 	g := newGateway(t, true)
 	kept := newNode()
@@ -231,8 +231,8 @@ func TestRegister_NodeDeletedInKubernetes(t *testing.T) {
 	}
 }
 
-// TestRegister_Offline: a Node made while nobody can be asked lives here, is reported without a UID, and becomes the cloud's
-// Node when that is delivered.
+// TestRegister_Offline: a Node created while the cloud cannot be asked is stored here and reported without a UID. It
+// becomes the cloud's Node when that is delivered.
 func TestRegister_Offline(t *testing.T) {
 	g := newGateway(t, false)
 	nodes := g.newClient(true).CoreV1().Nodes()
@@ -334,9 +334,9 @@ func TestEvents_ReportedAndPatched(t *testing.T) {
 	}
 }
 
-// TestCSINode_OwnedByNode: a kubelet removes a CSINode that another Node owns, and makes its own. So the one on a gateway is always
-// shown as the Node's that is shown: that Node may get its UID only when the link is back, and a kubelet that did not find its own
-// could not become ready.
+// TestCSINode_OwnedByNode: a kubelet removes a CSINode that another Node owns, and creates its own. So the CSINode on a
+// gateway is always served as owned by the served Node. That Node may get its UID only when the link is back, and a kubelet
+// that did not find its own CSINode could not become ready.
 func TestCSINode_OwnedByNode(t *testing.T) {
 	owner := func(t *testing.T, g *gateway) (uid, owner types.UID) {
 		t.Helper()
@@ -404,7 +404,7 @@ func TestCSINode_OwnedByNode(t *testing.T) {
 			}
 			delivered(t, g)
 			if name == "found in the cloud" {
-				return // a full attach without it says that the cloud has none any more
+				return // a full attach without it shows that the cloud no longer has one
 			}
 			if uid, owner := owner(t, g); uid != "node-uid" || owner != uid {
 				t.Errorf("after delivery the CSINode is %s's, the Node is %s", owner, uid)
@@ -413,7 +413,7 @@ func TestCSINode_OwnedByNode(t *testing.T) {
 	}
 }
 
-// TestDelete_LocalOnlyObject: a CSINode made while nobody could be asked can be deleted, with a link and without.
+// TestDelete_LocalOnlyObject: a CSINode created while the cloud could not be asked can be deleted, with a link and without.
 func TestDelete_LocalOnlyObject(t *testing.T) {
 	g := newGateway(t, false)
 	csi := g.newClient(true).StorageV1().CSINodes()

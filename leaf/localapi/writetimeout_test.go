@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// An outbox on a disk that hangs holds up a status for a bounded time, and reads and other objects not at all.
+// An outbox on a disk that hangs delays a status for a bounded time, and does not delay reads and other objects.
 func TestServer_HangingOutboxBoundsWrites(t *testing.T) {
 	t.Parallel()
 	g := newGateway(t, true)

@@ -4,24 +4,24 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// Why a message changed nothing; values of a metric's label.
+// Reasons why a message was ignored: values of a metric's label.
 const (
 	ignoredStale   = "stale"        // older than what is stored, or a repeat
-	ignoredAbsent  = "absent"       // a tombstone for what is not here
-	ignoredUID     = "other-uid"    // a tombstone for another object than the node's own of that name
+	ignoredAbsent  = "absent"       // a tombstone for an object that is not stored
+	ignoredUID     = "other-uid"    // a tombstone whose UID differs from the node's own object of that name
 	ignoredDeleted = "deleted-here" // this object was deleted at the node
 	ignoredInvalid = "invalid"      // not an object, or an unknown operation
 )
 
-// applyPlan turns messages of the hub into records to write. It sees its own earlier decisions, and no I/O.
+// applyPlan turns messages of the hub into records to write. It sees its own earlier decisions and does no I/O.
 type applyPlan struct {
 	// lookup returns the stored record of a key, nil for none.
 	lookup func(wire.Key) *record
-	// decided holds what this plan decided last for a key.
+	// decided holds the plan's latest decision for each key.
 	decided map[wire.Key]*record
 	// cursor is the store's cursor before the messages; for a full snapshot only its StreamEpoch, the new one, counts.
 	cursor wire.Cursor
-	// full: the messages are a snapshot, so what is stored is older whatever its sequence says.
+	// fullSnapshot: the messages are a full snapshot, so the stored records are older, whatever their sequence.
 	fullSnapshot bool
 	// upTo is the cursor's sequence after the messages. Tombstones beyond it are remembered.
 	upTo  uint64
@@ -46,7 +46,7 @@ func (p *applyPlan) addWrite(r *record) {
 	p.writes = append(p.writes, r)
 }
 
-// planMessage decides on one message.
+// planMessage decides whether one message is written or ignored.
 func (p *applyPlan) planMessage(m wire.Message) {
 	old := p.currentRecord(m.Key)
 	reason := ""
@@ -82,8 +82,8 @@ func (p *applyPlan) planDelete(old *record, m wire.Message) string {
 		p.addWrite(p.newTombstone(m, m.UID))
 		return ""
 	}
-	// What came from the hub is gone by the hub's newer word, whatever its UID: versions in between may have been skipped. An
-	// object that the node itself brought is another one than the hub speaks of.
+	// A newer tombstone of the hub removes an object that came from the hub, whatever its UID: versions in between may have
+	// been skipped. An object that the node itself created is not the object in the hub's message.
 	if !old.desired && m.UID != "" && old.UID != "" && m.UID != old.UID {
 		return ignoredUID
 	}
@@ -91,7 +91,7 @@ func (p *applyPlan) planDelete(old *record, m wire.Message) string {
 	return ""
 }
 
-// newTombstone is the tombstone that m leaves.
+// newTombstone returns the tombstone that m leaves.
 func (p *applyPlan) newTombstone(m wire.Message, uid string) *record {
 	r := &record{
 		Entry: Entry{Key: m.Key, UID: uid, Version: m.Version, ClusterEpoch: m.ClusterEpoch},
@@ -117,7 +117,7 @@ func (p *applyPlan) planApply(old *record, m wire.Message) string {
 			return ignoredDeleted
 		}
 	case m.UID != "" && old.UID != "" && m.UID != old.UID:
-		// Another object of the same name: watchers must see the old one go first.
+		// An object with another UID and the same name: watchers must see the old one deleted first.
 		p.addWrite(p.newTombstone(m, old.UID))
 	default:
 		p.mergeObject(old, r)
@@ -129,13 +129,13 @@ func (p *applyPlan) planApply(old *record, m wire.Message) string {
 	return ""
 }
 
-// isOtherHistory reports whether a message speaks of another Kubernetes history than the record: the API went back to a time when
-// the object was there, so that the node's own deletion of it has never been.
+// isOtherHistory reports whether a message belongs to another Kubernetes history than the record. The API was then restored
+// to a state in which the object existed, so the node's own deletion never happened in that history.
 func isOtherHistory(old *record, m wire.Message) bool {
 	return old.ClusterEpoch != "" && m.ClusterEpoch != "" && m.ClusterEpoch != old.ClusterEpoch
 }
 
-// mergeObject merges what the node knows of the object into the cloud's newer state.
+// mergeObject merges the node's local fields of the object into the cloud's newer state.
 func (p *applyPlan) mergeObject(old, r *record) {
 	if r.UID == "" {
 		r.UID = old.UID
@@ -154,7 +154,7 @@ func (p *applyPlan) mergeObject(old, r *record) {
 	r.Object = object
 }
 
-// isUnchanged reports whether a snapshot brings nothing new for an object, so that it need not be written again.
+// isUnchanged reports whether a snapshot holds the stored state of an object, so that the record need not be written again.
 func isUnchanged(old, r *record) bool {
 	return old.LastGood.IsZero() && old.desired && old.UID == r.UID && old.Version == r.Version && old.ClusterEpoch == r.ClusterEpoch &&
 		string(old.Object) == string(r.Object)

@@ -13,14 +13,14 @@ import (
 	"github.com/frond-edge/frond/leaf/store"
 )
 
-// storeHistory is what a store has been, commit by commit, and all contents that any object ever had.
+// storeHistory holds the states of a store, commit by commit, and all contents that any object ever had.
 type storeHistory struct {
 	states   []map[string]string
 	contents map[string]bool
-	all      []wire.Message // the hub's last word, for a full attach
+	all      []wire.Message // the hub's latest messages, for a full attach
 }
 
-// openMarked opens a store that keeps its mark.
+// openMarked opens a store with a high-water mark.
 func openMarked(t *testing.T, dir string) *node {
 	t.Helper()
 	return openNode(t, dir, store.Config{HighWaterFile: filepath.Join(dir, "store.mark")})
@@ -42,13 +42,13 @@ func (h *storeHistory) recordState(n *node) {
 	}
 }
 
-// newAgedStore makes a store with a life behind it: a snapshot, changes, deletions from above and here, and writes of its own. It
-// returns two images of its folder: as kill -9 leaves it, and as an orderly end does.
+// newAgedStore returns two images of the folder of a used store: one as left by kill -9, one by an orderly stop. The store
+// has had a snapshot, changes, deletions by the hub and by the node, and writes of its own.
 func newAgedStore(t *testing.T) (killed, ended string, h *storeHistory) {
 	t.Helper()
 	n := openMarked(t, t.TempDir())
 	h = ageStore(t, n, func(int) {})
-	// Every write is synced, so a copy of the idle folder is what a kill leaves.
+	// Every write is synced, so a copy of the idle folder equals the state after a kill.
 	killed, ended = t.TempDir(), t.TempDir()
 	must(t, os.CopyFS(killed, os.DirFS(n.dir)))
 	n.js.Conn().Close()
@@ -57,7 +57,7 @@ func newAgedStore(t *testing.T) (killed, ended string, h *storeHistory) {
 	return killed, ended, h
 }
 
-// ageStore gives a store its life, and calls after each step of it.
+// ageStore writes the history of a store, and calls after following each step.
 func ageStore(t *testing.T, n *node, after func(step int)) *storeHistory {
 	t.Helper()
 	h := &storeHistory{contents: map[string]bool{}}
@@ -92,8 +92,8 @@ func ageStore(t *testing.T, n *node, after func(step int)) *storeHistory {
 	return h
 }
 
-// Whatever a disk does to one of the store's files: the node starts; what it holds is something that was once written;
-// it claims to know all of its objects only if these are exactly those of one moment; and an attach heals it.
+// Any damage to one of the store's files: the node starts. Each object has a state that was once written. The store claims
+// to hold all its objects only if these are exactly those of one moment. An attach repairs it.
 func TestBitRot_AnyFile(t *testing.T) {
 	killed, ended, h := newAgedStore(t)
 	for image, dir := range map[string]string{"killed": killed, "ended": ended} {
@@ -145,7 +145,7 @@ func (h *storeHistory) checkStates(t *testing.T, n *node) {
 	h.checkHealed(t, n)
 }
 
-// checkHealed checks that after an attach the hub's objects are there, and nothing else of the hub's.
+// checkHealed checks that after an attach the hub's objects are there, and no others of the hub.
 func (h *storeHistory) checkHealed(t *testing.T, n *node) {
 	t.Helper()
 	want := map[string]string{}

@@ -17,14 +17,14 @@ import (
 )
 
 const (
-	// maxPipelined is the most messages that are written one by one, each with a sync of its own. An atomic batch has one sync
-	// for all, but makes, syncs and removes a folder: 16 messages take the same time either way (bench_test.go).
+	// maxPipelined is the largest number of messages that are published one by one, each with its own sync. An atomic batch has
+	// one sync in all, but creates, syncs and removes a folder: for 16 messages both take the same time (bench_test.go).
 	maxPipelined = 16
-	// maxCommitAttempts is how often a write is planned again after another writer came first.
+	// maxCommitAttempts is how often a write is planned again after another writer committed first.
 	maxCommitAttempts = 3
 )
 
-// Headers of nats-server: what a write expects, and the atomic batch (ADR-50).
+// Headers of nats-server: the expected last sequence, and the atomic batch (ADR-50).
 const (
 	headerExpected    = jetstream.ExpectedLastSeqHeader
 	headerBatch       = "Nats-Batch-Id"
@@ -32,7 +32,7 @@ const (
 	headerBatchCommit = "Nats-Batch-Commit"
 )
 
-// errForeignWrite says that the bucket holds a write that this store did not make or has not seen.
+// errForeignWrite reports that the bucket holds a write that this store did not make or has not read.
 var errForeignWrite = errors.New("another writer changed the bucket")
 
 // change is one message of a commit: a record, a cursor, or raw bytes for quarantine.
@@ -42,8 +42,8 @@ type change struct {
 	raw    *nats.Msg
 }
 
-// planAndCommit runs decide with the writer's token and commits what it returns. decide sees memory equal to the bucket and
-// may be called again when another writer came first.
+// planAndCommit runs decide with the writer token and commits the changes that it returns. decide sees memory equal to the
+// bucket. It may be called again if another writer committed first.
 func (s *Store) planAndCommit(ctx context.Context, decide func() ([]change, error)) error {
 	if err := acquireToken(ctx, s.writer); err != nil {
 		return err
@@ -86,11 +86,11 @@ func acquireToken(ctx context.Context, token chan struct{}) error {
 
 func releaseToken(token chan struct{}) { <-token }
 
-// commit writes changes in order, waits until they are synced, and shows them to readers. The caller holds writer.
-// A cancelled ctx does not tear a commit: once begun, its outcome is awaited.
+// commit writes changes in order, waits until they are synced, and applies them for readers. The caller holds writer.
+// Cancelling ctx does not interrupt a commit: once it has started, commit waits for its outcome.
 func (s *Store) commit(ctx context.Context, changes []change) error {
 	if last := changes[len(changes)-1]; last.record != nil && last.record.state == stateTombstone || last.raw != nil {
-		// The last message of a commit proves, by its sum, that nothing before it was lost. It must not expire.
+		// The last message of a commit carries the sums, which prove that no earlier record was lost. It must not expire.
 		cursor := s.Cursor()
 		changes = append(changes, change{cursor: &cursor})
 	}
@@ -127,7 +127,7 @@ func (s *Store) commit(ctx context.Context, changes []change) error {
 	return nil
 }
 
-// encodeCommit makes the messages and the sums after them.
+// encodeCommit returns the messages of a commit, and the two sums after it.
 func (s *Store) encodeCommit(changes []change) (messages []*nats.Msg, sum, names uint64, err error) {
 	sum, names = s.recordSum, s.nameSum
 	messages = make([]*nats.Msg, 0, len(changes))
@@ -161,7 +161,7 @@ func (s *Store) encodeCommit(changes []change) (messages []*nats.Msg, sum, names
 	return messages, sum, names, nil
 }
 
-// publishInOrder publishes messages so that they get the sequences after base, in order, or that none after a refused one is stored.
+// publishInOrder publishes messages so that they get the sequences after base, in order. After a refused message none is stored.
 func (s *Store) publishInOrder(ctx context.Context, base uint64, messages []*nats.Msg) error {
 	expect := func(m *nats.Msg, last uint64) { m.Header.Set(headerExpected, strconv.FormatUint(last, 10)) }
 	want := base + uint64(len(messages))
@@ -251,7 +251,7 @@ func (s *Store) lookupRecord(key wire.Key) *record {
 	return s.records[key]
 }
 
-// applyChange shows one durable change to readers and watchers. Called with mu held.
+// applyChange makes one durable change visible to readers and watchers. The caller holds mu.
 func (s *Store) applyChange(c change, revision uint64) {
 	s.revision = revision
 	switch {
@@ -268,7 +268,7 @@ func (s *Store) applyChange(c change, revision uint64) {
 	}
 }
 
-// isPassed reports whether the cursor has passed the tombstone, so that no older message can come any more.
+// isPassed reports whether the cursor has passed the tombstone, so that no older message can arrive.
 func (s *Store) isPassed(r *record) bool {
 	return r.epoch != s.cursor.StreamEpoch || r.lastRemoteSeq <= s.cursor.Sequence
 }

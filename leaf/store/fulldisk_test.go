@@ -16,8 +16,8 @@ import (
 	"github.com/frond-edge/frond/leaf/store"
 )
 
-// The disk of an open store fills up, with no reserve: writes fail, reads go on, nothing acked is lost, and when there is space
-// the same store writes again.
+// The disk of an open store fills up, with no reserve: writes fail, reads continue, and no acked write is lost. When there
+// is space the same store writes again.
 func TestNode_FullDisk(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mount("frond-test", dir, "tmpfs", 0, "size=24m"); err != nil {

@@ -13,12 +13,12 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// highWaterSize is the length of a mark: a line of JSON, padded. The longest is some 290 bytes.
+// highWaterSize is the length of a high-water mark: a padded line of JSON. The longest is about 290 bytes.
 const highWaterSize = 512
 
 const highWaterMode = 0o600
 
-// highWaterMark is what a store was after its last commit.
+// highWaterMark is the state of a store after its last commit.
 type highWaterMark struct {
 	Revision uint64      `json:"revision"`
 	Sum      uint64      `json:"sum"`
@@ -33,10 +33,10 @@ func (m *highWaterMark) checksum() string {
 	return fmt.Sprintf("%x", check)
 }
 
-// saveHighWater remembers outside the bucket how far it has come. At a damaged record nats-server cuts off the rest of a block, and
-// what is left looks like an older store that is whole; the mark shows that it is not. It is written over in place after
-// each commit and never synced: so it is not ahead of the bucket, costs microseconds and next to no wear, and after a
-// power cut may be old or unreadable, which then proves nothing. That it cannot be written is no reason to stop.
+// saveHighWater writes the newest revision to a file outside the bucket. At a damaged record nats-server cuts off the rest of a
+// block. The remainder resembles an older store that is whole; the mark shows that it is not. The file is overwritten in place
+// after each commit and never synced: so it is never ahead of the bucket, costs microseconds and almost no wear. After a power
+// cut it may be old or unreadable, which then proves nothing. A failed write of the mark does not stop the store.
 func (s *Store) saveHighWater(revision uint64) {
 	if s.cfg.HighWaterFile == "" {
 		return
@@ -62,15 +62,15 @@ func (s *Store) writeHighWater(revision uint64) (err error) {
 	return err
 }
 
-// readHighWater returns what the store was at the last commit that was acked; nil for unknown. A mark of another store than
-// the one named by epoch counts for nothing; with epoch "" any is taken.
+// readHighWater returns the state of the store at its last acked commit, or nil if that is unknown. A mark of a store other
+// than the one named by epoch is ignored; with epoch "" any mark is accepted.
 func (s *Store) readHighWater(epoch string) *highWaterMark {
 	if s.cfg.HighWaterFile == "" {
 		return nil
 	}
 	f, err := os.Open(s.cfg.HighWaterFile)
 	if err != nil {
-		return nil // it is made with the first commit
+		return nil // the first commit creates it
 	}
 	defer func() { _ = f.Close() }() // only read
 	data, err := io.ReadAll(io.LimitReader(f, highWaterSize))

@@ -2,7 +2,7 @@ package store
 
 import "github.com/frond-edge/frond/api/wire"
 
-// Inventory sums up the live objects that the cloud gave, as it gave them, and names what was deleted here and is not
+// Inventory summarizes the live objects as the cloud sent them, and lists the objects deleted here whose deletion is not
 // confirmed. The cursor is of the same moment; during a large Apply or Replace the objects are ahead of it.
 func (s *Store) Inventory() (cursor wire.Cursor, census wire.Inventory, deleted []wire.Key) {
 	s.mu.RLock()

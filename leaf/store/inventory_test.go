@@ -7,7 +7,7 @@ import (
 	"github.com/frond-edge/frond/leaf/store"
 )
 
-// The census is of what the cloud gave: what the node itself writes into it, or besides it, does not change it.
+// The inventory covers the objects that the cloud sent: the node's own writes to them, or of other objects, do not change it.
 func TestCensus(t *testing.T) {
 	n := newNode(t, store.Config{Merge: func(_ wire.Key, local, _ []byte) ([]byte, error) { return local, nil }})
 	must(t, n.Replace(t.Context(), []wire.Message{applyMessage(1, "a", "u1", "x"), applyMessage(2, "b", "u2", "x")}, "s1", 2))

@@ -21,15 +21,15 @@ import (
 	"github.com/frond-edge/frond/leaf/store"
 )
 
-// crashDir names the store folder; set, the test binary is the process to be killed.
+// crashDir names the store folder. If it is set, the test binary is the process to be killed.
 const crashDir = "FROND_STORE_CRASH_DIR"
 
-// The stream that the child applies is a pure function of the sequence, so the parent knows what must be there.
+// The stream that the child applies is a pure function of the sequence, so the parent knows the expected state.
 const crashKeys = 40
 
 func crashMessage(seq uint64) wire.Message {
 	name := fmt.Sprint("k", seq*7%crashKeys)
-	life := seq / crashKeys / 5 // an object lives for some rounds, then another one of its name
+	life := seq / crashKeys / 5 // an object lives for some rounds, then another one has its name
 	uid := fmt.Sprint("u", life)
 	if seq/crashKeys%5 == 4 {
 		return deleteMessage(seq, name, uid)
@@ -37,7 +37,7 @@ func crashMessage(seq uint64) wire.Message {
 	return applyMessage(seq, name, uid, strconv.FormatUint(seq, 10)+" "+strings.Repeat("x", int(seq%3000)))
 }
 
-// crashChild opens the store and applies messages from its cursor on, in batches of many sizes, and says on stdout what was acked.
+// crashChild opens the store, applies messages from its cursor on, in batches of many sizes, and prints the acked writes on stdout.
 func crashChild(dir string) int {
 	if err := crashRun(dir); err != nil {
 		fmt.Fprintln(os.Stderr, "child:", err)
@@ -98,14 +98,14 @@ func crashRun(dir string) error {
 	}
 }
 
-// A kill -9 at any moment of Apply keeps what was acked and leaves no cursor ahead of its objects.
+// A kill -9 at any moment of Apply keeps the acked writes and leaves no cursor ahead of its objects.
 func TestStore_SurvivesKill(t *testing.T) {
 	rounds := 12
 	if testing.Short() {
 		rounds = 3
 	}
 	dir := t.TempDir()
-	own := uint64(0) // the newest local write that was acked
+	own := uint64(0) // the newest acked local write
 	for round := range rounds {
 		acked, put := killChild(t, dir, time.Duration(20+rand.IntN(400))*time.Millisecond)
 		n := openNode(t, dir, store.Config{})
@@ -167,7 +167,7 @@ func checkCrash(t *testing.T, n *node, own uint64) {
 		e, err := n.Get(m.Key)
 		switch {
 		case err == nil && e.Sequence > cursor:
-			m = crashMessage(e.Sequence) // of a batch that was not acked
+			m = crashMessage(e.Sequence) // from a batch that was not acked
 			fallthrough
 		case err == nil && m.Op == wire.Apply:
 			if e.Sequence != m.Sequence || string(e.Object) != string(m.Object) || e.UID != m.UID {
@@ -193,7 +193,7 @@ func checkCrash(t *testing.T, n *node, own uint64) {
 	}
 }
 
-// deletedAhead reports whether one of the next messages, which may be of a batch that was not acked, deletes the object.
+// deletedAhead reports whether one of the next messages, possibly from a batch that was not acked, deletes the object.
 func deletedAhead(name string, cursor uint64) bool {
 	for seq := cursor + 1; seq <= cursor+600; seq++ {
 		if m := crashMessage(seq); m.Key.Name == name && m.Op == wire.Delete {

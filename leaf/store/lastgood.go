@@ -22,20 +22,20 @@ import (
 
 const (
 	lastGoodMode = 0o600
-	// maxLastGoodLine bounds one record when a copy is read: an object of 4 MiB, as base64, and its names.
+	// maxLastGoodLine is the longest line that is read from a last-good copy: an object of 4 MiB in base64, and its names.
 	maxLastGoodLine = 8 << 20
 )
 
-// lastGoodHead is the first line of a copy.
+// lastGoodHead is the first line of a last-good copy.
 type lastGoodHead struct {
 	Saved    time.Time   `json:"saved"`
 	Revision uint64      `json:"revision"`
 	Cursor   wire.Cursor `json:"cursor"`
-	// Sole says that the bucket is being made anew from this file, so that it alone counts.
+	// Sole: the bucket is being rebuilt from this file, so that only the file counts.
 	Sole bool `json:"sole,omitempty"`
 }
 
-// lastGoodRecord is each other line. Its checksum is that of the bucket's record.
+// lastGoodRecord is every other line of a copy. Its checksum is that of the bucket's record.
 type lastGoodRecord struct {
 	Key      string    `json:"key"`
 	State    state     `json:"state"`
@@ -47,13 +47,13 @@ type lastGoodRecord struct {
 	Desired  bool      `json:"desired,omitempty"`
 	LastGood time.Time `json:"lastGood,omitzero"`
 	Object   []byte    `json:"object,omitempty"`
-	// Sealed takes the place of Object.
+	// Sealed replaces Object for a sealed record.
 	Sealed json.RawMessage `json:"sealed,omitempty"`
 	Check  []byte          `json:"check"`
 }
 
-// SaveLastGood writes all records to Config.LastGoodFile, compressed and synced, unless nothing has changed since this process did so
-// last. A copy replaces the one before as a whole. Writers wait for it; readers do not.
+// SaveLastGood writes all records to Config.LastGoodFile, compressed and synced, unless nothing has changed since this
+// process last did so. A new copy replaces the previous one as a whole. Writers wait for it; readers do not.
 func (s *Store) SaveLastGood(ctx context.Context) error {
 	if s.cfg.LastGoodFile == "" {
 		return nil
@@ -63,7 +63,7 @@ func (s *Store) SaveLastGood(ctx context.Context) error {
 	}
 	defer releaseToken(s.writer)
 	head, records := s.collectRecords((*record).isDurable)
-	if s.dirty || head.Revision == s.lastGoodRevision || head.Cursor.StreamEpoch == "" { // a damaged store is nobody's copy
+	if s.dirty || head.Revision == s.lastGoodRevision || head.Cursor.StreamEpoch == "" { // a damaged store is never copied
 		return nil
 	}
 	if s.cfg.CheckWritable != nil {
@@ -81,7 +81,7 @@ func (s *Store) SaveLastGood(ctx context.Context) error {
 	return nil
 }
 
-// collectRecords returns those records that a copy is to hold.
+// collectRecords returns the records that belong in a copy.
 func (s *Store) collectRecords(holds func(*record) bool) (lastGoodHead, []*record) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -95,14 +95,14 @@ func (s *Store) collectRecords(holds func(*record) bool) (lastGoodHead, []*recor
 	return head, records
 }
 
-// writeLastGood replaces the copy, durably. After an error either copy may be in place.
+// writeLastGood replaces the copy durably. After an error the old or the new copy may be in place.
 func (s *Store) writeLastGood(head lastGoodHead, records []*record) (size int64, err error) {
 	path := s.cfg.LastGoodFile
 	f, err := renameio.NewPendingFile(path, renameio.WithTempDir(filepath.Dir(path)), renameio.WithPermissions(lastGoodMode))
 	if err != nil {
 		return 0, err
 	}
-	defer func() { _ = f.Cleanup() }() // does nothing after the file has taken its place
+	defer func() { _ = f.Cleanup() }() // does nothing after the rename
 	z, err := zstd.NewWriter(f, zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(1<<20))
 	if err != nil {
 		return 0, err
@@ -128,10 +128,10 @@ func (s *Store) writeLastGood(head lastGoodHead, records []*record) (size int64,
 	if err := f.CloseAtomicallyReplace(); err != nil {
 		return 0, err
 	}
-	return info.Size(), syncDir(filepath.Dir(path)) // else a power cut may bring back the copy before
+	return info.Size(), syncDir(filepath.Dir(path)) // otherwise a power cut may bring back the previous copy
 }
 
-// removeLastGood removes the copy, durably, so that it is never used again. The caller holds writer.
+// removeLastGood durably removes the copy, so that it is never used again. The caller holds writer.
 func (s *Store) removeLastGood() {
 	s.lastGoodRevision = 0
 	if s.cfg.LastGoodFile == "" {
@@ -157,7 +157,7 @@ func syncDir(path string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// removePartialCopies removes what copies left behind that a kill ended midway: renameio's files, "." and the name and a number.
+// removePartialCopies removes temporary files of copies that a kill interrupted: renameio names them ".", the name and a number.
 func (s *Store) removePartialCopies() {
 	if s.cfg.LastGoodFile == "" {
 		return
@@ -175,7 +175,7 @@ func (s *Store) removePartialCopies() {
 	}
 }
 
-// openLastGood starts to read the copy. Whoever called it calls close, also after an error.
+// openLastGood opens the copy for reading. The caller calls end, also after an error.
 func (s *Store) openLastGood() (lines *json.Decoder, head lastGoodHead, end func(), err error) {
 	f, err := os.Open(s.cfg.LastGoodFile)
 	if err != nil {
@@ -183,22 +183,22 @@ func (s *Store) openLastGood() (lines *json.Decoder, head lastGoodHead, end func
 	}
 	z, err := zstd.NewReader(f, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(maxLastGoodLine))
 	if err != nil {
-		return nil, head, func() { _ = f.Close() }, err // only read
+		return nil, head, func() { _ = f.Close() }, err // opened only for reading
 	}
 	lines = json.NewDecoder(z)
 	err = lines.Decode(&head)
 	return lines, head, func() { z.Close(); _ = f.Close() }, err
 }
 
-// isSoleCopy reports whether the copy was written to make the bucket anew from it.
+// isSoleCopy reports whether the copy was written to rebuild the bucket from it.
 func (s *Store) isSoleCopy() bool {
 	_, head, end, err := s.openLastGood()
 	end()
 	return err == nil && head.Sole
 }
 
-// readLastGood returns the copy's head and those of its records that are as they were written; nil without a copy. Without a stream
-// epoch the head's cursor is not to be used; it is Sole only if the copy is whole.
+// readLastGood returns the copy's head and its undamaged records; nil without a copy. Without a stream epoch the head's
+// cursor must not be used. The head is Sole only if the copy is whole.
 func (s *Store) readLastGood() (lastGoodHead, map[wire.Key]*record) {
 	lines, head, end, err := s.openLastGood()
 	defer end()
@@ -222,12 +222,12 @@ func (s *Store) readLastGood() (lastGoodHead, map[wire.Key]*record) {
 	}
 	if !errors.Is(err, io.EOF) {
 		s.log.Warn("copy of the store is damaged, taking what comes before", zap.Int("records", len(records)), zap.Error(err))
-		head.Cursor.StreamEpoch, head.Sole = "", false // each record has a checksum of its own, but not the head
+		head.Cursor.StreamEpoch, head.Sole = "", false // each record has its own checksum; the head has none
 	}
 	return head, records
 }
 
-// encodeLine is a record as a copy holds it.
+// encodeLine returns the line of a copy for a record.
 func (s *Store) encodeLine(r *record) (lastGoodRecord, error) {
 	c := lastGoodRecord{
 		Key: r.Key.String(), State: r.state, UID: r.UID, Version: r.Version, Cluster: r.ClusterEpoch, Stream: r.epoch,
@@ -242,7 +242,7 @@ func (s *Store) encodeLine(r *record) (lastGoodRecord, error) {
 	return c, err
 }
 
-// decodeLine undoes line; nil for a record that is not as it was written.
+// decodeLine reverses encodeLine; it returns nil for a damaged record.
 func (s *Store) decodeLine(c *lastGoodRecord) *record {
 	key, err := wire.ParseKey(c.Key)
 	if err != nil {

@@ -22,12 +22,12 @@ import (
 	"github.com/frond-edge/frond/leaf/store"
 )
 
-// lastGoodConfig is a store with a mark and a copy.
+// lastGoodConfig configures a store with a high-water mark and a last-good copy.
 func lastGoodConfig(dir string) store.Config {
 	return store.Config{HighWaterFile: filepath.Join(dir, "store.mark"), LastGoodFile: filepath.Join(dir, "store.copy")}
 }
 
-// newStoreWithCopy is a store with 50 objects from the hub and one of its own, and a copy of that.
+// newStoreWithCopy returns a store with 50 objects from the hub and one of its own, and a copy of them.
 func newStoreWithCopy(t *testing.T) *node {
 	t.Helper()
 	dir := t.TempDir()
@@ -43,8 +43,8 @@ func newStoreWithCopy(t *testing.T) *node {
 	return n
 }
 
-// reopenDamaged damages the store's blocks by flipping a bit of each text, and opens it again. Without its index the server cuts off
-// what follows the first.
+// reopenDamaged flips a bit of each text in the store's blocks, and reopens the store. Without its index the server cuts
+// off the records after the first damage.
 func (n *node) reopenDamaged(index bool, texts ...string) *node {
 	n.t.Helper()
 	return n.restart(lastGoodConfig(n.dir), func() {
@@ -57,7 +57,7 @@ func (n *node) reopenDamaged(index bool, texts ...string) *node {
 	})
 }
 
-// With a copy of the newest state a flipped bit costs nothing: no full attach, and without a link every list is as before.
+// With a copy of the newest state a flipped bit has no effect: no full attach, and without a link every list is as before.
 func TestLastGood_RepairsDamage(t *testing.T) {
 	for name, index := range map[string]bool{"a record": true, "a block": false} {
 		t.Run(name, func(t *testing.T) {
@@ -83,8 +83,8 @@ func TestLastGood_RepairsDamage(t *testing.T) {
 	}
 }
 
-// An object that changed after the copy comes back as it was then, and says so. The cursor goes back to the copy's, so the store
-// does not claim the newest, and an ordinary attach brings that. What was deleted after the copy stays deleted.
+// An object that changed after the copy is restored in the copy's state, and marked. The cursor goes back to the copy's, so the
+// store does not claim the newest state, and an ordinary attach delivers it. An object deleted after the copy stays deleted.
 func TestLastGood_OlderRecordIsMarked(t *testing.T) {
 	n := newStoreWithCopy(t)
 	must(t, n.Apply(t.Context(), []wire.Message{applyMessage(51, "o33", "u33", "newer-than-copy"), deleteMessage(52, "o10", "u10")}, 52))
@@ -100,7 +100,7 @@ func TestLastGood_OlderRecordIsMarked(t *testing.T) {
 	if e.LastGood.IsZero() || e.Version != "v34" {
 		t.Errorf("version %s, last good %v: want the copy's, and marked", e.Version, e.LastGood)
 	}
-	n = n.restart(lastGoodConfig(n.dir), nil) // the mark of the object outlives that
+	n = n.restart(lastGoodConfig(n.dir), nil) // the mark of the object survives a restart
 	if e, err := n.Get(configMapKey("o33")); err != nil || e.LastGood.IsZero() {
 		t.Errorf("after another start: %v, %v", e.LastGood, err)
 	}
@@ -111,7 +111,7 @@ func TestLastGood_OlderRecordIsMarked(t *testing.T) {
 	}
 }
 
-// What the copy has under the same name, but is another object, never comes back.
+// A record of the copy that is another object of the same name is never restored.
 func TestLastGood_NeverRestoresOtherObject(t *testing.T) {
 	n := newStoreWithCopy(t)
 	must(t, n.Apply(t.Context(), []wire.Message{applyMessage(51, "o33", "another", "reborn")}, 51))
@@ -122,7 +122,7 @@ func TestLastGood_NeverRestoresOtherObject(t *testing.T) {
 	n.wantData("o33", "")
 }
 
-// A wiped disk is a new node's, whatever lies beside it; a damaged copy harms nobody.
+// A wiped disk is a new store, even if a copy exists; a damaged copy is harmless.
 func TestLastGood_AloneIsNoStore(t *testing.T) {
 	n := newStoreWithCopy(t)
 	epoch := n.Cursor().StoreEpoch
@@ -143,8 +143,8 @@ func TestLastGood_FullDisk(t *testing.T) {
 	wantErr(t, n.SaveLastGood(t.Context()), store.ErrFull)
 }
 
-// Rot with a copy: as TestBitRot_AnyFile, and what the store claims holds for each object. A copy of the newest state and one from the
-// middle of its life are tried.
+// Bit rot with a copy: as TestBitRot_AnyFile, and the store's claims hold for each object. A copy of the newest state and
+// one from the middle of the history are tried.
 func TestBitRot_WithLastGood(t *testing.T) {
 	for name, at := range map[string]int{"newest": -1, "middle": 15} {
 		killed, h, copied := newAgedStoreWithCopy(t, at)
@@ -165,7 +165,7 @@ func TestBitRot_WithLastGood(t *testing.T) {
 	}
 }
 
-// newAgedStoreWithCopy is worn's store as kill -9 leaves it, with a copy of its life's newest moment or of the step at.
+// newAgedStoreWithCopy returns newAgedStore's image after kill -9, with a copy of the newest moment or of the step at.
 func newAgedStoreWithCopy(t *testing.T, at int) (killed string, h *storeHistory, copied wire.Cursor) {
 	t.Helper()
 	dir := t.TempDir()
@@ -181,7 +181,7 @@ func newAgedStoreWithCopy(t *testing.T, at int) (killed string, h *storeHistory,
 	return killed, h, copied
 }
 
-// checkClaims checks what a store says after damage: everything it holds was once written, and with a stream epoch it holds
+// checkClaims checks a store's claims after damage: every stored state was once written. With a stream epoch it holds
 // exactly the objects of its last moment, each in that state or, from a cursor no newer than the copy's, marked as old.
 func (h *storeHistory) checkClaims(t *testing.T, n *node, copied wire.Cursor) {
 	t.Helper()
@@ -206,7 +206,7 @@ func (h *storeHistory) checkClaims(t *testing.T, n *node, copied wire.Cursor) {
 	}
 }
 
-// Copies that are made while the store is written to are each of one moment: the last one mends what was there at its time.
+// A copy made during writes is of one moment: the last one repairs the objects of its time.
 func TestLastGood_SavedDuringWrites(t *testing.T) {
 	n := newStoreWithCopy(t)
 	ctx, stop := context.WithCancel(t.Context())
@@ -232,7 +232,7 @@ func TestLastGood_SavedDuringWrites(t *testing.T) {
 	n.wantData("o09", "at-149")
 }
 
-// A bucket that is made anew from memory gets what the copy brings, not the older state that memory still has.
+// A bucket that is rebuilt from memory gets the restored records of the copy, not the older state that memory still has.
 func TestRebuild_TakesLastGoodRecords(t *testing.T) {
 	n := newStoreWithCopy(t)
 	stream, err := n.js.Stream(t.Context(), "KV_store")
@@ -243,7 +243,7 @@ func TestRebuild_TakesLastGoodRecords(t *testing.T) {
 	must(t, n.SaveLastGood(t.Context()))
 	last, err := stream.GetLastMsgForSubject(t.Context(), "$KV.store.meta.cursor")
 	must(t, err)
-	// The older record is back, with the sums of the newest commit, as after a loss that the mark does not show.
+	// The older record is back, with the sums of the newest commit, as after a loss that the mark does not reveal.
 	again := &nats.Msg{Subject: old.Subject, Data: old.Data, Header: nats.Header{}}
 	for h := range old.Header {
 		if strings.HasPrefix(h, "Frond-") {
@@ -253,7 +253,7 @@ func TestRebuild_TakesLastGoodRecords(t *testing.T) {
 	again.Header["Frond-Sum"], again.Header["Frond-Names"] = last.Header["Frond-Sum"], last.Header["Frond-Names"]
 	_, err = n.js.PublishMsg(t.Context(), again)
 	must(t, err)
-	n = n.reopenDamaged(true, "content-of-33") // which the server cannot read, nor write over
+	n = n.reopenDamaged(true, "content-of-33") // the server can neither read nor overwrite it
 	for range 2 {
 		n.wantCursor("s1", 51)
 		n.wantData("o20", "newer")
@@ -262,7 +262,7 @@ func TestRebuild_TakesLastGoodRecords(t *testing.T) {
 	}
 }
 
-// A damaged copy may still be read to its end: a flipped bit in its head shows only there. Its cursor counts for nothing then.
+// A damaged copy may still be readable to its end: a flipped bit in its head is detected only there. Its cursor is then ignored.
 func TestLastGood_DamagedHeadGivesNoCursor(t *testing.T) {
 	n := newStoreWithCopy(t)
 	must(t, n.Apply(t.Context(), []wire.Message{applyMessage(51, "o33", "u33", "newer-than-copy"), applyMessage(59, "o10", "u10", "x")}, 59))
@@ -281,7 +281,7 @@ func TestLastGood_DamagedHeadGivesNoCursor(t *testing.T) {
 		t.Fatalf("no cursor in the copy's head: %.300s", plain)
 	}
 	flipped = enc.EncodeAll(append(flipped, bytes.Repeat([]byte(" "), 1<<20)...), nil) // so the end is not read with the head
-	copy(flipped[len(flipped)-4:], data[len(data)-4:])                                 // the checksum is the last
+	copy(flipped[len(flipped)-4:], data[len(data)-4:])                                 // the checksum is at the end
 	must(t, os.WriteFile(path, flipped, 0o600))
 	n = n.reopenDamaged(true, "newer-than-copy")
 	if c := n.Cursor(); c.StreamEpoch != "" {
@@ -290,8 +290,7 @@ func TestLastGood_DamagedHeadGivesNoCursor(t *testing.T) {
 	n.wantData("o10", "x")
 }
 
-// After a full attach the copy from before it is gone: the hub may have gone back to before its cursor, or have put right what it
-// holds.
+// A full attach removes the older copy: the hub may have been restored to a state before its cursor, or have corrected its content.
 func TestLastGood_RemovedByReplace(t *testing.T) {
 	n := newStoreWithCopy(t)
 	path := lastGoodConfig(n.dir).LastGoodFile
@@ -305,7 +304,7 @@ func TestLastGood_RemovedByReplace(t *testing.T) {
 	n.wantData("o33", "after-roll-back")
 }
 
-// What a copy left that was killed midway does not stay, and nothing else is touched.
+// The partial file of a killed copy is removed, and no other file.
 func TestLastGood_PartialFilesAreRemoved(t *testing.T) {
 	n := newStoreWithCopy(t)
 	path := lastGoodConfig(n.dir).LastGoodFile

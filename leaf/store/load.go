@@ -17,18 +17,18 @@ import (
 )
 
 const (
-	// readBatch is how many records one fetch asks for; the client buffers them.
+	// readBatch is the number of records that one fetch requests; the client buffers them.
 	readBatch = 256
-	// quarantineTTL is how long bad bytes are kept for someone to look at.
+	// quarantineTTL is how long bad bytes are kept for inspection.
 	quarantineTTL = 7 * 24 * time.Hour
-	// consumerIdle lets the server drop the reading consumer of a store that died while reading.
+	// consumerIdle is the time after which the server drops the consumer of a store that died while reading.
 	consumerIdle = 30 * time.Second
-	// stateVoid marks the place of a record that was put into quarantine.
+	// stateVoid marks the former place of a record that was moved into quarantine.
 	stateVoid state = "void"
 )
 
-// bucketConfig is the bucket as the stock KV tools know it, plus atomic batches and message TTLs. With DiscardNew a full
-// bucket refuses a write; the other policy would drop the oldest object.
+// bucketConfig returns the bucket's configuration: that of the stock KV tools, plus atomic batches and message TTLs. With
+// DiscardNew a full bucket refuses a write; the other policy would drop the oldest object.
 func bucketConfig(maxBytes int64) jetstream.StreamConfig {
 	if maxBytes <= 0 {
 		maxBytes = -1
@@ -53,7 +53,7 @@ func bucketConfig(maxBytes int64) jetstream.StreamConfig {
 	}
 }
 
-// scanResult is what a reading of the bucket brought.
+// scanResult is the result of reading the bucket.
 type scanResult struct {
 	store   *Store
 	changes []scannedChange
@@ -61,9 +61,9 @@ type scanResult struct {
 	// lastSequence and sum are the sequence and sum header of the last message read.
 	lastSequence uint64
 	sum, names   string
-	// unreadable says that the server cannot read some record. It cannot write over it either: the bucket must be made anew.
+	// unreadable: the server cannot read some record. It cannot overwrite it either, so the bucket must be rebuilt.
 	unreadable bool
-	// neverPlain says that the bucket has never held what is secret as plain text.
+	// neverPlain: the bucket has never held a secret as plain text.
 	neverPlain bool
 }
 
@@ -100,14 +100,14 @@ func (s *Store) loadBucket(ctx context.Context) error {
 	s.mu.Lock()
 	for _, c := range got.changes {
 		if c.cursor != nil {
-			s.cursor = *c.cursor // first: it decides which tombstones still matter
+			s.cursor = *c.cursor // first: the cursor decides which tombstones still matter
 		}
 	}
 	for _, c := range got.changes {
 		s.applyChange(c.change, c.revision)
 	}
 	s.revision = end
-	s.events = eventWindow{startRevision: end} // what happened before is no event
+	s.events = eventWindow{startRevision: end} // changes from before the opening are no events
 	s.mu.Unlock()
 	s.recordSum, s.nameSum = s.sumRecords()
 	s.dirty = false
@@ -117,7 +117,7 @@ func (s *Store) loadBucket(ctx context.Context) error {
 	return s.resealBucket(ctx)
 }
 
-// sumRecords computes the sums over all records and over their names anew.
+// sumRecords recomputes the sums over all records and over their names.
 func (s *Store) sumRecords() (sum, names uint64) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -128,7 +128,7 @@ func (s *Store) sumRecords() (sum, names uint64) {
 	return sum, names
 }
 
-// readBucket returns the bucket's last sequence and all messages from a sequence on.
+// readBucket returns the bucket's last sequence and all messages from the sequence from on.
 func (s *Store) readBucket(ctx context.Context, stream jetstream.Stream, from uint64) (end uint64, got scanResult, err error) {
 	got.store = s
 	info, err := stream.Info(ctx)
@@ -162,11 +162,11 @@ func (s *Store) readBucket(ctx context.Context, stream jetstream.Stream, from ui
 	return max(end, got.lastSequence), got, nil
 }
 
-// errReadStuck says that the server delivers no more though it counts more: a consumer stops at a record whose bytes fail the
-// server's own checksum.
+// errReadStuck reports that the server stops delivering although it counts more messages: a consumer stops at a record
+// whose bytes fail the server's own checksum.
 var errReadStuck = errors.New("reading stopped at a damaged record")
 
-// readEachRecord reads the bucket record by record, in spite of damaged ones. It is slow and needs the server's index only.
+// readEachRecord reads the bucket record by record and skips damaged ones. It is slow and needs only the server's index.
 func (s *Store) readEachRecord(ctx context.Context, stream jetstream.Stream, from uint64) (scanResult, error) {
 	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(">"))
 	if err != nil {
@@ -180,7 +180,7 @@ func (s *Store) readEachRecord(ctx context.Context, stream jetstream.Stream, fro
 		case ctx.Err() != nil:
 			return scanResult{}, ctx.Err()
 		case err != nil:
-			// It has no number of its own any more; beyond the end each is free once.
+			// The lost record no longer has a sequence; each number beyond the end is free once.
 			revision := info.State.LastSeq + 1 + uint64(len(got.bad))
 			got.bad = append(got.bad, badRecord{subject: subject, revision: revision, reason: err})
 			got.unreadable = true
@@ -195,7 +195,7 @@ func (s *Store) readEachRecord(ctx context.Context, stream jetstream.Stream, fro
 	return got, nil
 }
 
-// lastCursor returns the bucket's; its zero value for none.
+// lastCursor returns the bucket's cursor, or its zero value if there is none.
 func (f *scanResult) lastCursor() (cursor wire.Cursor) {
 	for _, c := range f.changes {
 		if c.cursor != nil {
@@ -233,7 +233,7 @@ func (f *scanResult) fetchBatch(ctx context.Context, consumer jetstream.Consumer
 	return pending, nil
 }
 
-// addMessage takes one message of the bucket.
+// addMessage adds one message of the bucket to the result.
 func (f *scanResult) addMessage(subject string, header nats.Header, data []byte, revision uint64) {
 	f.lastSequence, f.sum, f.names = revision, header.Get(headerSum), header.Get(headerNames)
 	var c change

@@ -54,7 +54,7 @@ func openNode(t testing.TB, dir string, cfg store.Config) *node {
 
 func (n *node) openStore(cfg store.Config) {
 	n.t.Helper()
-	// A deadline of its own: without one the library gives each request 5 s, which a busy disk may need.
+	// A deadline of its own: without one the library gives each request 5 s, which a busy disk may exceed.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(n.t.Context()), time.Minute)
 	defer cancel()
 	s, err := store.Open(ctx, n.js, cfg, zaptest.NewLogger(n.t))
@@ -64,7 +64,7 @@ func (n *node) openStore(cfg store.Config) {
 	n.Store = s
 }
 
-// restart ends the leaf, runs between, and opens leaf and store again from the disk.
+// restart stops the leaf, runs between, and opens leaf and store again from the disk.
 func (n *node) restart(cfg store.Config, between func()) *node {
 	n.t.Helper()
 	n.js.Conn().Close()

@@ -55,7 +55,7 @@ func newMetrics(reg prometheus.Registerer) (*storeMetrics, error) {
 		registerOrReuse(reg, &m.applied), registerOrReuse(reg, &m.ignored), registerOrReuse(reg, &m.mergeErrors), registerOrReuse(reg, &m.syncSeconds))
 }
 
-// registerOrReuse makes c known to reg, or replaces it by the collector that a store opened before has registered.
+// registerOrReuse registers c, or replaces it by the collector that an earlier store in this process has registered.
 func registerOrReuse[C prometheus.Collector](reg prometheus.Registerer, c *C) error {
 	err := reg.Register(*c)
 	if known, ok := errors.AsType[prometheus.AlreadyRegisteredError](err); ok {

@@ -13,8 +13,8 @@ import (
 	"github.com/frond-edge/frond/leaf/store"
 )
 
-// hubModel is a hub stream that keeps the last message of each subject, a network that delivers in any order and more than
-// once, and what the node itself deleted.
+// hubModel is a model of a hub stream that keeps the last message of each subject, of a network that delivers in any order
+// and more than once, and of the node's own deletions.
 type hubModel struct {
 	*rapid.T
 	ctx         context.Context //nolint:containedctx // of the test; a model lives as long as one
@@ -58,7 +58,7 @@ func (m *hubModel) publishChange() {
 	m.log = append(m.log, applyMessage(seq, name, uid, fmt.Sprint(seq)))
 }
 
-// deliveredCursor is what a delivery would give: below it everything came, or was overtaken in the stream.
+// deliveredCursor returns the cursor of a delivery: each message below it has arrived, or was overtaken in the stream.
 func (m *hubModel) deliveredCursor() uint64 {
 	for i, msg := range m.log {
 		if !m.delivered[uint64(i+1)] && m.newestMessage(msg.Key.Name).Sequence == msg.Sequence {
@@ -80,7 +80,7 @@ func (m *hubModel) deliverBatch() {
 }
 
 func (m *hubModel) applyBatch(batch []wire.Message) {
-	passed := m.store.Cursor().Sequence // a tombstone below it was overtaken in the stream; what overtook it is yet to come
+	passed := m.store.Cursor().Sequence // a tombstone below it was overtaken in the stream; the newer message is still to come
 	for _, msg := range batch {
 		m.delivered[msg.Sequence] = true
 	}
@@ -105,7 +105,7 @@ func (m *hubModel) replaceAll() {
 	m.checkError(m.store.Replace(m.ctx, snapshot, fmt.Sprint("s", m.epoch), uint64(len(m.log))))
 }
 
-// rebuildStream is a stream made anew from what is wanted: other epoch, low sequences, no tombstones.
+// rebuildStream rebuilds the stream from the desired state: other epoch, low sequences, no tombstones.
 func (m *hubModel) rebuildStream() {
 	var log []wire.Message
 	for _, msg := range m.log {
@@ -147,7 +147,7 @@ func (m *hubModel) checkError(err error) {
 	}
 }
 
-// invariant: nothing dead is seen, and watch and list agree (checked by the watcher's replay).
+// checkInvariant checks that no deleted object is visible, and that watch and list agree (by replaying the watcher).
 func (m *hubModel) checkInvariant() {
 	list, _ := m.store.All()
 	for _, e := range list {
@@ -196,7 +196,7 @@ func TestModel(t *testing.T) {
 		}
 		m.store = m.open()
 		m.replaceAll()
-		// A map is written next to the store by its watch, and must equal it in the end.
+		// The watch fills a map beside the store; both must be equal at the end.
 		seen := map[wire.Key]uint64{}
 		w, err := m.store.Watch("", "configmaps", "", m.store.Revision())
 		m.checkError(err)
@@ -232,7 +232,7 @@ func TestModel(t *testing.T) {
 	})
 }
 
-// replayEvents applies the events that are there to a map.
+// replayEvents applies the available events to a map.
 func replayEvents(ctx context.Context, w *store.Watcher, seen map[wire.Key]uint64) {
 	done, cancel := context.WithCancel(ctx)
 	cancel()

@@ -20,7 +20,7 @@ import (
 	"github.com/frond-edge/frond/leaf/store"
 )
 
-// crashWriter applies the stream of kill_test.go to a store until the test ends, and counts what was acked.
+// crashWriter applies the stream of kill_test.go to a store until the test ends, and counts the acked writes.
 type crashWriter struct {
 	acked atomic.Uint64
 	own   atomic.Uint64
@@ -66,7 +66,7 @@ func (w *crashWriter) start(t *testing.T, s *store.Store) {
 	t.Cleanup(func() { cancel(); running.Wait() })
 }
 
-// waitBeyond waits until something after a sequence was acked, and returns what.
+// waitBeyond waits for an ack after a sequence, and returns the newest acks.
 func (w *crashWriter) waitBeyond(t *testing.T, seq uint64) (acked, own uint64) {
 	t.Helper()
 	deadline := time.Now().Add(time.Minute)
@@ -88,7 +88,7 @@ func (w *crashWriter) waitBeyond(t *testing.T, seq uint64) (acked, own uint64) {
 	}
 }
 
-// After a power cut at any moment all that was acked is there, whatever the disk did with the writes that were not synced.
+// After a power cut at any moment all acked writes are there, in whatever order the disk wrote the unsynced ones.
 func TestPowerCut(t *testing.T) {
 	cuts := 12
 	if testing.Short() {
@@ -103,7 +103,7 @@ func TestPowerCut(t *testing.T) {
 	var acked, own uint64
 	for i := range uint64(cuts) {
 		acked, own = w.waitBeyond(t, acked+rand.Uint64N(200))
-		image := m.Image((seed + i) * (i % 4)) // each fourth with nothing that was not synced
+		image := m.Image((seed + i) * (i % 4)) // each fourth without any unsynced write
 		after := openNode(t, image, store.Config{HighWaterFile: filepath.Join(image, "store.mark")})
 		cursor := after.Cursor()
 		if cursor.StreamEpoch != "s1" || cursor.Sequence < acked {
@@ -119,7 +119,7 @@ func TestPowerCut(t *testing.T) {
 	t.Logf("%d cuts, %d syncs, %d messages acked", cuts, m.Syncs(), acked)
 }
 
-// The same with a server that does not sync: the file system really drops what was not synced, and the store says so.
+// The same with a server that does not sync: the file system really drops unsynced writes, and the store reports it.
 func TestPowerCut_WithoutSync(t *testing.T) {
 	m := powercut.Mount(t)
 	ns, err := server.NewServer(&server.Options{

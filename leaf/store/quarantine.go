@@ -13,8 +13,8 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// carryQuarantine are the records in quarantine, for the bucket that takes this one's place, for as long as each was to be kept. What cannot be
-// read is left behind: they serve to look into a fault and nothing else.
+// carryQuarantine returns the records in quarantine for the bucket that replaces this one, each for the rest of its time.
+// Unreadable records are dropped: they serve only to investigate a fault.
 func (s *Store) carryQuarantine(ctx context.Context) []change {
 	list, err := s.listQuarantine(ctx)
 	if err != nil {
@@ -35,7 +35,7 @@ func (s *Store) carryQuarantine(ctx context.Context) []change {
 	return changes
 }
 
-// listQuarantine reads them one by one: the server may be unable to read what lies between.
+// listQuarantine reads the records in quarantine one by one: the server may be unable to read a record between them.
 func (s *Store) listQuarantine(ctx context.Context) ([]*jetstream.RawStreamMsg, error) {
 	stream, err := s.js.Stream(ctx, streamName)
 	if err != nil {
@@ -57,7 +57,8 @@ func (s *Store) listQuarantine(ctx context.Context) ([]*jetstream.RawStreamMsg, 
 	return list, nil
 }
 
-// rewriteQuarantined is a record in quarantine as it is written once more, sealed if it came from before there was a key; nil after its time.
+// rewriteQuarantined returns the message that writes a quarantined record again. It is sealed if it dates from before there
+// was a key, and nil after its time.
 func (s *Store) rewriteQuarantined(old *jetstream.RawStreamMsg) (*nats.Msg, error) {
 	left := quarantineTTL
 	if ttl, err := time.ParseDuration(old.Header.Get(headerTTL)); err == nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/frond-edge/frond/leaf/store"
 )
 
-// newStaleSoleCopy makes a store that was sealed and written to, and returns the copy that it was made anew from.
+// newStaleSoleCopy returns a store that was sealed and then written to, and the copy from which it was rebuilt.
 func newStaleSoleCopy(t *testing.T, dir string) (n *node, sole []byte) {
 	t.Helper()
 	newPlainStore(t, dir, 20)
@@ -27,7 +27,7 @@ func newStaleSoleCopy(t *testing.T, dir string) (n *node, sole []byte) {
 	return n, readSoleCopy(t, path)
 }
 
-// readSoleCopy returns a copy as the beginning of making the store anew writes it.
+// readSoleCopy returns a copy as written at the start of a rebuild.
 func readSoleCopy(t *testing.T, path string) []byte {
 	t.Helper()
 	data, err := os.ReadFile(path)
@@ -42,7 +42,7 @@ func readSoleCopy(t *testing.T, path string) []byte {
 	return enc.EncodeAll(bytes.Replace(plain, []byte("}\n"), []byte(`,"sole":true}`+"\n"), 1), nil)
 }
 
-// A file system may bring back, after a power cut, the copy that the store was made anew from. The bucket is newer, and whole.
+// After a power cut a file system may restore the copy from which the store was rebuilt. The bucket is newer, and whole.
 func TestRebuild_StaleSoleCopyIsIgnored(t *testing.T) {
 	dir := t.TempDir()
 	n, sole := newStaleSoleCopy(t, dir)
@@ -57,14 +57,14 @@ func TestRebuild_StaleSoleCopyIsIgnored(t *testing.T) {
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the old copy is still there: %v", err)
 	}
-	n = n.restart(sealingConfig(t, dir), func() { // without its bucket it is the store
+	n = n.restart(sealingConfig(t, dir), func() { // without its bucket the copy is the store
 		must(t, errors.Join(os.WriteFile(path, sole, 0o600), os.RemoveAll(filepath.Join(dir, "jetstream"))))
 	})
 	n.wantCursor("s1", 21)
 	n.wantData("open", "for-everybody")
 }
 
-// With the key lost while the bucket is being made anew, all that is no Secret is there, also what no cloud has.
+// If the key is lost while the bucket is being rebuilt, all objects except Secrets are there, also those that no cloud has.
 func TestRebuild_LostKeyKeepsNonSecrets(t *testing.T) {
 	dir := t.TempDir()
 	n, _ := newStaleSoleCopy(t, dir)
@@ -94,7 +94,7 @@ func TestRebuild_LostKeyKeepsNonSecrets(t *testing.T) {
 	n.wantSecrets(all)
 }
 
-// A disk with little space left is not asked for a second store; the first opening with space seals.
+// With little disk space left no second store is written; the first Open with enough space seals.
 func TestReseal_WaitsForDiskSpace(t *testing.T) {
 	dir := t.TempDir()
 	all := newPlainStore(t, dir, 20)
@@ -114,7 +114,7 @@ func TestReseal_WaitsForDiskSpace(t *testing.T) {
 	}
 }
 
-// copyBlocker seals, and at one time makes the copy's place one that no file can take.
+// copyBlocker seals, and at one point makes the copy's path unwritable.
 type copyBlocker struct {
 	store.Sealer
 	path string
@@ -130,7 +130,7 @@ func (c *copyBlocker) Seal(name string, plain []byte) ([]byte, error) {
 	return c.Sealer.Seal(name, plain)
 }
 
-// The store is whole before its copy is written again: that this fails is no reason not to serve, and the older copy goes.
+// The store is whole before its copy is written again: a failure of that does not stop the store, and the older copy is removed.
 func TestRebuild_FailedLastGoodDoesNotStopService(t *testing.T) {
 	dir := t.TempDir()
 	all := newPlainStore(t, dir, 20)
@@ -146,7 +146,7 @@ func TestRebuild_FailedLastGoodDoesNotStopService(t *testing.T) {
 	n.wantSecrets(all)
 }
 
-// What was put aside stays for its time, and what an older version put aside as it was is sealed.
+// Quarantined records stay for their time, and those that an older version quarantined as plain text are sealed.
 func TestRebuild_KeepsQuarantine(t *testing.T) {
 	dir := t.TempDir()
 	n := openNode(t, dir, lastGoodConfig(dir))

@@ -16,18 +16,18 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// The bucket and its keys. An object's key is "object." and its wire.Key, so `nats kv get store object.core.…` shows it.
+// The bucket and its keys. An object's key is "object." and its wire.Key, so `nats kv get store object.core.…` prints it.
 const (
 	bucketName    = "store"
 	streamName    = "KV_" + bucketName
 	subjectPrefix = "$KV." + bucketName + "."
 	objectPrefix  = subjectPrefix + "object."
 	cursorSubject = subjectPrefix + "meta.cursor"
-	// quarantinePrefix is followed by the bad record's sequence.
+	// quarantinePrefix precedes the bad record's sequence.
 	quarantinePrefix = subjectPrefix + "quarantine."
 )
 
-// Headers of a record. The KV ones are those of nats.go, so that the stock tools show a deleted object as deleted.
+// Headers of a record. The KV headers are those of nats.go, so that the stock tools show a deleted object as deleted.
 const (
 	headerState    = "Frond-State"
 	headerUID      = "Frond-Uid"
@@ -48,42 +48,42 @@ const (
 	kvDelete       = "DEL"
 )
 
-// state is what a record says about its object.
+// state is the state of a record's object.
 type state string
 
 const (
 	stateLive state = "live"
-	// gone: deleted at this node; the cloud has not confirmed it yet.
+	// stateGone: deleted at this node; the cloud has not confirmed it yet.
 	stateGone state = "gone"
-	// tombstone: deleted by the cloud, or deleted here and confirmed.
+	// stateTombstone: deleted by the cloud, or deleted here and confirmed.
 	stateTombstone state = "tombstone"
 )
 
-// record is the last word on one key.
+// record is the latest state of one key.
 type record struct {
 	Entry
 	state state
-	// desired says that the cloud gave this object, so a full snapshot without it deletes it.
+	// desired: the cloud sent this object, so a full snapshot without it deletes it.
 	desired bool
-	// lastRemoteSeq is the sequence of the newest hub message for the key, within the stream epoch. Older ones are ignored.
+	// lastRemoteSeq is the sequence of the newest hub message for the key, within the stream epoch. Messages below it are ignored.
 	lastRemoteSeq uint64
 	epoch         string
-	// salt goes into the checksum of what is sealed, and is sealed with it: else who guesses a Secret could see by the checksum that
-	// he is right. nil for what is not sealed.
+	// salt is part of the checksum of a sealed record and is sealed with it. Without it, an attacker who guesses a Secret
+	// could verify the guess by the checksum. nil for a record that is not sealed.
 	salt []byte
-	// needsReseal says that the record was read as plain text, or sealed with an older key, and is to be sealed.
+	// needsReseal: the record was read as plain text, or sealed with an older key, and must be sealed again.
 	needsReseal bool
-	// check is the checksum of the record as written, set by stamp.
+	// check is the checksum of the record as written, set by computeChecksums.
 	check [16]byte
-	// nameHash is the record's part of the sum over all names, set by stamp.
+	// nameHash is the record's part of the sum over all names, set by computeChecksums.
 	nameHash uint64
 }
 
-// isDurable reports whether the record must be on disk for ever: such records make up the sum that proves none was lost.
+// isDurable reports whether the record must stay on disk permanently: such records make up the sum that proves that none was lost.
 func (r *record) isDurable() bool { return r != nil && r.state != stateTombstone }
 
-// checksumTerm is the record's part of the sum over all records. A sum can be updated by one subtraction and one addition,
-// does not depend on order, and a lost or changed record leaves it wrong but for a chance of 2^-64.
+// checksumTerm returns the record's part of the sum over all records. A sum can be updated by one subtraction and one
+// addition and does not depend on order. A lost or changed record leaves it wrong but for a chance of 2^-64.
 func (r *record) checksumTerm() uint64 {
 	if !r.isDurable() {
 		return 0
@@ -91,8 +91,8 @@ func (r *record) checksumTerm() uint64 {
 	return binary.BigEndian.Uint64(r.check[:8])
 }
 
-// nameTerm is the record's part of the sum over all names: that an object with this key and UID is held, or was deleted here, in
-// whatever version.
+// nameTerm returns the record's part of the sum over all names: that an object with this key and UID, in any version, is
+// stored or was deleted here.
 func (r *record) nameTerm() uint64 {
 	if !r.isDurable() {
 		return 0
@@ -100,7 +100,7 @@ func (r *record) nameTerm() uint64 {
 	return r.nameHash
 }
 
-// computeChecksums computes the checksum over all that the record says, except the revision, which the server gives, and LastGood.
+// computeChecksums computes the checksum over all fields of the record except the revision, which the server assigns, and LastGood.
 func (r *record) computeChecksums() {
 	name := checksum(r.Key.String(), string(r.state), r.UID)
 	r.nameHash = binary.BigEndian.Uint64(name[:8])
@@ -123,7 +123,7 @@ func checksum(fields ...string) [16]byte {
 	return [16]byte(h.Sum(nil))
 }
 
-// encodeRecord encodes a stamped record, sealed if it is to be.
+// encodeRecord returns the message of a record with computed checksums, sealed if it must be.
 func (s *Store) encodeRecord(r *record) (*nats.Msg, error) {
 	s.prepareSealing(r)
 	m := nats.NewMsg(objectPrefix + r.Key.String())
@@ -169,7 +169,7 @@ func setHeader(m *nats.Msg, header, value string) {
 
 var errChecksum = errors.New("checksum does not match")
 
-// parseRecord undoes message and, with open, cover; sequence becomes the revision.
+// parseRecord reverses encodeRecord and, with open, prepareSealing; sequence becomes the revision.
 func (s *Store) parseRecord(subject string, header nats.Header, data []byte, sequence uint64) (*record, error) {
 	key, err := wire.ParseKey(strings.TrimPrefix(subject, objectPrefix))
 	if err != nil {
@@ -211,7 +211,7 @@ func (s *Store) parseRecord(subject string, header nats.Header, data []byte, seq
 	return r, nil
 }
 
-// remoteSequence is Entry.Sequence: the hub's sequence if the object came from there.
+// remoteSequence returns Entry.Sequence: the hub's sequence if the object came from the hub.
 func (r *record) remoteSequence() uint64 {
 	if !r.desired {
 		return 0
@@ -243,7 +243,7 @@ func parseCursor(header nats.Header, data []byte) (wire.Cursor, error) {
 	return c, nil
 }
 
-// parseUID reads what the store needs from an object's JSON.
+// parseUID reads the UID from an object's JSON.
 func parseUID(object []byte) (uid string, err error) {
 	var o struct {
 		Metadata *struct {

@@ -15,13 +15,13 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// repairDamage puts bad records aside, and clears the cursor if an object or the cursor itself was damaged or is missing.
+// repairDamage moves bad records into quarantine. It clears the cursor if an object or the cursor itself was damaged or is missing.
 func (s *Store) repairDamage(ctx context.Context, got scanResult, end uint64) error {
 	cursor := s.Cursor()
 	damage := s.listDamage(got, end, cursor.StoreEpoch, s.recordSum)
 	var changes []change
 	if len(damage) > 0 {
-		// First, so that a crash in between leaves a store that claims nothing.
+		// The cursor is cleared first, so that a crash in between leaves a store that claims no completeness.
 		unsure := wire.Cursor{StoreEpoch: cursor.StoreEpoch}
 		if unsure.StoreEpoch == "" {
 			unsure.StoreEpoch = uuid.NewString()
@@ -56,22 +56,22 @@ func (s *Store) repairDamage(ctx context.Context, got scanResult, end uint64) er
 	}
 	err := s.commitAll(ctx, changes)
 	if errors.Is(err, errForeignWrite) {
-		// Nobody else writes now: the server's own books are wrong, so that it refuses each write.
+		// No other writer is active now: the server's own index is wrong, so that it refuses each write.
 		return s.replaceBucket(ctx, changes, cursor)
 	}
 	return err
 }
 
-// replaceBucket makes the bucket anew because the server cannot read a record: it then refuses every write to the stream, so there is no
-// milder cure.
+// replaceBucket rebuilds the bucket because the server cannot read a record. The server then refuses every write to the
+// stream, so a smaller repair is impossible.
 func (s *Store) replaceBucket(ctx context.Context, changes []change, cursor wire.Cursor) error {
 	s.log.Error("bucket holds records that cannot be read, making it anew", zap.Uint64("revision", s.Revision()))
 	s.metrics.rebuilt.Inc()
 	return s.rebuildBucket(ctx, changes, cursor)
 }
 
-// rebuildBucket makes the bucket anew from memory, with what is in quarantine. A crash in the midst leaves an empty or partial store, which the next
-// opening takes for new or damaged, and the next attach fills. Revisions go on from where they were.
+// rebuildBucket creates the bucket anew from memory, with the quarantined records. A crash during the rebuild leaves an empty or partial
+// store. The next Open treats it as new or damaged, and the next attach fills it. Revisions continue from their last value.
 func (s *Store) rebuildBucket(ctx context.Context, changes []change, cursor wire.Cursor) error {
 	changes = append(changes, s.carryQuarantine(ctx)...)
 	if err := s.js.DeleteStream(ctx, streamName); err != nil {
@@ -79,7 +79,7 @@ func (s *Store) rebuildBucket(ctx context.Context, changes []change, cursor wire
 	}
 	stream, err := s.js.CreateStream(ctx, bucketConfig(s.cfg.MaxBytes))
 	if err != nil {
-		// The server removes the folder of an account's last stream a moment late and may take the new one's with it.
+		// The server removes the folder of an account's last stream after a delay and may remove the new stream's folder with it.
 		stream, err = s.js.CreateStream(ctx, bucketConfig(s.cfg.MaxBytes))
 	}
 	if err != nil {
@@ -94,8 +94,8 @@ func (s *Store) rebuildBucket(ctx context.Context, changes []change, cursor wire
 	return nil
 }
 
-// appendRemembered adds to changes what memory holds of all other objects: a change may not be in memory yet. Tombstones come first: a commit that
-// ends in one has a cursor, and a bucket that holds but a part must have none that fits.
+// appendRemembered appends the records in memory of all other objects to changes: a change may not be in memory yet. Tombstones
+// come first: a commit that ends in a tombstone carries a cursor, and a partial bucket must hold no cursor that fits.
 func (s *Store) appendRemembered(changes []change) []change {
 	changed := map[wire.Key]bool{}
 	for _, c := range changes {
@@ -128,8 +128,8 @@ func (s *Store) commitAll(ctx context.Context, changes []change) error {
 	return nil
 }
 
-// listDamage lists what shows that records were lost or changed; nothing for a store that is new or whole. epoch and total are those of
-// what was found.
+// listDamage lists the evidence that records were lost or changed; it is empty for a new or whole store. epoch and total
+// are those of the records found.
 func (s *Store) listDamage(got scanResult, end uint64, epoch string, total uint64) []string {
 	var list []string
 	for _, b := range got.bad {
@@ -176,8 +176,8 @@ func voidMessage(b badRecord) *nats.Msg {
 	return m
 }
 
-// catchUp brings memory up to the bucket after a commit of unknown outcome or a foreign write. What another hand wrote
-// or deleted is undone: memory holds what was acked. The caller holds writer.
+// catchUp updates memory from the bucket after a commit of unknown outcome or a foreign write. Foreign writes and deletions
+// are undone: memory holds the acked state. The caller holds writer.
 func (s *Store) catchUp(ctx context.Context) error {
 	stream, err := s.js.Stream(ctx, streamName)
 	if err != nil {
@@ -221,7 +221,7 @@ func (s *Store) catchUp(ctx context.Context) error {
 }
 
 // isUnwritable reports whether the last commit failed because the server cannot read a record that the commit replaces. The
-// server shows it by not finding the record, or by refusing the sequence that follows the last one it has.
+// server then does not find the record, or refuses the sequence that follows its last one.
 func (s *Store) isUnwritable(ctx context.Context, stream jetstream.Stream) bool {
 	if info, err := stream.Info(ctx); err == nil && s.sequenceRefused && info.State.LastSeq == s.Revision() {
 		return true
@@ -237,7 +237,7 @@ func (s *Store) isUnwritable(ctx context.Context, stream jetstream.Stream) bool 
 	return false
 }
 
-// undoForeign brings back what memory holds in the place of a foreign record.
+// undoForeign restores the record in memory over a foreign record.
 func (s *Store) undoForeign(b badRecord) change {
 	if b.subject == cursorSubject {
 		cursor := s.Cursor()

@@ -17,7 +17,7 @@ import (
 
 const configMapSubject = "$KV.store.object.core.configmaps.default."
 
-// newFilledStore is a store with 50 objects from the hub and one of its own.
+// newFilledStore returns a store with 50 objects from the hub and one of its own.
 func newFilledStore(t *testing.T) (*node, []wire.Message) {
 	t.Helper()
 	n := newNode(t, store.Config{})
@@ -31,7 +31,7 @@ func newFilledStore(t *testing.T) (*node, []wire.Message) {
 	return n, all
 }
 
-// wantRepaired checks that the store asked for a full attach and that this heals it.
+// wantRepaired checks that the store requested a full attach and that this repairs it.
 func wantRepaired(t *testing.T, n *node, epoch string, all []wire.Message) {
 	t.Helper()
 	if c := n.Cursor(); c != (wire.Cursor{StoreEpoch: epoch}) {
@@ -45,8 +45,8 @@ func wantRepaired(t *testing.T, n *node, epoch string, all []wire.Message) {
 	n.wantCursor("s1", 50)
 }
 
-// A bit that the card lost. nats-server finds it by its own checksum and drops the record, or what follows; the sum over
-// the records shows that something is missing.
+// A flipped bit on the disk. nats-server detects it by its own checksum and drops the record, or the following ones; the
+// sum over the records shows that something is missing.
 func TestBitRot(t *testing.T) {
 	n, all := newFilledStore(t)
 	epoch := n.Cursor().StoreEpoch
@@ -59,7 +59,7 @@ func TestBitRot(t *testing.T) {
 		t.Error("no store epoch")
 	}
 	if n.Cursor().StoreEpoch != epoch {
-		epoch = n.Cursor().StoreEpoch // the cursor's own record came after the damage and went with it
+		epoch = n.Cursor().StoreEpoch // the cursor's own record came after the damage and was lost with it
 	}
 	wantRepaired(t, n, epoch, all)
 }
@@ -70,8 +70,8 @@ func TestBitRot_BehindIndex(t *testing.T) {
 	wantRepaired(t, n, n.Cursor().StoreEpoch, all)
 }
 
-// Under an open store: memory still has all, so nothing is lost and no attach is needed. The write that meets the damage
-// fails by its timeout; the next one finds why.
+// A bit flips under an open store: memory still has all records, so nothing is lost and no attach is needed. The write that
+// meets the damage fails by its timeout; the next one finds the cause.
 func TestBitRot_UnderOpenStore(t *testing.T) {
 	n, _ := newFilledStore(t)
 	n = n.restart(store.Config{SyncTimeout: time.Second}, nil) // the server's cache is empty now
@@ -117,7 +117,7 @@ func onlyMatch(t testing.TB, pattern string) string {
 	return found[0]
 }
 
-// Records that somebody wrote or removed while the store was closed.
+// Another writer wrote or removed records while the store was closed.
 func TestStore_ForeignWriteWhileClosed(t *testing.T) {
 	for name, change := range map[string]func(t *testing.T, js jetstream.JetStream){
 		"changed": func(t *testing.T, js jetstream.JetStream) {
@@ -175,13 +175,13 @@ func TestQuarantine_KeepsBytes(t *testing.T) {
 	if len(got) != 2 || got[0] != "bad bytes" || got[1] != "odd" {
 		t.Errorf("quarantine holds %q", got)
 	}
-	n.openStore(store.Config{}) // and is not put aside again
+	n.openStore(store.Config{}) // and is not quarantined again
 	if s, err := n.js.Stream(t.Context(), "KV_store"); err != nil || n.Revision() != s.CachedInfo().State.LastSeq {
 		t.Errorf("store wrote at a second open: %v", err)
 	}
 }
 
-// A hand in the bucket of an open store is noticed with the next write and undone.
+// A foreign write to the bucket of an open store is detected at the next write and undone.
 func TestStore_ForeignWriteWhileOpen(t *testing.T) {
 	n, _ := newFilledStore(t)
 	w, err := n.Watch("", "configmaps", "", n.Revision())
@@ -212,7 +212,7 @@ func TestStore_ForeignWriteWhileOpen(t *testing.T) {
 	n.wantData("stranger", "")
 }
 
-// Two stores on one bucket are a mistake; neither overwrites the other.
+// Two stores on one bucket are a configuration error; neither overwrites the other.
 func TestStore_TwoWriters(t *testing.T) {
 	one := newNode(t, store.Config{})
 	two := &node{t: t, dir: one.dir, leaf: one.leaf, js: one.js}

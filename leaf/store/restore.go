@@ -11,17 +11,18 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// maxRestoreChoices is how many records may differ between the store and its copy for every choice among them to be tried: 65,536 sums.
+// maxRestoreChoices limits how many records may differ between the store and its copy for every subset to be tried: 65,536 sums.
 const maxRestoreChoices = 16
 
-// lastCommit is what the store was at its last commit.
+// lastCommit is the state of the store at its last commit.
 type lastCommit struct {
 	sum, names uint64
-	namesKnown bool // names is known
+	namesKnown bool // names is valid
 	cursor     wire.Cursor
 }
 
-// findLastCommit finds out what the store was. The mark tells, or a last message that is whole; either must be of the newest commit.
+// findLastCommit finds the state at the last commit. Its source is the high-water mark or an undamaged last message; either
+// must be of the newest commit.
 func (s *Store) findLastCommit(got scanResult, end uint64) (lastCommit, bool) {
 	epoch := s.Cursor().StoreEpoch
 	m := s.readHighWater(epoch)
@@ -39,12 +40,13 @@ func (s *Store) findLastCommit(got scanResult, end uint64) (lastCommit, bool) {
 	return lastCommit{sum, names, err == nil, s.Cursor()}, true
 }
 
-// restoreRecords takes from the copy what is damaged or missing, and returns the cursor that this allows. In order of what can be proved:
-//   - Some of the copy's records make the sum over all records right: these are the newest, and nothing was lost.
-//   - Some make the sum over all names right: nothing but these objects exists, but some are older than they were. They are
-//     marked, with those that the store has in a state older still, and the cursor goes back to the copy's, so that the hub
-//     sends what came after it once more.
-//   - Else a damaged record is replaced by the copy's only if what is left of it names the same live object, and the cursor
+// restoreRecords takes damaged or missing records from the copy and returns the cursor that this allows. In order of what
+// can be proved:
+//   - A subset of the copy's records makes the sum over all records right: these are the newest, and nothing was lost.
+//   - A subset makes the sum over all names right: exactly these objects exist, but some are older than they were. They are
+//     marked, with those that the store has in an even older state. The cursor goes back to the copy's, so that the hub
+//     sends every later message again.
+//   - Else a damaged record is replaced by the copy's only if its readable part names the same live object. The cursor
 //     stays unsure: a full attach is needed.
 func (s *Store) restoreRecords(got scanResult, end uint64, unsure wire.Cursor, damage []string) ([]change, wire.Cursor) {
 	head, copied := s.readLastGood()
@@ -79,14 +81,15 @@ func (s *Store) restoreRecords(got scanResult, end uint64, unsure wire.Cursor, d
 	return s.restoreChanges(list, head.Saved, nil), unsure
 }
 
-// recordDiff is a record of the copy that the store has not, or not so, and what the sums over all records and over all
-// names would gain by it.
+// recordDiff is a record of the copy that the store lacks or holds in another state. It holds the change that the record
+// would make to the sums over all records and over all names.
 type recordDiff struct {
-	record, old              *record // old is the store's, nil for none
+	record, old              *record // old is the store's record, nil for none
 	checksumDelta, nameDelta uint64
 }
 
-// diffRecords lists what the copy has otherwise than the store. What the store knows to be deleted by the cloud stays so.
+// diffRecords lists the records in which the copy differs from the store. Records that the store knows as deleted by the
+// cloud stay deleted.
 func (s *Store) diffRecords(copied map[wire.Key]*record) []recordDiff {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -111,9 +114,9 @@ func onlyAbsent(all []recordDiff) []recordDiff {
 	return list
 }
 
-// listOutdated lists what the store has in an older state than the copy, which is of a revision. A record that takes an older
-// one's place leaves no trace when it is lost: the older one is there again, and the copy's cursor does not speak for it. It
-// is not sure if the older one is not the object that the copy has, or the copy has none.
+// listOutdated lists the records that the store holds in an older state than the copy, which is of a revision. A lost
+// record that replaced an older one leaves no trace: the older one reappears, and the copy's cursor does not cover it. The
+// result is not sure if the older record is another object than the copy's, or the copy has none.
 func (s *Store) listOutdated(all []recordDiff, copied map[wire.Key]*record, revision uint64) (list []recordDiff, sure bool) {
 	for _, d := range all {
 		switch {
@@ -134,8 +137,8 @@ func (s *Store) listOutdated(all []recordDiff, copied map[wire.Key]*record, revi
 	return list, true
 }
 
-// isOutdated reports whether the store's record is from before the copy's, or may be. The hub's sequence tells; between two
-// states of the node's own making it is the copy's that was the newest at its revision.
+// isOutdated reports whether the store's record is, or may be, older than the copy's. The hub's sequence decides. Of two
+// states that the node itself wrote, the copy's was the newest at its revision.
 func (d recordDiff) isOutdated(revision uint64) bool {
 	if d.old.epoch != d.record.epoch {
 		return true
@@ -146,7 +149,7 @@ func (d recordDiff) isOutdated(revision uint64) bool {
 	return d.old.Revision <= revision
 }
 
-// chooseSubset finds those of list whose parts sum up to missing: all, or with few enough any of them.
+// chooseSubset finds the records of list whose parts add up to missing: all of them or, if they are few enough, any subset.
 func chooseSubset(list []recordDiff, missing uint64, part func(recordDiff) uint64) ([]recordDiff, bool) {
 	var all uint64
 	for _, d := range list {
@@ -180,7 +183,7 @@ func chooseSubset(list []recordDiff, missing uint64, part func(recordDiff) uint6
 	return nil, false
 }
 
-// restoreChanges makes the changes that bring records back; since is the copy's time for those that may be older than they were.
+// restoreChanges returns the changes that restore records; since is the copy's time for those that may be older than they were.
 func (s *Store) restoreChanges(list []recordDiff, since time.Time, damage []string) []change {
 	version, names := "newest", make([]string, 0, len(list))
 	if !since.IsZero() {

@@ -7,8 +7,8 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// A bucket that lost its newest records has, of each object, the one before, as if it were the newest. After the copy come only
-// updates, so the names are right all the same. What the copy has newer is taken from it, marked; the cursor is the copy's.
+// A bucket that lost its newest records holds the previous record of each object as if it were the newest. After the copy there were only
+// updates, so the names are right. Records that are newer in the copy are taken from it, marked; the cursor is the copy's.
 func TestRestore_OlderRecordsAreMarked(t *testing.T) {
 	n := newStoreWithCopy(t)
 	must(t, n.Apply(t.Context(), []wire.Message{applyMessage(51, "o33", "u33", "first")}, 51))
@@ -35,7 +35,7 @@ func TestRestore_OlderRecordsAreMarked(t *testing.T) {
 	n.wantData("o12", "after the copy")
 }
 
-// An object that was not there, or was deleted, at the copy's time, is there again in a state from before it: nothing is certain.
+// An object that was missing or deleted at the copy's time reappears in a state from before it: the store is unsure.
 func TestRestore_ResurrectedObjectIsUnsure(t *testing.T) {
 	for name, c := range map[string]struct{ before, after func(n *node) }{
 		"no record": {
@@ -66,13 +66,13 @@ func TestRestore_ResurrectedObjectIsUnsure(t *testing.T) {
 	}
 }
 
-// writeRottenRecord writes the record that will be flipped: what comes after it in the block is cut off with it.
+// writeRottenRecord writes the record in which a bit will flip: the records after it in the block are cut off with it.
 func (n *node) writeRottenRecord(seq uint64) {
 	n.t.Helper()
 	must(n.t, n.Apply(n.t.Context(), []wire.Message{applyMessage(seq, "o40", "u40", "rotten")}, seq))
 }
 
-// writeStatus is the node's own write to an object of its own.
+// writeStatus writes an object of the node itself.
 func (n *node) writeStatus(name, data string) {
 	n.t.Helper()
 	uid := ""

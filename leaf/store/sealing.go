@@ -17,16 +17,16 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// Sealer encrypts what must not lie on the disk as it is. It may be called concurrently and keeps no argument.
+// Sealer encrypts objects that must not be on disk as plain text. It may be called concurrently and keeps no argument.
 type Sealer interface {
-	// Seal returns a JSON object that hides plain and opens with the same name only, so that two of them cannot be swapped.
+	// Seal returns a JSON object that hides plain and opens only with the same name, so that two sealed objects cannot be swapped.
 	Seal(name string, plain []byte) ([]byte, error)
-	// Open undoes Seal. current is false for what Seal would do with another key by now.
+	// Open reverses Seal. current is false if Seal would now use another key.
 	Open(name string, sealed []byte) (plain []byte, current bool, err error)
 }
 
 const (
-	// saltSize makes a checksum tell nothing about what it is of.
+	// saltSize is long enough that a checksum reveals nothing about its content.
 	saltSize    = 16
 	sealedValue = "yes"
 )
@@ -36,22 +36,22 @@ var (
 	errLowSpace   = errors.New("the disk is almost full")
 )
 
-// isSecret says whether the payload of an object is sealed.
+// isSecret reports whether the payload of an object is sealed.
 func (s *Store) isSecret(key wire.Key) bool {
 	return s.cfg.Sealer != nil && (s.cfg.IsSecret == nil || s.cfg.IsSecret(key))
 }
 
-// prepareSealing makes a live record one that is sealed when it is written, if it is to be; its checksum changes with that.
+// prepareSealing marks a live record for sealing when it is written, if its object is secret; this changes its checksum.
 func (s *Store) prepareSealing(r *record) {
 	if r.state != stateLive || r.salt != nil || !s.isSecret(r.Key) {
 		return
 	}
 	r.salt = make([]byte, saltSize)
-	_, _ = rand.Read(r.salt) // it never fails
+	_, _ = rand.Read(r.salt) // never fails
 	r.computeChecksums()
 }
 
-// sealRecord is the payload of a record on disk: behind the salt's length and the salt.
+// sealRecord returns the sealed payload of a record on disk. The plain text is the salt's length, the salt and the object.
 func (s *Store) sealRecord(r *record) ([]byte, error) {
 	plain := make([]byte, 0, 1+len(r.salt)+len(r.Object))
 	plain = append(append(append(plain, byte(len(r.salt))), r.salt...), r.Object...)
@@ -62,7 +62,7 @@ func (s *Store) sealRecord(r *record) ([]byte, error) {
 	return data, nil
 }
 
-// unsealRecord gives a record the object that a payload holds.
+// unsealRecord sets a record's object from a payload.
 func (s *Store) unsealRecord(r *record, sealed bool, data []byte) error {
 	if !sealed {
 		r.Object = bytes.Clone(data) // data may be a slice of a larger network buffer
@@ -87,7 +87,7 @@ func (s *Store) unsealRecord(r *record, sealed bool, data []byte) error {
 	return nil
 }
 
-// quarantineRecord puts a record aside. The bytes of a secret that came as plain text are sealed.
+// quarantineRecord returns the message that moves a record into quarantine. The bytes of a secret that came as plain text are sealed.
 func (s *Store) quarantineRecord(b badRecord) (*nats.Msg, error) {
 	m := quarantineMessage(b)
 	key, err := wire.ParseKey(strings.TrimPrefix(b.subject, objectPrefix))
@@ -103,9 +103,9 @@ func (s *Store) quarantineRecord(b badRecord) (*nats.Msg, error) {
 	return m, nil
 }
 
-// resealBucket makes the bucket anew if it holds secrets as plain text, or sealed with an older key: to write over them would leave the old
-// bytes in the files. Until the new bucket is whole the copy is the store, so that a crash in between loses nothing. What cannot be done now, on
-// a full or almost full disk or with damage not mended yet, is left to the next opening.
+// resealBucket rebuilds the bucket if it holds secrets as plain text, or sealed with an older key: overwriting them would
+// leave the old bytes in the files. Until the new bucket is whole the copy is the store, so that a crash in between loses
+// nothing. If the disk is full or almost full, or damage is not repaired yet, the rebuild is left to the next Open.
 func (s *Store) resealBucket(ctx context.Context) error {
 	cursor := s.Cursor()
 	if s.cfg.Sealer == nil || s.cfg.LastGoodFile == "" || s.neverPlain && s.countNeedsReseal() == 0 || cursor.StreamEpoch == "" {
@@ -120,7 +120,7 @@ func (s *Store) resealBucket(ctx context.Context) error {
 	head.Sole = true
 	if _, err := s.writeLastGood(head, records); err != nil {
 		s.log.Warn("secrets in the store are not sealed yet", zap.Error(err))
-		if s.isSoleCopy() { // it is there, but perhaps not for long, and the bucket goes on
+		if s.isSoleCopy() { // the copy exists, but may be removed soon, and the bucket stays in use
 			s.removeLastGood()
 		}
 		return nil
@@ -132,7 +132,7 @@ func (s *Store) resealBucket(ctx context.Context) error {
 	return nil
 }
 
-// checkSpace says why the disk has no space for a second store beside this one.
+// checkSpace returns the reason why the disk has no space for a second store beside this one.
 func (s *Store) checkSpace() error {
 	if s.cfg.CheckWritable != nil {
 		if err := s.cfg.CheckWritable(); err != nil {
@@ -145,7 +145,7 @@ func (s *Store) checkSpace() error {
 	return nil
 }
 
-// countNeedsReseal counts the records that are to be sealed anew.
+// countNeedsReseal counts the records that must be sealed again.
 func (s *Store) countNeedsReseal() int {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -158,14 +158,14 @@ func (s *Store) countNeedsReseal() int {
 	return n
 }
 
-// rebuildSealed makes the bucket anew from memory, of which the copy is the only record on disk meanwhile.
+// rebuildSealed rebuilds the bucket from memory. Meanwhile the last-good copy is the only one on disk.
 func (s *Store) rebuildSealed(ctx context.Context) error {
 	s.neverPlain = true
 	if err := s.rebuildBucket(ctx, nil, s.Cursor()); err != nil {
 		return err
 	}
 	head, records := s.collectRecords((*record).isDurable)
-	if head.Cursor.StreamEpoch == "" { // a damaged store is nobody's copy
+	if head.Cursor.StreamEpoch == "" { // a damaged store is never copied
 		s.removeLastGood()
 		return nil
 	}
@@ -178,8 +178,9 @@ func (s *Store) rebuildSealed(ctx context.Context) error {
 	return nil
 }
 
-// resumeRebuild goes on with what renew has begun, and reports whether it had. What was found in the bucket is a part of it, unless the
-// bucket is whole: then renew came to its end, or has not taken the bucket away yet, and a power cut brought back the copy.
+// resumeRebuild continues a rebuild that resealBucket has begun, and reports whether there was one. The records found in
+// the bucket are then incomplete, unless the bucket is whole: resealBucket then finished, or has not removed the bucket
+// yet, and a power cut brought back the copy.
 func (s *Store) resumeRebuild(ctx context.Context, stream jetstream.Stream, got scanResult, end uint64) (bool, error) {
 	if !s.isSoleCopy() {
 		return false, nil
@@ -191,7 +192,7 @@ func (s *Store) resumeRebuild(ctx context.Context, stream jetstream.Stream, got 
 		return false, nil
 	}
 	if !head.Sole && (len(records) == 0 || got.lastCursor().StoreEpoch != "") {
-		return false, nil // damaged, and the bucket has not been taken away
+		return false, nil // the bucket is damaged and has not been removed
 	}
 	info, err := stream.Info(ctx)
 	if err != nil {
@@ -214,8 +215,8 @@ func (s *Store) resumeRebuild(ctx context.Context, stream jetstream.Stream, got 
 	return true, s.rebuildSealed(ctx)
 }
 
-// salvageBucket adds to what could be read of a damaged copy what the bucket has got already, and asks for a full attach: what the cloud gave comes
-// again, what only the node had is here as far as it could be read. Called with mu held.
+// salvageBucket adds the records that the bucket already holds to those that could be read from a damaged copy, and requests a full
+// attach. Objects of the cloud are sent again; objects of the node are kept as far as they could be read. The caller holds mu.
 func (s *Store) salvageBucket(head lastGoodHead, got scanResult, end uint64) {
 	for _, c := range got.changes {
 		if c.record != nil {
@@ -227,8 +228,8 @@ func (s *Store) salvageBucket(head lastGoodHead, got scanResult, end uint64) {
 	s.log.Error("store was being made anew from a copy that is damaged, it needs a full attach")
 }
 
-// isWhole reports whether all was found that a bucket of this epoch is to hold, with its secrets sealed. One that is being made anew is not: its
-// cursor comes last.
+// isWhole reports whether every record of a bucket of this epoch was found, with its secrets sealed. A bucket that is being
+// rebuilt is not whole: its cursor comes last.
 func (s *Store) isWhole(got scanResult, end uint64, epoch string) bool {
 	var sum uint64
 	for _, c := range got.changes {

@@ -27,7 +27,7 @@ func secretKey(name string) wire.Key {
 
 func isSecret(k wire.Key) bool { return k.Resource == "secrets" }
 
-// sealingConfig is a store with a mark, a copy, and a key in its folder.
+// sealingConfig configures a store with a mark, a copy, and a key in its folder.
 func sealingConfig(t testing.TB, dir string) store.Config {
 	t.Helper()
 	ring, err := seal.Load(filepath.Join(dir, "store.key"), zaptest.NewLogger(t))
@@ -48,7 +48,7 @@ func newRing(t testing.TB, seeds ...byte) *seal.Ring {
 	return r
 }
 
-// secretMessages are n of them, from the hub, with one ConfigMap before.
+// secretMessages returns n Secrets of the hub, after one ConfigMap.
 func secretMessages(n uint64) []wire.Message {
 	all := []wire.Message{applyMessage(1, "open", "u0", "for-everybody")}
 	for i := uint64(1); i <= n; i++ {
@@ -59,7 +59,7 @@ func secretMessages(n uint64) []wire.Message {
 	return all
 }
 
-// wantSecrets checks that the store holds what secrets gave, and knows it.
+// wantSecrets checks that the store holds the Secrets of all, and that it is complete.
 func (n *node) wantSecrets(all []wire.Message) {
 	n.t.Helper()
 	n.wantCursor("s1", uint64(len(all)))
@@ -70,7 +70,7 @@ func (n *node) wantSecrets(all []wire.Message) {
 	}
 }
 
-// filesContaining counts the files that hold a text, as it is or compressed.
+// filesContaining lists the files that contain a text, plain or compressed.
 func filesContaining(t testing.TB, dir, text string) (files []string) {
 	t.Helper()
 	must(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -104,11 +104,11 @@ func filesContaining(t testing.TB, dir, text string) (files []string) {
 	return files
 }
 
-// Whatever is done to Secrets, no file of the store ever holds one as it is, and everything else stays readable.
+// After any operation on Secrets no file of the store contains one as plain text, and everything else stays readable.
 func TestSealing_NoPlainSecretOnDisk(t *testing.T) {
 	dir := t.TempDir()
 	n := openNode(t, dir, sealingConfig(t, dir))
-	all := secretMessages(40) // more than pipelined: an atomic batch
+	all := secretMessages(40) // more than maxPipelined: an atomic batch
 	must(t, n.Replace(t.Context(), all, "s1", 41))
 	_, err := n.Put(t.Context(), secretKey("own"), objectJSON("own", "hidden-own"), nil)
 	must(t, err)
@@ -137,8 +137,8 @@ func TestSealing_NoPlainSecretOnDisk(t *testing.T) {
 	check("again")
 }
 
-// The `nats` tool shows that something is there and with which key it was sealed. Its checksum tells nobody who guesses a Secret
-// that he is right: the same one, written twice, has two.
+// The `nats` tool shows that a record exists and which key sealed it. Its checksum does not confirm a guess of the Secret:
+// the same Secret, written twice, has two checksums.
 func TestSealing_HidesContentOnly(t *testing.T) {
 	dir := t.TempDir()
 	n := openNode(t, dir, sealingConfig(t, dir))
@@ -163,8 +163,8 @@ func TestSealing_HidesContentOnly(t *testing.T) {
 	}
 }
 
-// Without its key the store has all but the Secrets, knows that they are missing, and gets them again. They are never taken for
-// deleted, and no copy that was sealed with the lost key is believed.
+// Without its key the store holds everything except the Secrets, reports that they are missing, and gets them again. They
+// never count as deleted, and a copy that was sealed with the lost key is not used.
 func TestSealing_LostKey(t *testing.T) {
 	for name, other := range map[string]func(*testing.T, *store.Config){
 		"another key":  func(_ *testing.T, c *store.Config) { c.Sealer = newRing(t, 9) },
@@ -194,7 +194,7 @@ func TestSealing_LostKey(t *testing.T) {
 	}
 }
 
-// Who can write to the disk cannot give one Secret the content of another.
+// An attacker who can write to the disk cannot give one Secret the content of another.
 func TestSealing_SecretsCannotBeSwapped(t *testing.T) {
 	dir := t.TempDir()
 	n := openNode(t, dir, sealingConfig(t, dir))
@@ -220,7 +220,7 @@ func TestSealing_SecretsCannotBeSwapped(t *testing.T) {
 	}
 }
 
-// A Secret that another hand wrote as plain text is kept for whoever looks into it, and sealed too.
+// A Secret that another writer wrote as plain text is kept for inspection, and sealed too.
 func TestQuarantine_IsSealed(t *testing.T) {
 	dir := t.TempDir()
 	n := openNode(t, dir, sealingConfig(t, dir))
@@ -245,7 +245,7 @@ func TestQuarantine_IsSealed(t *testing.T) {
 	}
 }
 
-// newPlainStore is one of an older version: Secrets as plain text, one of them deleted long ago.
+// newPlainStore creates a store of an older version: Secrets as plain text, one of them deleted long ago.
 func newPlainStore(t *testing.T, dir string, count uint64) []wire.Message {
 	t.Helper()
 	n := openNode(t, dir, lastGoodConfig(dir))
@@ -266,7 +266,7 @@ func newPlainStore(t *testing.T, dir string, count uint64) []wire.Message {
 	return all
 }
 
-// The first opening by a version that seals leaves no plain text, also not of what was replaced or deleted before.
+// The first Open by a version that seals leaves no plain text, not even of replaced or deleted records.
 func TestReseal_PlainStore(t *testing.T) {
 	dir := t.TempDir()
 	all := newPlainStore(t, dir, 40)
@@ -286,7 +286,7 @@ func TestReseal_PlainStore(t *testing.T) {
 	}
 }
 
-// With a new key before the old one all is sealed with the new one, and the old one may go.
+// With a new key before the old one all records are sealed with the new one, and the old one may be removed.
 func TestReseal_NewKey(t *testing.T) {
 	dir := t.TempDir()
 	cfg := lastGoodConfig(dir)
@@ -308,7 +308,7 @@ func TestReseal_NewKey(t *testing.T) {
 // halfOpenedImages is half of the most images that TestReseal_PowerCut opens: each takes 0.1 s.
 const halfOpenedImages = 16
 
-// The power goes at any moment of the first opening by a version that seals: all is there, and at the end sealed.
+// A power cut at any moment of the first Open by a version that seals: all records are there, and sealed at the end.
 func TestReseal_PowerCut(t *testing.T) {
 	m := powercut.Mount(t)
 	all := newPlainStore(t, m.Dir, 300)
@@ -347,7 +347,7 @@ func TestReseal_PowerCut(t *testing.T) {
 	}
 }
 
-// everySecond removes the others, so that what is left is of the whole time.
+// everySecond removes every other image, so that the rest covers the whole time.
 func everySecond(t *testing.T, images []string) (left []string) {
 	t.Helper()
 	for i, image := range images {

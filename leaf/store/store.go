@@ -17,30 +17,30 @@ import (
 )
 
 var (
-	// ErrNotFound says that the store does not hold the object. Until the first attach that is no proof of absence.
+	// ErrNotFound reports that the store does not hold the object. Until the first attach that is no proof of absence.
 	ErrNotFound = errors.New("object not found")
-	// ErrConflict says that the object is not as the writer assumed: another revision, another UID, or deleted here.
+	// ErrConflict reports that the object is not in the state the writer assumed: another revision, another UID, or deleted here.
 	ErrConflict = errors.New("object changed")
-	// ErrGone says that the events asked for are no longer kept; list again and watch from there.
+	// ErrGone reports that the requested events are no longer kept; list again and watch from there.
 	ErrGone = errors.New("events too old")
-	// ErrInvalid says that the bytes are not a JSON object with metadata.
+	// ErrInvalid reports that the bytes are not a JSON object with metadata.
 	ErrInvalid = errors.New("invalid object")
-	// ErrFull says that the bucket's size limit or the disk refuses the write.
+	// ErrFull reports that the bucket's size limit or the disk refuses the write.
 	ErrFull = errors.New("store is full")
 )
 
 const (
-	// defaultWindow is what a watcher may lag: a full attach of a large node (1,000 objects) a few times over.
+	// defaultWindow is how many events a watcher may lag: a full attach of a large node (1,000 objects) a few times over.
 	defaultWindow = 4096
-	// defaultWindowBytes bounds the old objects that the window keeps alive, on gateways with 256 MB of memory.
+	// defaultWindowBytes limits the old objects that the window keeps in memory, for gateways with 256 MB of memory.
 	defaultWindowBytes = 8 << 20
 	// defaultSyncTimeout is far above what 256 records need on a worn eMMC card (about a second).
 	defaultSyncTimeout = 20 * time.Second
-	// defaultTombstoneTTL is how long a delete marker stays readable by people and by a reopened store.
+	// defaultTombstoneTTL is how long a delete marker stays readable by operators and by a reopened store.
 	defaultTombstoneTTL = time.Hour
 )
 
-// Config is what an owner may choose. The zero Config works.
+// Config holds the options of a store. The zero Config works.
 type Config struct {
 	// MaxBytes limits the bucket on disk; 0 is no limit. A write beyond it gets ErrFull.
 	MaxBytes int64
@@ -56,23 +56,24 @@ type Config struct {
 	TombstoneTTL time.Duration
 	// SyncTimeout is how long one commit may take before its outcome counts as unknown; 0 is 20 s.
 	SyncTimeout time.Duration
-	// HighWaterFile is a file outside JetStream's folder that remembers the newest revision, so that a bucket which lost its newest
-	// records to a bad disk is not taken for whole; "" for none. The folder must exist.
+	// HighWaterFile is a file outside JetStream's folder that records the newest revision. With it, a bucket that lost its
+	// newest records to a bad disk is not taken for whole. "" for none. The folder must exist.
 	HighWaterFile string
-	// LastGoodFile is a file outside JetStream's folder for the last-good copy that SaveLastGood writes, and that damaged records are
-	// taken from; "" for none. The folder must exist. Replace removes the file.
+	// LastGoodFile is a file outside JetStream's folder for the last-good copy. SaveLastGood writes it, and damaged records
+	// are restored from it. "" for none. The folder must exist. Replace removes the file.
 	LastGoodFile string
-	// Sealer encrypts what Secret names before it is written, to the bucket and to the copy; nil writes all as it is. What an earlier store
-	// has written as plain text, or a Sealer with another key, is sealed at the opening, given a Copy. What cannot be opened is damage.
+	// Sealer encrypts the objects that IsSecret selects before they are written, to the bucket and to the copy; nil writes
+	// all as plain text. Records that an earlier store wrote as plain text, or sealed with another key, are sealed by Open,
+	// given a LastGoodFile. A record that cannot be opened counts as damaged.
 	Sealer Sealer
-	// IsSecret tells which objects are sealed; nil is all of them.
+	// IsSecret selects the objects that are sealed; nil selects all.
 	IsSecret func(wire.Key) bool
-	// CheckWritable says why nothing can be written now, such as a full disk, and must not block; a write then gets ErrFull at once, and not after
-	// SyncTimeout. nil never refuses.
+	// CheckWritable returns the reason why writes are impossible now, such as a full disk. It must not block. A write then
+	// gets ErrFull at once instead of after SyncTimeout. nil never refuses.
 	CheckWritable func() error
-	// LowSpace reports that there is little space left, and must not block: an older store is then sealed at a later opening. nil is never.
+	// LowSpace reports that little disk space is left. It must not block. An older store is then sealed by a later Open. nil means never.
 	LowSpace func() bool
-	// Metrics takes the store's metrics; nil drops them. A node that shares a registry wraps it with its own labels.
+	// Metrics registers the store's metrics; nil drops them. A node that shares a registry wraps it with its own labels.
 	Metrics prometheus.Registerer
 }
 
@@ -95,9 +96,9 @@ func (c Config) withDefaults() Config {
 // Entry is one stored object.
 type Entry struct {
 	Key wire.Key
-	// UID is the object's UID; "" if it was written here before the cloud knew it.
+	// UID is the object's UID; "" if it was written here before the cloud assigned one.
 	UID string
-	// Version is the resourceVersion in the cloud that this state is based on; "" for an object only known here.
+	// Version is the cloud's resourceVersion that this state is based on; "" for an object that only this node knows.
 	Version string
 	// ClusterEpoch is the Kubernetes history that Version belongs to.
 	ClusterEpoch string
@@ -105,44 +106,44 @@ type Entry struct {
 	Sequence uint64
 	// Revision is the bucket's sequence of this state: the local resourceVersion.
 	Revision uint64
-	// LastGood is not zero for an object whose newest state was damaged: this is an older one, from a copy of that time.
+	// LastGood is not zero for an object whose newest state was damaged: this entry is an older state, from a copy of that time.
 	LastGood time.Time
-	// Object is the object's JSON as its writer gave it, metadata.resourceVersion included. Read only.
+	// Object is the object's JSON as it was written, including metadata.resourceVersion. Read only.
 	Object []byte
 }
 
-// Store is the objects of one node. Make it with Open; it needs no end: it holds no goroutine and no file.
+// Store holds the objects of one node. Create it with Open. It needs no Close: it holds no goroutine and no file.
 type Store struct {
 	cfg     Config
 	js      jetstream.JetStream
 	log     *zap.Logger
 	metrics *storeMetrics
 
-	// remoteWriter and writer are locks that can be waited for with a context and may be held across I/O: one token each.
-	// feed admits one Apply or Replace, writer one commit; feed is taken first.
+	// remoteWriter and writer are locks that can be acquired with a context and may be held across I/O: one token each.
+	// remoteWriter admits one Apply or Replace, writer one commit; remoteWriter is acquired first.
 	remoteWriter chan struct{}
 	writer       chan struct{}
-	// doubt, held with writer: a commit's outcome is unknown, so memory is to be compared with the bucket first.
+	// dirty: a commit's outcome is unknown, so memory must be compared with the bucket first. Guarded by writer.
 	dirty bool
-	// refused, held with writer: that commit was refused for its sequence.
+	// sequenceRefused: that commit was refused for its sequence. Guarded by writer.
 	sequenceRefused bool
-	// suspects, held with writer, are the keys of the commit that is in doubt.
+	// suspectKeys are the keys of the commit whose outcome is unknown. Guarded by writer.
 	suspectKeys []wire.Key
-	// recordSum is the sum over all records, held with writer; see record.checksumTerm.
+	// recordSum is the sum over all records; see record.checksumTerm. Guarded by writer.
 	recordSum uint64
-	// nameSum is the sum over all names, held with writer; see record.nameTerm.
+	// nameSum is the sum over all names; see record.nameTerm. Guarded by writer.
 	nameSum uint64
-	// clean, held with writer, says that the bucket has never held as plain text what is secret.
+	// neverPlain: the bucket has never held a secret as plain text. Guarded by writer.
 	neverPlain bool
-	// copied, held with writer, is the revision of the last copy that this process made.
+	// lastGoodRevision is the revision of the last copy that this process wrote. Guarded by writer.
 	lastGoodRevision uint64
 
-	mu sync.RWMutex // guards all below; never held across I/O
+	mu sync.RWMutex // guards all fields below; never held across I/O
 	// records holds live objects, objects deleted here, and tombstones ahead of the cursor.
 	records map[wire.Key]*record
-	// kinds finds the live objects of one resource.
+	// kinds indexes the live objects of each resource.
 	kinds map[resourceKind]map[wire.Key]*record
-	// ahead names the tombstones that the cursor has not passed.
+	// ahead holds the keys of the tombstones that the cursor has not passed.
 	ahead    map[wire.Key]struct{}
 	cursor   wire.Cursor
 	revision uint64
@@ -155,8 +156,8 @@ type resourceKind struct{ group, resource string }
 
 func kindOf(k wire.Key) resourceKind { return resourceKind{k.Group, k.Resource} }
 
-// Open ensures the bucket on js, reads and checks all of it, and returns a store that serves at once.
-// Damage does not fail it; see the package comment.
+// Open ensures the bucket on js, reads and checks all of it, and returns a store that can serve at once. Damage does not
+// make Open fail; see the package comment.
 func Open(ctx context.Context, js jetstream.JetStream, cfg Config, log *zap.Logger) (*Store, error) {
 	s := &Store{
 		cfg:          cfg.withDefaults(),
@@ -190,8 +191,8 @@ func (s *Store) Get(key wire.Key) (Entry, error) {
 	return Entry{}, fmt.Errorf("%s: %w", key.Human(), ErrNotFound)
 }
 
-// List returns the objects of a resource in a namespace (all for ""), sorted by namespace and name, and the revision
-// at which exactly these existed: Watch from it misses nothing.
+// List returns the objects of a resource in a namespace (all for ""), sorted by namespace and name. It also returns the
+// revision at which exactly these existed: a Watch from it misses no event.
 func (s *Store) List(group, resource, namespace string) ([]Entry, uint64) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -219,8 +220,8 @@ func (s *Store) All() ([]Entry, uint64) {
 	return list, s.revision
 }
 
-// DeletedHere returns what was deleted at the node and not yet confirmed by the cloud, without Objects. Reporting
-// these again at an attach repairs a delete report that was lost or refused.
+// DeletedHere returns the objects deleted at the node whose deletion the cloud has not confirmed, without Objects.
+// Reporting these again at an attach repairs a delete report that was lost or refused.
 func (s *Store) DeletedHere() []Entry {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -241,8 +242,8 @@ func (s *Store) Revision() uint64 {
 	return s.revision
 }
 
-// Cursor returns how far the store has come with the hub's stream. StreamEpoch "" means that it has not attached yet,
-// or found damage and needs a full attach.
+// Cursor returns the store's position in the hub's stream. StreamEpoch "" means that the store has not attached yet, or
+// found damage and needs a full attach.
 func (s *Store) Cursor() wire.Cursor {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

@@ -90,7 +90,7 @@ func TestApplyOrder(t *testing.T) {
 	n.wantData("b", "")
 	n.wantData("new", "")
 	n.wantCursor("s1", 18)
-	// A tombstone of an object that was never seen: for the hub the name is free now; the node's own object is another.
+	// A tombstone of an object that was never stored: in the hub the name is free now; the node's own object is another one.
 	_, err := n.Put(ctx, configMapKey("own"), objectJSON("u6", "own"), nil)
 	must(t, err)
 	must(t, n.Apply(ctx, []wire.Message{applyMessage(17, "stale", "u", "")}, 18))
@@ -101,7 +101,7 @@ func TestApplyOrder(t *testing.T) {
 	// Out of order within one call.
 	must(t, n.Apply(ctx, []wire.Message{deleteMessage(20, "twice", "u9"), applyMessage(19, "twice", "u9", "19")}, 20))
 	n.wantData("twice", "")
-	// What is no object is ignored, not fatal.
+	// A message that is not an object is ignored, not fatal.
 	bad := applyMessage(21, "a", "u1", "")
 	bad.Object = []byte("null")
 	odd := applyMessage(21, "a", "u1", "x")
@@ -170,7 +170,7 @@ func TestDelete_IsNotUndoneByLateMessage(t *testing.T) {
 	})
 }
 
-// After etcd was restored to a time before the object was deleted, the object is there again, and the node must have it.
+// After etcd was restored to a time before the object was deleted, the object exists again, and the node must have it.
 func TestDelete_IsUndoneByRestoredHistory(t *testing.T) {
 	ctx, n := t.Context(), newNode(t, store.Config{})
 	must(t, n.Replace(ctx, []wire.Message{applyMessage(1, "pod", "u1", "1")}, "s1", 1))
@@ -223,7 +223,7 @@ func TestReplace(t *testing.T) {
 	if list, _ := n.List("", "configmaps", ""); len(list) != 12 {
 		t.Errorf("%d objects, want 12", len(list))
 	}
-	// 1 new, 690 deletions, 1 cursor: what did not change was not written again.
+	// 1 new, 690 deletions, 1 cursor: unchanged objects were not written again.
 	if wrote := n.Revision() - before; wrote > 700 {
 		t.Errorf("%d writes, want about 692", wrote)
 	}

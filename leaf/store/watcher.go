@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// EventType says what happened to an object; the values are those of Kubernetes' watch events.
+// EventType is the kind of a change; the values are those of Kubernetes' watch events.
 type EventType string
 
 // The event types.
@@ -26,13 +26,13 @@ type Event struct {
 	Prev *Entry
 }
 
-// eventWindow is the newest events, oldest first. Positions count events since the store was opened, so that a watcher's
-// position stays true when old events leave.
+// eventWindow is a buffer of the newest events, oldest first. Positions count events since the store was opened, so that a
+// watcher's position stays valid when old events are dropped.
 type eventWindow struct {
 	list          []*Event
 	firstPosition uint64 // position of list[0]
 	bytes         int
-	// startRevision is the revision below which events are missing: a watcher may start at it, not before.
+	// startRevision is the revision at or below which events are missing: a watcher may start at it, not before.
 	startRevision uint64
 }
 
@@ -50,13 +50,13 @@ func (w *eventWindow) add(e *Event, most, mostBytes int) {
 	}
 }
 
-// Watcher hands out the events of one Watch, in order and without gaps. Use either Next or Events, not both.
-// A watcher that is not read costs nothing but its place: when the window has moved past it, it ends with ErrGone.
+// Watcher delivers the events of one Watch, in order and without gaps. Use either Next or Events, not both. A watcher that
+// is not read uses no memory of its own. When the window has moved past its position, it ends with ErrGone.
 type Watcher struct {
 	store     *Store
 	kind      resourceKind
 	namespace string
-	// wake holds one token when there may be something new.
+	// wake holds one token when there may be new events.
 	wake     chan struct{}
 	stop     chan struct{}
 	stopOnce sync.Once // guards stop's close
@@ -69,9 +69,9 @@ type Watcher struct {
 	err      error
 }
 
-// Watch returns the events of a resource in a namespace (all for "") whose revision is above after: exactly what
-// follows a List with that revision. It returns ErrGone if the store does not keep events that far back, or never
-// reached that revision. Stop the watcher in the end.
+// Watch returns the events of a resource in a namespace (all for "") whose revision is above after: exactly those that
+// follow a List with that revision. It returns ErrGone if the store does not keep events that far back, or never reached
+// that revision. The caller must Stop the watcher.
 func (s *Store) Watch(group, resource, namespace string, after uint64) (*Watcher, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -93,7 +93,7 @@ func (s *Store) Watch(group, resource, namespace string, after uint64) (*Watcher
 	return w, nil
 }
 
-// publishEvent adds an event to the window and wakes who waits for it. Called with mu held.
+// publishEvent adds an event to the window and wakes the waiting watchers. The caller holds mu.
 func (s *Store) publishEvent(e *Event) {
 	end := s.events.endPosition()
 	s.events.add(e, s.cfg.Window, s.cfg.WindowBytes)
@@ -102,7 +102,7 @@ func (s *Store) publishEvent(e *Event) {
 		case w.matches(e):
 			w.wakeUp()
 		case w.position == end:
-			w.position++ // nothing waits for it, so it need not fall behind
+			w.position++ // the event does not match, so a waiting watcher need not fall behind
 		}
 	}
 }
@@ -114,7 +114,7 @@ func (w *Watcher) matches(e *Event) bool {
 func (w *Watcher) wakeUp() {
 	select {
 	case w.wake <- struct{}{}:
-	default: // the token is there already
+	default: // the token is already there
 	}
 }
 
@@ -131,7 +131,7 @@ func (w *Watcher) Next(ctx context.Context) (Event, error) {
 	return *e, nil
 }
 
-// nextEvent waits like Next; it returns neither event nor error when done closes.
+// nextEvent waits like Next; it returns neither an event nor an error when done closes.
 func (w *Watcher) nextEvent(done <-chan struct{}) (*Event, error) {
 	for {
 		if e, err := w.takeEvent(); e != nil || err != nil {
@@ -147,7 +147,7 @@ func (w *Watcher) nextEvent(done <-chan struct{}) (*Event, error) {
 	}
 }
 
-// takeEvent returns the next wanted event, or nil when there is none yet.
+// takeEvent returns the next matching event, or nil if there is none yet.
 func (w *Watcher) takeEvent() (*Event, error) {
 	s := w.store
 	s.mu.Lock()
@@ -205,6 +205,6 @@ func (w *Watcher) Stop() {
 	w.store.mu.Lock()
 	delete(w.store.watchers, w)
 	w.store.mu.Unlock()
-	// The group's error is why the pump ended, which Err tells.
+	// The group's error is the reason why the pump ended; Err returns it.
 	_ = w.group.Wait()
 }

@@ -72,7 +72,7 @@ func TestWatchSeesEachChangeOnce(t *testing.T) {
 
 func TestWatchTooOld(t *testing.T) {
 	ctx, n := t.Context(), newNode(t, store.Config{})
-	n = n.restart(store.Config{Window: 3}, nil) // what happened before is not known
+	n = n.restart(store.Config{Window: 3}, nil) // events from before are not kept
 	_, err := n.Watch("", "configmaps", "", n.Revision()+1)
 	wantErr(t, err, store.ErrGone)
 	opened := n.Revision()
@@ -102,7 +102,7 @@ func TestWatchTooOld(t *testing.T) {
 	if e := nextEvent(t, w); e.Entry.Revision != revisions[1] {
 		t.Errorf("revision %d, want %d", e.Entry.Revision, revisions[1])
 	}
-	// Whose resource is quiet is not slow.
+	// A watcher of a quiet resource does not count as slow.
 	_, err = n.Put(ctx, wire.Key{Resource: "pods", Namespace: "default", Name: "p"}, objectJSON("p", ""), nil)
 	must(t, err)
 	if e := nextEvent(t, idle); e.Entry.Key.Name != "p" {
@@ -123,7 +123,7 @@ func TestWatchWindowBytes(t *testing.T) {
 	must(t, err)
 }
 
-// A watcher that nobody reads neither blocks writes nor the others; its channel closes.
+// An unread watcher blocks neither writes nor other watchers; its channel closes.
 func TestWatchChannel(t *testing.T) {
 	ctx, n := t.Context(), newNode(t, store.Config{Window: 8})
 	stuck, err := n.Watch("", "configmaps", "", n.Revision())

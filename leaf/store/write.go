@@ -12,15 +12,15 @@ import (
 )
 
 const (
-	// chunkMessages and chunkBytes bound one commit, so that a local write waits for one of them at most, not for a
-	// whole snapshot. The server's limit of an atomic batch is 1,000 messages; an object has up to 1.5 MiB (etcd).
+	// chunkMessages and chunkBytes limit one commit, so that a local write waits for one commit at most, not for a whole
+	// snapshot. The server's limit of an atomic batch is 1,000 messages; an object has up to 1.5 MiB (etcd).
 	chunkMessages = 256
 	chunkBytes    = 2 << 20
 )
 
-// Put stores an object as the node's own write and returns its entry, synced to disk. With ifRevision it stores only over
-// that revision (0: only if there is none), else it returns ErrConflict, or ErrNotFound for a missing object.
-// An object deleted here cannot be put again with the same UID: ErrConflict. Bytes that are no object get ErrInvalid.
+// Put stores an object as the node's own write and returns its entry, synced to disk. With ifRevision it replaces only that
+// revision (0: only if there is none); else it returns ErrConflict, or ErrNotFound for a missing object. An object deleted
+// here cannot be put again with the same UID: ErrConflict. Bytes that are not an object get ErrInvalid.
 func (s *Store) Put(ctx context.Context, key wire.Key, object []byte, ifRevision *uint64) (Entry, error) {
 	uid, err := parseUID(object)
 	if err != nil {
@@ -41,7 +41,7 @@ func (s *Store) Put(ctx context.Context, key wire.Key, object []byte, ifRevision
 	return r.Entry, nil
 }
 
-// planPut decides on a Put.
+// planPut returns the record that a Put writes, or the reason why it is refused.
 func planPut(old *record, key wire.Key, uid string, object []byte, ifRevision *uint64) (*record, error) {
 	exists := old != nil && old.state == stateLive
 	switch {
@@ -74,7 +74,7 @@ func planPut(old *record, key wire.Key, uid string, object []byte, ifRevision *u
 	return r, nil
 }
 
-// replaceChanges makes the changes that bring r over old; an object with another UID is seen to go first.
+// replaceChanges returns the changes that write r over old. Watchers see an object with another UID deleted first.
 func (s *Store) replaceChanges(old, r *record) []change {
 	if old == nil || old.state != stateLive || old.UID == "" || old.UID == r.UID {
 		return []change{{record: r}}
@@ -87,9 +87,9 @@ func (s *Store) replaceChanges(old, r *record) []change {
 	return []change{{record: t}, {record: r}}
 }
 
-// Delete removes an object at the node's own wish, synced to disk, and returns its last state with the deletion's
-// revision. Its UID is remembered, so that a late message does not bring it back; see DeletedHere.
-// uid and ifRevision are preconditions ("" and nil for none) and give ErrConflict; a missing object gives ErrNotFound.
+// Delete removes an object for the node itself, synced to disk, and returns its last state with the deletion's revision.
+// Its UID is remembered, so that a late message does not restore it; see DeletedHere. uid and ifRevision are preconditions
+// ("" and nil for none) and give ErrConflict; a missing object gives ErrNotFound.
 func (s *Store) Delete(ctx context.Context, key wire.Key, uid string, ifRevision *uint64) (Entry, error) {
 	var last Entry
 	var r *record
@@ -109,7 +109,7 @@ func (s *Store) Delete(ctx context.Context, key wire.Key, uid string, ifRevision
 			state: stateGone, desired: old.desired, lastRemoteSeq: old.lastRemoteSeq, epoch: old.epoch,
 		}
 		if old.UID == "" {
-			r.state = stateTombstone // the cloud has never named it, so no message can mean it
+			r.state = stateTombstone // the cloud has never known it, so no message can refer to it
 		}
 		r.Sequence = r.remoteSequence()
 		r.computeChecksums()
@@ -122,8 +122,8 @@ func (s *Store) Delete(ctx context.Context, key wire.Key, uid string, ifRevision
 	return last, nil
 }
 
-// ForgetDeletion drops the memory that an object was deleted here, so that the next message with its UID brings it back.
-// It is for repair: the cloud refused the deletion. Without such a memory it does nothing.
+// ForgetDeletion forgets that an object was deleted here, so that the next message with its UID restores it. It repairs a
+// deletion that the cloud refused. Without a remembered deletion it does nothing.
 func (s *Store) ForgetDeletion(ctx context.Context, key wire.Key) error {
 	err := s.planAndCommit(ctx, func() ([]change, error) {
 		old := s.lookupRecord(key)
@@ -138,17 +138,17 @@ func (s *Store) ForgetDeletion(ctx context.Context, key wire.Key) error {
 	return nil
 }
 
-// newForgottenRecord is a tombstone without a floor: it hides nothing.
+// newForgottenRecord returns a tombstone with no lastRemoteSeq: it hides no message.
 func newForgottenRecord(old *record) *record {
 	r := &record{Entry: Entry{Key: old.Key, UID: old.UID}, state: stateTombstone}
 	r.computeChecksums()
 	return r
 }
 
-// Apply stores messages of the hub in the order of their sequences and then moves the cursor to sequence, all synced to disk.
-// sequence is the one up to which the caller has handed over every message for this node; messages beyond it may be
-// among them. What is not newer than the store, by the cursor or by the object's own sequence, is ignored.
-// A message that is not an object is counted and ignored: the caller should have refused it.
+// Apply stores messages of the hub in the order of their sequences and then moves the cursor to sequence, all synced to
+// disk. The caller has passed every message for this node up to sequence; messages beyond it may be included. A message
+// that is not newer than the store, by the cursor or by the object's own sequence, is ignored. A message that is not an
+// object is counted and ignored: the caller should have refused it.
 func (s *Store) Apply(ctx context.Context, messages []wire.Message, sequence uint64) error {
 	if err := acquireToken(ctx, s.remoteWriter); err != nil {
 		return fmt.Errorf("apply: %w", err)
@@ -166,10 +166,10 @@ func (s *Store) Apply(ctx context.Context, messages []wire.Message, sequence uin
 	return nil
 }
 
-// Replace makes the store equal to a full snapshot of the hub's stream: every message is stored, whatever came from the
-// hub and is not among them is deleted, and then the cursor is set. Objects that only this node knows stay. The memory
-// of objects deleted here stays for those that the snapshot still holds. A crash before the end leaves the old cursor. The
-// last-good copy is removed: what it holds may be what the snapshot has just put right.
+// Replace makes the store equal to a full snapshot of the hub's stream. It stores every message, deletes every object of
+// the hub that is not among them, and then sets the cursor. Objects that only this node knows stay. Remembered deletions
+// stay for the objects that the snapshot still holds. A crash before the end leaves the old cursor. The last-good copy is
+// removed: it may hold the states that the snapshot has just corrected.
 func (s *Store) Replace(ctx context.Context, messages []wire.Message, streamEpoch string, sequence uint64) error {
 	if err := acquireToken(ctx, s.remoteWriter); err != nil {
 		return fmt.Errorf("replace: %w", err)
@@ -178,7 +178,7 @@ func (s *Store) Replace(ctx context.Context, messages []wire.Message, streamEpoc
 	final := wire.Cursor{StoreEpoch: s.Cursor().StoreEpoch, StreamEpoch: streamEpoch, Sequence: sequence}
 	held := make(map[wire.Key]struct{}, len(messages))
 	for _, m := range messages {
-		if m.Op != wire.Delete { // of what could not be read it is known only that the hub has it
+		if m.Op != wire.Delete { // of an unreadable message it is only known that the hub has the object
 			held[m.Key] = struct{}{}
 		}
 	}
@@ -188,7 +188,7 @@ func (s *Store) Replace(ctx context.Context, messages []wire.Message, streamEpoc
 	return nil
 }
 
-// sortBySequence returns messages by rising sequence, which is the order of the hub, whatever order they came in.
+// sortBySequence returns messages by rising sequence, which is the order of the hub.
 func sortBySequence(messages []wire.Message) []wire.Message {
 	bySequence := func(a, b wire.Message) int { return cmp.Compare(a.Sequence, b.Sequence) }
 	if slices.IsSortedFunc(messages, bySequence) {
@@ -197,8 +197,8 @@ func sortBySequence(messages []wire.Message) []wire.Message {
 	return slices.SortedStableFunc(slices.Values(messages), bySequence)
 }
 
-// writeMessages plans and commits messages in chunks; after the last one come, with held, the deletions of what is not held,
-// and then the cursor.
+// writeMessages plans and commits messages in chunks. After the last chunk it commits, with held, the deletions of objects
+// that are not held, and then the cursor.
 func (s *Store) writeMessages(ctx context.Context, messages []wire.Message, p applyPlan, held map[wire.Key]struct{}, final wire.Cursor) error {
 	messages = sortBySequence(messages)
 	for {
@@ -232,7 +232,7 @@ func (s *Store) writeMessages(ctx context.Context, messages []wire.Message, p ap
 	return s.deleteUnheld(ctx, held, final)
 }
 
-// deleteUnheld deletes what came from the hub and is not held, in chunks, and then sets the cursor.
+// deleteUnheld deletes the hub's objects that are not held, in chunks, and then sets the cursor.
 func (s *Store) deleteUnheld(ctx context.Context, held map[wire.Key]struct{}, final wire.Cursor) error {
 	for done := false; !done; {
 		err := s.planAndCommit(ctx, func() ([]change, error) {
@@ -251,7 +251,7 @@ func (s *Store) deleteUnheld(ctx context.Context, held map[wire.Key]struct{}, fi
 	return nil
 }
 
-// unheldTombstones returns tombstones for what a snapshot does not hold, and whether these are all.
+// unheldTombstones returns tombstones for objects that a snapshot does not hold, and whether these are all.
 func (s *Store) unheldTombstones(held map[wire.Key]struct{}, final wire.Cursor) ([]change, bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -282,7 +282,7 @@ func toChanges(records []*record) []change {
 	return changes
 }
 
-// chunkLength returns how many messages the next commit takes.
+// chunkLength returns the number of messages in the next commit.
 func chunkLength(messages []wire.Message) int {
 	size := 0
 	for i, m := range messages {

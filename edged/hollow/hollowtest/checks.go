@@ -136,7 +136,7 @@ func checkExitCode(t *testing.T, b Target) {
 		"three": {"sleep 0.2; exit 3", 3, "Error"},
 	} {
 		got := b.waitExited(t, p.startContainer(t, name, tt.script))
-		// The two times are not compared: containerd may note the start after the end of a short program.
+		// The two times are not compared: containerd may record the start after the end of a short program.
 		if got.GetExitCode() != tt.code || got.GetReason() != tt.reason || got.GetFinishedAt() == 0 || got.GetStartedAt() == 0 {
 			t.Errorf("%s: code %d reason %q, want %d %q", name, got.GetExitCode(), got.GetReason(), tt.code, tt.reason)
 		}
@@ -168,7 +168,7 @@ func checkStopWithGrace(t *testing.T, b Target) {
 			t.Fatalf("stop: %v", err)
 		}
 	}
-	// A shell that was told to stop before it had set its trap is killed by the signal.
+	// A shell that is stopped before it has set its trap is killed by the signal.
 	if got := b.waitExited(t, id); got.GetExitCode() != 0 && got.GetExitCode() != 128+15 {
 		t.Errorf("after stop: %v", got)
 	}
@@ -277,7 +277,7 @@ func checkEvents(t *testing.T, b Target) {
 			}
 		}
 	}
-	// The stream is open once it has brought one event; until then a sandbox may be missed.
+	// The stream is open once it has delivered one event; until then a sandbox may be missed.
 	p := b.newPod(t)
 	id := p.startContainer(t, "main", "sleep 0.5; exit 3")
 	for _, kind := range []runtimeapi.ContainerEventType{runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT} {

@@ -1,7 +1,7 @@
-// Package hollowtest holds the contract that the hollow runtime shares with a real one.
+// Package hollowtest checks the contract that the hollow runtime shares with a real one.
 //
-// Run is called by the tests of package hollow, and by anyone who has a CRI socket of containerd. It uses only what CRI
-// promises and what a kubelet relies on, so that a difference is a fault of the hollow runtime, not a matter of taste.
+// The tests of package hollow call Run, as may any test with a CRI socket of containerd. It uses only CRI's guarantees and
+// those that a kubelet relies on, so that a difference is a fault of the hollow runtime, not a matter of taste.
 package hollowtest
 
 import (
@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	// callTimeout allows for a busy machine on which a real runtime is slow.
+	// callTimeout leaves time for a busy machine on which a real runtime is slow.
 	callTimeout = 30 * time.Second
 	pollEvery   = 20 * time.Millisecond
 )
@@ -30,7 +30,7 @@ const (
 // Image is the image with a shell that Run uses. On a real runtime it must have been imported.
 const Image = "localhost/frond/tools:dev"
 
-// Target is a runtime under test.
+// Target is the runtime under test.
 type Target struct {
 	Runtime runtimeapi.RuntimeServiceClient
 	Images  runtimeapi.ImageServiceClient
@@ -74,7 +74,7 @@ func Run(t *testing.T, bed Target) {
 	}
 }
 
-// testPod is a sandbox made for one check, with all its leavings removed at the end.
+// testPod is a sandbox created for one check; the test removes it with all its containers at the end.
 type testPod struct {
 	target Target
 	id     string

@@ -1,4 +1,4 @@
-// Package accesstest signs tokens of service accounts as a kube-apiserver does, for tests of what checks them.
+// Package accesstest signs tokens of service accounts as a kube-apiserver does, for tests of the packages that check them.
 package accesstest
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// Issuer is a cluster's signer of tokens.
+// Issuer signs a cluster's tokens.
 type Issuer struct {
 	tb     testing.TB
 	name   string
@@ -23,10 +23,10 @@ type Issuer struct {
 	signer jose.Signer
 }
 
-// keyID names the one key of an Issuer.
+// keyID is the id of the only key of an Issuer.
 const keyID = "key-1"
 
-// New makes an issuer with a key of its own. Two issuers have keys of the same id.
+// New returns an issuer with a key of its own. Two issuers have keys of the same id.
 func New(tb testing.TB, name string) *Issuer {
 	tb.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -40,7 +40,7 @@ func New(tb testing.TB, name string) *Issuer {
 	return &Issuer{tb: tb, name: name, key: key, signer: signer}
 }
 
-// Keys is the object by which a gateway checks the issuer's tokens.
+// Keys returns the object with which a gateway verifies the issuer's tokens.
 func (i *Issuer) Keys() []byte {
 	i.tb.Helper()
 	set, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{
@@ -60,13 +60,13 @@ func (i *Issuer) Keys() []byte {
 	return data
 }
 
-// Claims are what a token says; its zero optional fields are left out.
+// Claims are the claims of a token; its zero optional fields are omitted.
 type Claims struct {
 	Namespace, Account, AccountUID string
 	Pod, PodUID                    string
 	Node, NodeUID                  string
 	Secret, SecretUID              string
-	// Audience is the issuer's own by default, and Issued now, and Life an hour.
+	// Audience defaults to the issuer's own, Issued to now, and Life to an hour.
 	Audience string
 	Issued   time.Time
 	Life     time.Duration

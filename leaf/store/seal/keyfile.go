@@ -17,22 +17,23 @@ import (
 
 const (
 	fileMode = 0o600
-	// othersMode are the permissions that nobody but the owner may have.
+	// othersMode are the permissions that only the owner may have.
 	othersMode = 0o077
-	// damagedSuffix names the place of a file that is no ring.
+	// damagedSuffix is appended to the name of a file that is not a key ring.
 	damagedSuffix = ".damaged"
-	// maxFileSize bounds a ring: a key is a line of 62 bytes.
+	// maxFileSize is the largest accepted ring file: a key is a line of 62 bytes.
 	maxFileSize = 64 << 10
 )
 
-// errDamaged says that a file is not as Create or an operator has written it.
+// errDamaged reports that a file is not as Create or an operator has written it.
 var errDamaged = errors.New("not a file of keys")
 
-// Load reads the ring in a file: a line for each key, the newest first; the key's id, which proves that the line is whole, may be
-// missing. Blank lines count for nothing; damaged ones are logged, and the others used. A missing file is made with a new key; it is on
-// disk, with its name, when Load returns. One without a whole line is put aside under its name and ".damaged", with a number if there is one
-// already, and made anew: what it has sealed is lost then, and an agent that does not start would lose more. A file that others may read is
-// closed to them. The folder must exist.
+// Load reads the key ring in a file. Each line is a key, the newest first. A key's id, which proves that the line is whole, may be
+// missing. Blank lines are ignored; damaged ones are logged, and the others used.
+//
+// A missing file is created with a new key; it is on disk, with its name, when Load returns. A file without a whole line is renamed to
+// its name and ".damaged", with a number if that exists already, and created anew: the data it has sealed is lost then, but an agent that
+// does not start would lose more. Load removes the permissions of other users from the file. The folder must exist.
 func Load(path string, log *zap.Logger) (*Ring, error) {
 	secrets, err := readKeys(path, log)
 	switch {
@@ -80,7 +81,7 @@ func readKeys(path string, log *zap.Logger) ([][]byte, error) {
 	return secrets, nil
 }
 
-// parseKeys returns the keys of the lines that are whole, and the numbers of those that are neither whole nor blank.
+// parseKeys returns the keys of the whole lines, and the numbers of the lines that are neither whole nor blank.
 func parseKeys(text string) (secrets [][]byte, bad []int) {
 	number := 0
 	for line := range strings.Lines(text) {
@@ -90,7 +91,7 @@ func parseKeys(text string) (secrets [][]byte, bad []int) {
 			continue
 		}
 		secret, err := base64.StdEncoding.DecodeString(words[len(words)-1])
-		named := len(words) > 1 // it is not if it was written by hand
+		named := len(words) > 1 // an operator's key may have no id
 		if err != nil || len(secret) != KeySize || len(words) > 2 || named && keyID(secret) != words[0] {
 			bad = append(bad, number)
 			continue
@@ -100,7 +101,7 @@ func parseKeys(text string) (secrets [][]byte, bad []int) {
 	return secrets, bad
 }
 
-// putAside renames a file so that it takes no other's place.
+// putAside renames a file without replacing another file.
 func putAside(path string) error {
 	to := path + damagedSuffix
 	for n := 1; ; n++ {
@@ -117,14 +118,14 @@ func putAside(path string) error {
 
 func createRing(path string) (*Ring, error) {
 	secret := make([]byte, KeySize)
-	_, _ = rand.Read(secret) // it never fails
+	_, _ = rand.Read(secret) // never fails
 	if err := writeKeys(path, secret); err != nil {
 		return nil, fmt.Errorf("write the key: %w", err)
 	}
 	return New(secret)
 }
 
-// writeKeys replaces the file, durably.
+// writeKeys replaces the file durably.
 func writeKeys(path string, secrets ...[]byte) error {
 	var text strings.Builder
 	for _, secret := range secrets {

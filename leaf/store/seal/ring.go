@@ -1,8 +1,8 @@
-// Package seal hides what is secret on a gateway's disk: XChaCha20-Poly1305 with a key of the gateway.
+// Package seal encrypts secrets on a gateway's disk: XChaCha20-Poly1305 with a key of the gateway.
 //
-// By default the key lies in a file on the same disk. That protects what leaves the disk without it (a backup, a bug report, a
-// `nats` listing, blocks of files that were deleted), not a disk that is stolen as a whole. Who has a TPM keeps the key there and
-// hands it to New.
+// By default the key is in a file on the same disk. That protects data that leaves the disk without the key (a backup, a
+// bug report, a `nats` listing, blocks of files that were deleted), not a disk that is stolen as a whole. A caller with a
+// TPM keeps the key there and passes it to New.
 package seal
 
 import (
@@ -21,10 +21,10 @@ import (
 // KeySize is the length of a secret, in bytes.
 const KeySize = 32
 
-// algorithm names itself in each envelope. Its nonces are long enough to be drawn at random for ever.
+// algorithm is the name in each envelope. Its nonces are long enough to be drawn at random without limit.
 const algorithm = "xchacha20poly1305"
 
-// ErrKey says that something was sealed with a key that is not here.
+// ErrKey reports that data was sealed with a key that is not in the ring.
 var ErrKey = errors.New("sealed with another key")
 
 // ringKey is one secret, ready for use.
@@ -33,10 +33,10 @@ type ringKey struct {
 	aead cipher.AEAD
 }
 
-// Ring is the gateway's keys: the first one seals, each opens what it has sealed. It may be used concurrently.
+// Ring holds the gateway's keys. The first key seals; each key opens the data that it has sealed. It may be used concurrently.
 type Ring struct{ keys []ringKey }
 
-// New makes a ring of secrets, the newest first. It keeps none of the slices.
+// New returns a ring of secrets, the newest first. It keeps none of the slices.
 func New(secrets ...[]byte) (*Ring, error) {
 	if len(secrets) == 0 {
 		return nil, errors.New("no key to seal with")
@@ -59,28 +59,28 @@ func New(secrets ...[]byte) (*Ring, error) {
 	return r, nil
 }
 
-// keyID names a secret and tells nothing else about it.
+// keyID returns the id of a secret, which reveals nothing else about it.
 func keyID(secret []byte) string {
 	sum := sha256.Sum256(append([]byte("frond store key id "), secret...))
 	return hex.EncodeToString(sum[:8])
 }
 
-// envelope is what is written, readable but for its data.
+// envelope is the written form, readable except for its data.
 type envelope struct {
 	Sealed string `json:"sealed"`
 	Key    string `json:"key"`
 	Data   []byte `json:"data"` // nonce and ciphertext
 }
 
-// Seal encrypts plain and binds it to name: it opens with the same name only. It returns a JSON object, another one each time.
+// Seal encrypts plain and binds it to name: it opens only with the same name. Each call returns a different JSON object.
 func (r *Ring) Seal(name string, plain []byte) ([]byte, error) {
 	k := r.keys[0]
 	data := make([]byte, k.aead.NonceSize(), k.aead.NonceSize()+len(plain)+k.aead.Overhead())
-	_, _ = rand.Read(data) // it never fails
+	_, _ = rand.Read(data) // never fails
 	return json.Marshal(envelope{algorithm, k.id, k.aead.Seal(data, data, plain, []byte(name))})
 }
 
-// Open undoes Seal; current says that the first key has sealed it. ErrKey is the error for a key that is not in the ring.
+// Open reverses Seal; current reports whether the first key sealed the data. It returns ErrKey for a key that is not in the ring.
 func (r *Ring) Open(name string, sealed []byte) (plain []byte, current bool, err error) {
 	var e envelope
 	if err := json.Unmarshal(sealed, &e); err != nil {

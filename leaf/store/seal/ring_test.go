@@ -32,7 +32,7 @@ func sealText(t *testing.T, r *seal.Ring, name, plain string) []byte {
 	return data
 }
 
-// wantOpens checks what comes out of an envelope.
+// wantOpens checks the content of an envelope.
 func wantOpens(t *testing.T, r *seal.Ring, name string, data []byte, want string, wantCurrent bool) {
 	t.Helper()
 	plain, current, err := r.Open(name, data)
@@ -78,7 +78,7 @@ func TestLoad_ReusesKeyFile(t *testing.T) {
 	}
 }
 
-// An operator puts a key of his own before the others, as the documentation says, and removes them later.
+// An operator adds a key before the others, as documented, and removes the others later.
 func TestRing_KeysRotate(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "store.key")
 	data := sealText(t, loadRing(t, path), "a", "hidden")
@@ -98,7 +98,7 @@ func TestRing_KeysRotate(t *testing.T) {
 	}
 }
 
-// A gateway must start with a key that its disk has damaged; what remains of it is kept.
+// A gateway must start even if its disk has damaged the key file; the damaged file is kept.
 func TestLoad_DamagedKeyIsPutAside(t *testing.T) {
 	for name, damage := range map[string]func([]byte) []byte{
 		"a bit":   func(b []byte) []byte { b[30] ^= 1; return b },
@@ -131,7 +131,7 @@ func writeFile(t *testing.T, path, text string) {
 	}
 }
 
-// One line that the disk or an editor has spoilt costs that key only, and the file stays as it is.
+// A line that the disk or an editor has damaged costs only that key, and the file stays unchanged.
 func TestLoad_BadLineCostsOneKey(t *testing.T) {
 	for name, text := range map[string]string{
 		"a blank line":  "\n%s\n\n",
@@ -157,7 +157,7 @@ func TestLoad_BadLineCostsOneKey(t *testing.T) {
 	}
 }
 
-// What was put aside once is not overwritten by the next: it may be the one that an operator can mend.
+// A damaged file that was put aside is not overwritten by the next: an operator may be able to repair it.
 func TestLoad_KeepsAllDamagedFiles(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "store.key")
 	for _, text := range []string{"first", "second", "third"} {
