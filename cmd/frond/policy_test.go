@@ -232,7 +232,7 @@ func (p policyTest) checkMirrors(t *testing.T, with func(string, func(*corev1.Po
 	}
 }
 
-// TestPolicies_OtherSchedulers allows a named scheduler, and the default one.
+// TestPolicies_OtherSchedulers allows a named scheduler in addition to kube-scheduler.
 func TestPolicies_OtherSchedulers(t *testing.T) {
 	p := newPolicyTest(t)
 	const own = "system:serviceaccount:kube-system:packer"

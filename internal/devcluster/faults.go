@@ -81,7 +81,7 @@ func (c *Cluster) awaitHubs(ctx context.Context) error {
 	return nil
 }
 
-// Cut drops everything between a gateway and the cloud, silently. With loud both ends see the connections break.
+// Cut drops everything between a gateway and the cloud, silently. With loud both ends detect it at once.
 func (c *Cluster) Cut(ctx context.Context, edge string, loud bool) error {
 	return c.withLockedState(ctx, func() error {
 		if err := c.mustBeEdge(edge); err != nil {

@@ -128,7 +128,7 @@ func checkDisk(dir string) error {
 	return nil
 }
 
-// checkClock refuses a time before the release of this program.
+// checkClock refuses a time before 2026, when this program did not exist.
 func checkClock(now time.Time) error {
 	if least := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC); now.Before(least) {
 		return fmt.Errorf("it says %s, which is certainly past", now.UTC().Format(time.RFC3339))

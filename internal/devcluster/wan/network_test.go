@@ -84,7 +84,7 @@ func TestNetwork_CutAndHeal(t *testing.T) {
 	}
 }
 
-// cutLoudly cuts the link loudly, checks that the gateway notices, and heals it.
+// cutLoudly cuts the link loudly and heals it, and checks its states and that it carries data again.
 func cutLoudly(t *testing.T, n wan.Network, r forwarderFixture) {
 	t.Helper()
 	ctx := t.Context()
