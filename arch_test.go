@@ -13,8 +13,8 @@ import (
 
 const module = "github.com/frond-edge/frond"
 
-// ranks is the house (docs/DESIGN.md §4): a room imports rooms of a lower rank only. A room below a listed one that is
-// not listed itself has its rank.
+// ranks is the table of layers (docs/DESIGN.md §4): a package imports only packages of lower layers. A package that is not listed has
+// the layer of its listed parent.
 var ranks = map[string]int{
 	"":                      0,
 	"api":                   0,
@@ -71,11 +71,11 @@ var ranks = map[string]int{
 	"internal/install":      3,
 	"internal/backup":       4,
 	"internal/hubconf":      2,
-	// What certificates and keys are made of knows no cluster.
+	// It makes only certificates and keys, and needs no cluster.
 	"internal/devcluster/pki": 0,
 }
 
-// neighbours are imports within one rank that the house allows.
+// neighbours are the allowed imports within one layer.
 var neighbours = []string{
 	"leaf/localapi -> leaf/store",
 	"leaf/localapi -> leaf/access",
@@ -87,14 +87,14 @@ var neighbours = []string{
 	"loadtest -> internal/devcluster",
 }
 
-// homes says which rooms may import an outside module; everybody else asks one of them.
+// homes lists the packages that may import each outside module.
 var homes = map[string][]string{
 	"github.com/nats-io/nats-server":         {"leaf", "leaf/leaftest", "streams/streamstest", "internal/hubconf/hubtest"},
 	"github.com/nats-io/nats.go":             {"streams", "leaf", "leaf/store", "leaf/leaftest", "streams/streamstest", "cloud", "internal/edgenode", "internal/enrol", "internal/devcluster", "internal/hubconf/hubtest", "loadtest"},
 	"github.com/nats-io/jsm.go":              {"streams", "internal/devcluster", "loadtest"},
-	"sigs.k8s.io/controller-runtime":         {"controllers", "cloud", "cmd/cloudcore"},                                     // cmd hands it the logger
-	"k8s.io/apiserver":                       {"leaf/localapi", "leaf/access", "internal/health", "edged", "cloud/gateway"}, // edged: the feature gate that the kubelet wants
-	"k8s.io/kubernetes":                      {"edged", "leaf/access"},                                                      // leaf/access: five packages, the judge of roles (docs/design/0010)
+	"sigs.k8s.io/controller-runtime":         {"controllers", "cloud", "cmd/cloudcore"},                                     // cmd passes the logger to it
+	"k8s.io/apiserver":                       {"leaf/localapi", "leaf/access", "internal/health", "edged", "cloud/gateway"}, // edged: the feature gate that the kubelet needs
+	"k8s.io/kubernetes":                      {"edged", "leaf/access"},                                                      // leaf/access: five packages, the RBAC evaluator (docs/design/0010)
 	"k8s.io/cri-api":                         {"edged", "edged/hollow", "internal/machine"},
 	"k8s.io/cri-client":                      {"edged", "edged/hollow"},
 	"k8s.io/kubectl":                         {"cmd/frond"},
@@ -131,10 +131,10 @@ func packages(t *testing.T) []pkg {
 	}
 }
 
-// room is the part of an import path below the module.
+// room is the path of a package relative to the module.
 func room(path string) string { return strings.TrimPrefix(strings.TrimPrefix(path, module), "/") }
 
-// ranked finds the listed room that a package belongs to.
+// ranked finds the listed package that a package belongs to, and its layer.
 func ranked(r string) (listed string, rank int, ok bool) {
 	for {
 		if rank, ok = ranks[r]; ok {
@@ -171,7 +171,7 @@ func allowed(self, from string, rank int, imported string) error {
 		to, other, ok := ranked(room(imported))
 		switch {
 		case !ok || to == from || strings.HasPrefix(to, from+"/") && from != "":
-			return nil // the other room's own fault is told there; a room and what lies in it are one
+			return nil // an unlisted package is reported by itself; a listed package and its subfolders count as one
 		case other < rank || slices.Contains(neighbours, from+" -> "+to):
 			return nil
 		}

@@ -14,7 +14,7 @@ import (
 	"github.com/frond-edge/frond/api/config"
 )
 
-// sources is the code below a folder, without tests.
+// sources returns the code below a folder, without tests.
 func sources(t *testing.T, folder string) string {
 	t.Helper()
 	var all strings.Builder
@@ -35,7 +35,7 @@ func sources(t *testing.T, folder string) string {
 	return all.String()
 }
 
-// handbook is all pages for operators.
+// handbook returns all pages for operators.
 func handbook(t *testing.T) string {
 	t.Helper()
 	var all strings.Builder
@@ -47,8 +47,8 @@ func handbook(t *testing.T) string {
 	return all.String()
 }
 
-// TestMetricsThatAreNamedExist looks for each metric that a page, an alert or the dashboard names, by the name's end: its beginning
-// is often put before it in the code. That each metric is on the page is a test of internal/e2e.
+// TestMetricsThatAreNamedExist looks for each metric in a page, an alert or the dashboard, by the end of its name: the code
+// often adds the prefix. TestMetricsAreDocumented of internal/e2e checks that each metric is on the page.
 func TestMetricsThatAreNamedExist(t *testing.T) {
 	code, metric := sources(t, "."), regexp.MustCompile(`frond_[a-z_]+[a-z]`)
 	named := map[string][]string{}
@@ -75,14 +75,14 @@ func TestConditionsAndEventsAreDocumented(t *testing.T) {
 	word := regexp.MustCompile(`"([A-Z][a-z]+(?:[A-Z][a-z]+)+)"|(?:Condition(?:True|False|Unknown), |reason = )"([A-Z]\w+)"`)
 	for _, room := range []string{"controllers/nodes", "controllers/autonomy", "controllers/holds", "controllers/csrs", "cloud", "internal/edgenode", "api/wire/deletion_hold.go"} {
 		for _, match := range word.FindAllStringSubmatch(sources(t, room), -1) {
-			if name := match[1] + match[2]; name != "TokenKeys" && !strings.Contains(pages, "`"+name+"`") { // a kind, which nobody sees
+			if name := match[1] + match[2]; name != "TokenKeys" && !strings.Contains(pages, "`"+name+"`") { // a kind that is never shown
 				t.Errorf("no page of docs/operations explains %s of %s", name, room)
 			}
 		}
 	}
 }
 
-// TestIndexLeadsToEachPage holds docs/README.md to the pages that there are.
+// TestIndexLeadsToEachPage checks that docs/README.md links to every page.
 func TestIndexLeadsToEachPage(t *testing.T) {
 	index := read(t, "docs/README.md")
 	for _, document := range documents(t) {
@@ -93,7 +93,7 @@ func TestIndexLeadsToEachPage(t *testing.T) {
 	}
 }
 
-// TestTourPassesEachRoom holds doc.go to the table of TestHouse.
+// TestTourPassesEachRoom checks that doc.go names every package of the table of layers.
 func TestTourPassesEachRoom(t *testing.T) {
 	tour := read(t, "doc.go")
 	for room := range ranks {
@@ -134,7 +134,7 @@ func TestAlertsLeadToAPage(t *testing.T) {
 	}
 }
 
-// TestExamplesOfConfigurationAreRead reads each YAML example for operators that is no Kubernetes object, as strictly as the programs do.
+// TestExamplesOfConfigurationAreRead parses each YAML example for operators that is no Kubernetes object, as strictly as the programs do.
 func TestExamplesOfConfigurationAreRead(t *testing.T) {
 	read := 0
 	for _, block := range regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(handbook(t), -1) {

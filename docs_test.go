@@ -24,7 +24,7 @@ func read(t *testing.T, path string) string {
 	return string(data)
 }
 
-// documents are all Markdown files of the tree.
+// documents returns all Markdown files of the tree.
 func documents(t *testing.T) []string {
 	t.Helper()
 	var found []string
@@ -72,7 +72,7 @@ func TestLinksOfDocuments(t *testing.T) {
 	}
 }
 
-// anchors are the names by which the headings of a page can be linked to.
+// anchors returns the link targets of a page's headings.
 func anchors(page string) []string {
 	var names []string
 	mark := regexp.MustCompile(`[^\p{L}\p{N} _-]`)
@@ -95,7 +95,7 @@ func TestDocumentsNameTargetsThatExist(t *testing.T) {
 	}
 }
 
-// TestHouseIsInTheDesign holds the table of docs/DESIGN.md to the one of TestHouse.
+// TestHouseIsInTheDesign checks that docs/DESIGN.md lists every package at its layer.
 func TestHouseIsInTheDesign(t *testing.T) {
 	rows := map[int]string{}
 	for lines := bufio.NewScanner(strings.NewReader(read(t, "docs/DESIGN.md"))); lines.Scan(); {

@@ -23,7 +23,7 @@ import (
 
 var updateRequests = flag.Bool("update", false, "write golden files anew")
 
-// kubeletRequests is the golden file of all that the kubelet inside edgecore may ask an apiserver for.
+// kubeletRequests is the golden file of all requests that the kubelet inside edgecore may send to an apiserver.
 const kubeletRequests = "edged/testdata/kubelet-requests.txt"
 
 const (
@@ -31,8 +31,8 @@ const (
 	informers    = "k8s.io/client-go/informers/"
 )
 
-// TestKubeletRequestsAreKnown finds what the kubelet's code asks of its typed clients, informers and list-watches, in every package
-// that is linked with it: also what this configuration never reaches. A new Kubernetes version shows here as a difference.
+// TestKubeletRequestsAreKnown finds the requests of the kubelet's typed clients, informers and list-watches, in every linked
+// package, also those that this configuration never reaches. A new Kubernetes version appears here as a difference.
 func TestKubeletRequestsAreKnown(t *testing.T) {
 	found, err := findRequests(t, "./edged")
 	if err != nil {
@@ -54,14 +54,14 @@ func TestKubeletRequestsAreKnown(t *testing.T) {
 	}
 }
 
-// listed is what `go list` says of a package.
+// listed has the fields of `go list` that are read here.
 type listed struct {
 	ImportPath, Dir, Export string
 	Standard                bool
 	GoFiles, Imports        []string
 }
 
-// finder collects requests; the packages that make each of them.
+// finder collects requests, and the packages that make each of them.
 type finder struct {
 	fset   *token.FileSet
 	lookup map[string]string // export data by import path
@@ -97,7 +97,7 @@ func findRequests(t *testing.T, root string) ([]string, error) {
 	return slices.Concat(asked, []string{"", "# Linked with the kubelet, which takes helpers from these packages, and run by no kubelet."}, idle), nil
 }
 
-// idlePackages are parts of other programs.
+// idlePackages are packages of other programs, which the kubelet does not run.
 func idlePackages() []string {
 	return []string{
 		"pkg/scheduler", "pkg/controller", "pkg/volume/util/recyclerclient", "k8s.io/apiserver/pkg/admission", "k8s.io/apiserver/pkg/server",
@@ -106,7 +106,7 @@ func idlePackages() []string {
 	}
 }
 
-// lines are the requests found and who makes them, of idle packages or of the others.
+// lines returns the requests found and the packages that make them, of idle packages or of the others.
 func (f *finder) lines(idle bool) []string {
 	var lines []string
 	for request, by := range f.found {
@@ -126,7 +126,7 @@ func (f *finder) lines(idle bool) []string {
 	return lines
 }
 
-// closure lists a package and all that it is linked with, compiled as the product is.
+// closure lists a package and all its dependencies, compiled as the product is.
 func closure(t *testing.T, root string) ([]listed, error) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", "list", "-export", "-deps", "-json=ImportPath,Dir,Export,Standard,GoFiles,Imports", root)
@@ -149,7 +149,7 @@ func closure(t *testing.T, root string) ([]listed, error) {
 	}
 }
 
-// asks reports whether a package may use a client; the generated ones are what is used.
+// asks reports whether a package may use a client. The generated client packages themselves are excluded.
 func asks(p listed) bool {
 	if p.Standard || strings.HasPrefix(p.ImportPath, "k8s.io/client-go/kubernetes") || strings.HasPrefix(p.ImportPath, "k8s.io/client-go/informers") ||
 		strings.HasPrefix(p.ImportPath, "k8s.io/client-go/listers") || strings.HasPrefix(p.ImportPath, "k8s.io/client-go/applyconfigurations") {
@@ -161,7 +161,7 @@ func asks(p listed) bool {
 	})
 }
 
-// read type-checks one package from its source and finds what it asks for.
+// read type-checks one package from its source and finds its requests.
 func (f *finder) read(p listed) error {
 	var files []*ast.File
 	for _, name := range p.GoFiles {
@@ -207,7 +207,7 @@ func (f *finder) note(by string, requests ...string) {
 	}
 }
 
-// sink finds the recorders of events, which hand a client to client-go.
+// sink finds recorders of events, which pass a client to client-go.
 func (f *finder) sink(by string, made types.Type) {
 	named, ok := made.(*types.Named)
 	if ok && named.Obj().Name() == "EventSinkImpl" && strings.HasPrefix(named.Obj().Pkg().Path(), typedClients) {
@@ -216,7 +216,7 @@ func (f *finder) sink(by string, made types.Type) {
 	}
 }
 
-// call finds what one call asks for, if anything.
+// call finds the request of one call, if any.
 func (f *finder) call(by string, info *types.Info, call *ast.CallExpr) {
 	selector, ok := call.Fun.(*ast.SelectorExpr)
 	if !ok {
@@ -254,7 +254,7 @@ func (f *finder) call(by string, info *types.Info, call *ast.CallExpr) {
 	}
 }
 
-// raw finds a request without a typed client: client.Post().Resource("resource"). Its version is wherever the client came from.
+// raw finds a request without a typed client: client.Post().Resource("resource"). Its version depends on the origin of the client.
 func (f *finder) raw(by string, info *types.Info, call *ast.CallExpr, selector *ast.SelectorExpr) {
 	inner, ok := ast.Unparen(selector.X).(*ast.CallExpr)
 	if !ok || selector.Sel.Name != "Resource" || len(call.Args) != 1 {
@@ -280,7 +280,7 @@ func (f *finder) listWatch(info *types.Info, call *ast.CallExpr) []string {
 	return []string{of + "list", of + "watch"}
 }
 
-// requestOf is "resource verb" of a typed client's method, "" for one that asks for nothing.
+// requestOf returns "resource verb" of a typed client's method, "" for one that makes no request.
 func requestOf(info *types.Info, method, resource string, call *ast.CallExpr) string {
 	sub := ""
 	const patchArguments = 5 // ctx, name, type, data, options
@@ -328,7 +328,7 @@ func constantText(info *types.Info, e ast.Expr) string {
 	return "unknown"
 }
 
-// accessor is the name of the resource that an interface is the client of, or an informer: that of the method which returns it.
+// accessor returns the resource name of a client or informer interface: that of the method which returns it.
 func accessor(pkg *types.Package, of *types.Named) string {
 	for _, name := range pkg.Scope().Names() {
 		holder, ok := pkg.Scope().Lookup(name).Type().Underlying().(*types.Interface)
@@ -349,7 +349,7 @@ func accessor(pkg *types.Package, of *types.Named) string {
 	return ""
 }
 
-// groupVersion names the API of a package of clients or informers; the group's own name is with the types.
+// groupVersion returns the API of a package of clients or informers; the group's own name is with the types.
 func (f *finder) groupVersion(pkg *types.Package) string {
 	parts := strings.Split(pkg.Path(), "/")
 	group, version := parts[len(parts)-2], parts[len(parts)-1]

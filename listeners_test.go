@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// Who talks TLS talks 1.3 at least, nobody skips verification, and no client may keep a server's connection by saying nothing.
+// All TLS is 1.3 at least, no client skips verification, and no client may hold a server's connection by staying silent.
 func TestConnectionsAreStrict(t *testing.T) {
 	need := map[string][]string{
 		"tls.Config": {"MinVersion"}, "http.Server": {"ReadHeaderTimeout", "IdleTimeout"},

@@ -17,7 +17,7 @@ import (
 	"github.com/frond-edge/frond/api/identity"
 )
 
-// manifestObjects are the objects of all YAML files below deploy, by "file: kind name".
+// manifestObjects returns the objects of all YAML files below deploy, by "file: kind name".
 func manifestObjects(t *testing.T) map[string]*unstructured.Unstructured {
 	t.Helper()
 	objects := map[string]*unstructured.Unstructured{}
@@ -45,7 +45,7 @@ func manifestObjects(t *testing.T) map[string]*unstructured.Unstructured {
 	return objects
 }
 
-// podSpecOf finds the pod that a workload runs, by the place where each kind of workload keeps it.
+// podSpecOf returns the pod spec of a workload, from the field where its kind has it.
 func podSpecOf(t *testing.T, o *unstructured.Unstructured) (spec corev1.PodSpec, found bool) {
 	t.Helper()
 	for _, path := range [][]string{
@@ -63,7 +63,7 @@ func podSpecOf(t *testing.T, o *unstructured.Unstructured) (spec corev1.PodSpec,
 	return spec, false
 }
 
-// excludesEdge tells whether no Node with the edge role can satisfy the required node affinity: its terms are alternatives.
+// excludesEdge reports whether no Node with the edge role can satisfy the required node affinity, whose terms are alternatives.
 func excludesEdge(spec corev1.PodSpec) bool {
 	if spec.Affinity == nil || spec.Affinity.NodeAffinity == nil || spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
 		return false
@@ -76,14 +76,14 @@ func excludesEdge(spec corev1.PodSpec) bool {
 	})
 }
 
-// toleratesEdge tells whether the taint of gateways would let the pod in.
+// toleratesEdge reports whether the pod tolerates the taint of gateways.
 func toleratesEdge(spec corev1.PodSpec) bool {
 	return slices.ContainsFunc(spec.Tolerations, func(t corev1.Toleration) bool {
 		return (t.Key == "" || t.Key == identity.EdgeLabel) && (t.Effect == "" || t.Effect == corev1.TaintEffectNoSchedule || t.Effect == corev1.TaintEffectNoExecute)
 	})
 }
 
-// TestManifests_WorkloadsStayOffTheEdge reads every workload that the project installs: the ones of today and those added later.
+// TestManifests_WorkloadsStayOffTheEdge checks every workload that the project installs, including later additions.
 func TestManifests_WorkloadsStayOffTheEdge(t *testing.T) {
 	workloads := 0
 	for name, o := range manifestObjects(t) {

@@ -15,23 +15,23 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// ack is one delivery that a node has on disk, as the hub heard it.
+// ack is one acknowledged delivery, as received at the hub.
 type ack struct {
 	node     string
 	sequence uint64
 	at       time.Time
 }
 
-// ackBuffer holds the acks that a waiting scenario has not taken: more than the largest makes.
+// ackBuffer bounds the acks that a scenario has not consumed yet: more than the largest scenario produces.
 const ackBuffer = 1 << 16
 
-// ackSubscription hears every ack of desired state that passes the hub.
+// ackSubscription receives every ack of desired state that passes the hub.
 type ackSubscription struct {
 	sub     *nats.Subscription
 	pending chan ack
 
 	mu sync.Mutex
-	// lost counts acks that nobody took; guarded by mu.
+	// lost counts acks that did not fit into the buffer; guarded by mu.
 	lost int
 }
 
@@ -71,7 +71,7 @@ func (a *ackSubscription) onAck(msg *nats.Msg) {
 	}
 }
 
-// dropPending drops what was heard so far.
+// dropPending discards the acks received so far.
 func (a *ackSubscription) dropPending() {
 	for {
 		select {

@@ -9,12 +9,12 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// AttachedNodes connects many nodes to one hub server of their own and reads its memory. The nodes are simulated at the protocol
-// (leafClient); the server, the attaches and the consumers are real, each node has objectsEach objects and an open pull.
+// AttachedNodes connects many nodes to one hub server of their own and measures its memory. The nodes are simulated at the protocol
+// level (leafClient). The server, the attaches and the consumers are real; each node has objectsEach objects and an open pull.
 type AttachedNodes struct {
-	// Nodes are the numbers at which memory is read, ascending.
+	// Nodes are the numbers of nodes at which memory is measured, ascending.
 	Nodes []int
-	// Settle is how long the server is left alone before.
+	// Settle is the pause before each measurement.
 	Settle time.Duration
 
 	server    *hubServer
@@ -24,7 +24,7 @@ type AttachedNodes struct {
 	states    []attachedState
 }
 
-// attachedState is the server with so many nodes.
+// attachedState is the measurement at one number of nodes.
 type attachedState struct {
 	memory
 	nodes int
@@ -32,13 +32,13 @@ type attachedState struct {
 }
 
 const (
-	// objectsEach is what an ordinary gateway holds: some pods and what they name.
+	// objectsEach is the number of objects of an ordinary gateway: some pods and the objects they refer to.
 	objectsEach = 10
-	// maxDialers connect and attach at a time.
+	// maxDialers bounds the concurrent connects and attaches.
 	maxDialers = 16
 )
 
-// Name of the scenario.
+// Name returns the name of the scenario.
 func (*AttachedNodes) Name() string { return "attached nodes" }
 
 // Prepare starts the server.
@@ -79,7 +79,7 @@ func (s *AttachedNodes) Once(ctx context.Context, w *Environment) error {
 	return s.verifyDelivery(ctx, cloud)
 }
 
-// attachNodes brings the number of nodes to n.
+// attachNodes raises the number of nodes to n.
 func (s *AttachedNodes) attachNodes(ctx context.Context, cloud *cloudSide, n int) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(maxDialers)
@@ -100,7 +100,7 @@ func (s *AttachedNodes) attachNodes(ctx context.Context, cloud *cloudSide, n int
 	return g.Wait()
 }
 
-// verifyDelivery changes one object of each node: all must get theirs.
+// verifyDelivery changes one object of each node and waits until all nodes have received their change.
 func (s *AttachedNodes) verifyDelivery(ctx context.Context, cloud *cloudSide) error {
 	before := s.delivered.Load()
 	g, gctx := errgroup.WithContext(ctx)
@@ -116,7 +116,7 @@ func (s *AttachedNodes) verifyDelivery(ctx context.Context, cloud *cloudSide) er
 	})
 }
 
-// Lines of the report.
+// Lines returns the lines of the report.
 func (s *AttachedNodes) Lines() []ReportLine {
 	const kb, mb, gb = 1e3, 1e6, 1e9
 	line := func(measure, unit string, value float64) ReportLine {
@@ -139,7 +139,7 @@ func (s *AttachedNodes) Lines() []ReportLine {
 	return lines
 }
 
-// Close ends connections and server.
+// Close closes the connections and stops the server.
 func (s *AttachedNodes) Close(context.Context, *Environment) error {
 	if s.server == nil {
 		return nil

@@ -8,7 +8,7 @@ import (
 
 // Burst updates many ConfigMaps of one node at once, by parallel writers.
 type Burst struct {
-	// Objects is how many.
+	// Objects is the number of ConfigMaps.
 	Objects int
 
 	delivered, written, lag []float64
@@ -18,15 +18,15 @@ type Burst struct {
 const (
 	burstPod    = "burst"
 	burstConfig = "burst-config"
-	// burstAim and burstPeer are deliveries per second: the target, and what was measured with KubeEdge.
+	// burstAim and burstPeer are deliveries per second: the target, and the measured value of KubeEdge.
 	burstAim  = 2000
 	burstPeer = "31"
 )
 
-// Name of the scenario.
+// Name returns the name of the scenario.
 func (*Burst) Name() string { return "burst" }
 
-// Prepare makes a pod that mounts all the ConfigMaps.
+// Prepare creates a pod that mounts all the ConfigMaps.
 func (s *Burst) Prepare(ctx context.Context, w *Environment) error {
 	s.costs = cpuCosts{}
 	list := numberedNames(burstConfig, s.Objects)
@@ -65,7 +65,7 @@ func (s *Burst) Once(ctx context.Context, w *Environment) error {
 	return nil
 }
 
-// Lines of the report.
+// Lines returns the lines of the report.
 func (s *Burst) Lines() []ReportLine {
 	return append([]ReportLine{
 		{
@@ -77,17 +77,17 @@ func (s *Burst) Lines() []ReportLine {
 	}, s.costs.reportLines(s.Name())...)
 }
 
-// Close removes pod and ConfigMaps.
+// Close removes the pod and the ConfigMaps.
 func (s *Burst) Close(ctx context.Context, w *Environment) error {
 	return w.deleteObjects(ctx, "app="+burstPod, numberedNames(burstConfig, s.Objects))
 }
 
-// Arrival gives nodes a pod each that mounts ConfigMaps which Kubernetes has long had: deliveries without the apiserver's
-// part, as after the pods of a rollout were bound.
+// Arrival creates a pod on each of several nodes that mounts ConfigMaps which already exist: it measures deliveries without the
+// apiserver's part, as after the pods of a rollout were bound.
 type Arrival struct {
-	// Nodes and Objects: each of the first so many nodes gets so many ConfigMaps.
+	// Nodes is the number of nodes, the first of the cluster; Objects is the number of ConfigMaps of each.
 	Nodes, Objects int
-	// Peer's number and the aim, for the report.
+	// Peer and Aim are the peer's value and the target, for the report.
 	Peer string
 	Aim  float64
 
@@ -101,10 +101,10 @@ const (
 	arrivalConfig = "arrival-config"
 )
 
-// Name of the scenario.
+// Name returns the name of the scenario.
 func (*Arrival) Name() string { return "arrival" }
 
-// Prepare makes the ConfigMaps.
+// Prepare creates the ConfigMaps.
 func (s *Arrival) Prepare(ctx context.Context, w *Environment) error {
 	s.costs = cpuCosts{}
 	versions, err := w.putAll(ctx, w.createConfigMap, numberedNames(arrivalConfig, s.Objects))
@@ -115,7 +115,7 @@ func (s *Arrival) Prepare(ctx context.Context, w *Environment) error {
 	return err
 }
 
-// Once makes the pods, and takes them away again.
+// Once creates the pods, and removes them again.
 func (s *Arrival) Once(ctx context.Context, w *Environment) error {
 	list, nodes := numberedNames(arrivalConfig, s.Objects), w.edgeNames()[:s.Nodes]
 	wanted := versionsOf(s.versions)
@@ -135,7 +135,7 @@ func (s *Arrival) Once(ctx context.Context, w *Environment) error {
 	return w.deleteObjects(ctx, "app="+arrivalPod, nil)
 }
 
-// Lines of the report.
+// Lines returns the lines of the report.
 func (s *Arrival) Lines() []ReportLine {
 	return append([]ReportLine{{
 		Scenario: s.Name(), Measure: fmt.Sprintf("%d pods that mount %d present ConfigMaps, first pod made → last ack", s.Nodes, s.Objects),
@@ -143,7 +143,7 @@ func (s *Arrival) Lines() []ReportLine {
 	}}, s.costs.reportLines(s.Name())...)
 }
 
-// Close removes what is left.
+// Close removes the remaining objects.
 func (s *Arrival) Close(ctx context.Context, w *Environment) error {
 	return w.deleteObjects(ctx, "app="+arrivalPod, numberedNames(arrivalConfig, s.Objects))
 }

@@ -12,12 +12,12 @@ import (
 	"github.com/frond-edge/frond/internal/devcluster"
 )
 
-// Catchup changes every object of a gateway that is cut off, and heals its link: what comes over it until all is on disk. How
-// long the gateway was away does not matter, as only last values are kept.
+// Catchup changes every object of a gateway whose link is cut, and heals the link. It measures the bytes over the link until all is on
+// disk. The length of the outage does not matter, as only last values are kept.
 type Catchup struct {
-	// Objects of the gateway.
+	// Objects is the number of the gateway's objects.
 	Objects int
-	// Times is how often each of them changes meanwhile; 0 is once.
+	// Times is the number of changes of each object during the cut; 0 means one.
 	Times int
 
 	seconds, down, up, restarts []float64
@@ -26,15 +26,15 @@ type Catchup struct {
 const (
 	catchupPod    = "catchup"
 	catchupConfig = "catchup-config"
-	// catchupShare is how many ConfigMaps one pod may name: a pod is one object, of 1.5 MB at most.
+	// catchupShare is the number of ConfigMaps that one pod may name: a pod is one object, of 1.5 MB at most.
 	catchupShare = 1000
 )
 
-// Name of the scenario.
+// Name returns the name of the scenario.
 func (*Catchup) Name() string { return "catch-up" }
 
-// Prepare makes the objects, and pods that take variables from them: they are read once, where volumes would be read again
-// and again by the kubelet.
+// Prepare creates the objects, and pods that take environment variables from them: the kubelet reads those once, but would read volumes
+// again at intervals.
 func (s *Catchup) Prepare(ctx context.Context, w *Environment) error {
 	list := numberedNames(catchupConfig, s.Objects)
 	versions, err := w.putAll(ctx, w.createConfigMap, list)
@@ -59,7 +59,7 @@ func (s *Catchup) Prepare(ctx context.Context, w *Environment) error {
 	return waitUntil(ctx, "the gateway holds them all", func(ctx context.Context) (bool, error) { return w.holdsVersions(ctx, versionsByName(versions)) })
 }
 
-// Once cuts, changes, heals and waits.
+// Once cuts the link, changes the objects, heals the link and waits.
 func (s *Catchup) Once(ctx context.Context, w *Environment) (err error) {
 	edge := w.edgeNames()[0]
 	if err := w.cluster.Cut(ctx, edge, true); err != nil {
@@ -118,10 +118,10 @@ func (s *Catchup) Once(ctx context.Context, w *Environment) (err error) {
 	return nil
 }
 
-// appliedMetric counts what changed the store, synced.
+// appliedMetric counts synced changes of the store.
 const appliedMetric = "frond_store_applied_total"
 
-// Lines of the report.
+// Lines returns the lines of the report.
 func (s *Catchup) Lines() []ReportLine {
 	return []ReportLine{
 		{Scenario: s.Name(), Measure: fmt.Sprintf("link healed → %s on disk", s.changeLabel()), Unit: unitTime, Summary: Summarize(s.seconds)},
@@ -138,7 +138,7 @@ func (s *Catchup) changeLabel() string {
 	return fmt.Sprintf("%d changes of %d ConfigMaps", s.Objects*s.Times, s.Objects)
 }
 
-// Close removes pods and objects.
+// Close removes the pods and objects.
 func (s *Catchup) Close(ctx context.Context, w *Environment) error {
 	return w.deleteObjects(ctx, "app="+catchupPod, numberedNames(catchupConfig, s.Objects))
 }
@@ -167,7 +167,7 @@ func (w *Environment) awaitPublished(ctx context.Context, node string, versions 
 	})
 }
 
-// holdsVersions tells whether the first gateway holds these versions.
+// holdsVersions reports whether the first gateway holds these versions.
 func (w *Environment) holdsVersions(ctx context.Context, versions map[string]string) (bool, error) {
 	held, err := w.cluster.Store(ctx, w.edgeNames()[0])
 	if err != nil {
@@ -182,7 +182,7 @@ func (w *Environment) holdsVersions(ctx context.Context, versions map[string]str
 	return found == len(versions), nil
 }
 
-// linkTraffic is what has passed a gateway's link.
+// linkTraffic returns the traffic counters of a gateway's link.
 func (w *Environment) linkTraffic(ctx context.Context, edge string) devcluster.EdgeStatus {
 	for _, e := range w.cluster.Status(ctx).Edges {
 		if e.Name == edge {

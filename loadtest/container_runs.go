@@ -7,7 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// containerRuns names, for each container of pods, the very run of it that Kubernetes knows of.
+// containerRuns identifies the present run of each container of the selected pods, as Kubernetes reports it.
 func (w *Environment) containerRuns(ctx context.Context, selector string) (map[string]string, error) {
 	list, err := w.kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
 	if err != nil {
@@ -23,7 +23,7 @@ func (w *Environment) containerRuns(ctx context.Context, selector string) (map[s
 	return runs, nil
 }
 
-// countChanged counts the containers that are not what they were.
+// countChanged counts the containers whose run changed.
 func countChanged(before, after map[string]string) int {
 	n := 0
 	for name, run := range before {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// The groups of processes whose CPU time is told apart. Others is whatever else the machine did meanwhile.
+// The groups of processes whose CPU time is reported separately. Others is the rest of the machine.
 const (
 	cpuKubernetes = "kubernetes"
 	cpuHub        = "hub"
@@ -21,7 +21,7 @@ const (
 	cpuOthers     = "others"
 )
 
-// cpuGroups in the order of the report.
+// cpuGroups lists the groups in the order of the report.
 func cpuGroups() []string {
 	return []string{cpuKubernetes, cpuHub, cpuCloud, cpuEdge, cpuWan, cpuBench, cpuOthers}
 }
@@ -32,7 +32,7 @@ const tick = time.Second / 100
 // cpuTimes is the CPU time used so far by each group.
 type cpuTimes map[string]time.Duration
 
-// cpuNow reads the CPU times. A process that is gone counts as 0, which a round with a restart shows as a negative.
+// cpuNow reads the CPU times. A process that has ended counts as 0, so a round with a restart shows a negative value.
 func (w *Environment) cpuNow() cpuTimes {
 	spec, now := w.cluster.Spec(), cpuTimes{}
 	parts := map[string]string{
@@ -58,7 +58,7 @@ func (w *Environment) cpuNow() cpuTimes {
 	return now
 }
 
-// processCPU is utime and stime, which stand after the name in parentheses.
+// processCPU returns utime and stime, which follow the name in parentheses.
 func processCPU(pid int) time.Duration {
 	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
 	if err != nil {
@@ -71,7 +71,7 @@ func processCPU(pid int) time.Duration {
 	return parseTicks(fields[11]) + parseTicks(fields[12])
 }
 
-// machineCPU is the busy time of all cores: user, nice, system, irq and softirq.
+// machineCPU returns the busy time of all cores: user, nice, system, irq and softirq.
 func machineCPU() time.Duration {
 	text, err := os.ReadFile("/proc/stat")
 	if err != nil {
@@ -102,7 +102,7 @@ func (c cpuCosts) add(before, after cpuTimes, deliveries int) {
 	}
 }
 
-// reportLines say which part the time went to: two cores give 2,000,000 µs a second.
+// reportLines report the CPU time of each group: two cores give 2,000,000 µs a second.
 func (c cpuCosts) reportLines(scenario string) []ReportLine {
 	var lines []ReportLine
 	for _, group := range cpuGroups() {

@@ -23,23 +23,23 @@ import (
 )
 
 const (
-	// namespace holds all that scenarios make; it goes when the World closes.
+	// namespace holds all objects of scenarios; it is deleted when the Environment closes.
 	namespace = "loadtest"
-	// waitTimeout is how long a step may take that needs seconds: the machine may be busy.
+	// waitTimeout bounds a step that takes seconds: the machine may be busy.
 	waitTimeout = 3 * time.Minute
-	// pollInterval is how often a condition is looked at that nobody tells about. No measured time depends on it.
+	// pollInterval is the polling interval of conditions without an event. No measured time depends on it.
 	pollInterval = 100 * time.Millisecond
-	// writers is how many clients write to the apiserver at once.
+	// writers is the number of clients that write to the apiserver concurrently.
 	writers = 32
 )
 
-// Environment is a running cluster as scenarios see it: Kubernetes as its admin, and the hub as the nats CLI.
+// Environment gives scenarios a running cluster: Kubernetes as its admin, and the hub as the nats CLI.
 type Environment struct {
 	cluster *devcluster.Cluster
 	kube    kubernetes.Interface
 	nc      *nats.Conn
 	desired jetstream.Stream
-	// publisher reads what the stream holds for a node; it never publishes.
+	// publisher reads the stream's messages for a node; it never publishes.
 	publisher *streams.Publisher
 	acks      *ackSubscription
 	rand      *rand.Rand
@@ -63,8 +63,8 @@ func (w *Environment) connect(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read kubeconfig: %w", err)
 	}
-	cfg.QPS = -1 // the apiserver alone decides how fast
-	// As every controller of Kubernetes does: what is measured is not the parsing of JSON.
+	cfg.QPS = -1 // only the apiserver limits the rate
+	// Every controller of Kubernetes uses protobuf: the parsing of JSON must not be measured.
 	cfg.ContentType, cfg.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON
 	if w.kube, err = kubernetes.NewForConfig(cfg); err != nil {
 		return fmt.Errorf("kubernetes: %w", err)
@@ -90,7 +90,7 @@ func (w *Environment) connect(ctx context.Context) error {
 	return err
 }
 
-// makeNamespace makes the namespace and waits for the service account that pods need.
+// makeNamespace creates the namespace and waits for the service account that pods need.
 func (w *Environment) makeNamespace(ctx context.Context) error {
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
 	if _, err := w.kube.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {
@@ -102,7 +102,7 @@ func (w *Environment) makeNamespace(ctx context.Context) error {
 	})
 }
 
-// Close deletes what scenarios left and disconnects.
+// Close deletes the remaining objects of scenarios and disconnects.
 func (w *Environment) Close(ctx context.Context) error {
 	err := w.kube.CoreV1().Namespaces().Delete(ctx, namespace, metav1.DeleteOptions{})
 	if err == nil {
@@ -125,7 +125,7 @@ func (w *Environment) disconnect() error {
 	return err
 }
 
-// edgeNames are the names of the cluster's gateways, which are its nodes.
+// edgeNames returns the names of the cluster's gateways, which are its nodes.
 func (w *Environment) edgeNames() []string {
 	names := make([]string, w.cluster.Spec().Edges)
 	for i := range names {
@@ -138,7 +138,7 @@ func (w *Environment) logProgress(format string, args ...any) {
 	fmt.Fprintf(w.progress, "  "+format+"\n", args...)
 }
 
-// waitUntil waits for a condition of which nobody tells.
+// waitUntil polls for a condition without an event.
 func waitUntil(ctx context.Context, what string, holds func(context.Context) (bool, error)) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, waitTimeout, fmt.Errorf("not within %s", waitTimeout))
 	defer cancel()
@@ -160,7 +160,7 @@ func waitUntil(ctx context.Context, what string, holds func(context.Context) (bo
 	}
 }
 
-// sleepFor waits, so that what came before no longer disturbs.
+// sleepFor waits until earlier activity has settled.
 func sleepFor(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():

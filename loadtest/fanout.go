@@ -11,9 +11,9 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// Fanout makes new ConfigMaps that pods on many nodes wait for.
+// Fanout creates new ConfigMaps that pods on many nodes wait for.
 type Fanout struct {
-	// Nodes and Objects: each of so many nodes gets each of so many ConfigMaps.
+	// Nodes is the number of nodes, Objects the number of ConfigMaps that each receives.
 	Nodes, Objects int
 
 	delivered, written, lag []float64
@@ -27,10 +27,10 @@ const (
 	fanoutPeer   = "75"
 )
 
-// Name of the scenario.
+// Name returns the name of the scenario.
 func (*Fanout) Name() string { return "fan-out" }
 
-// Prepare makes a pod on each node.
+// Prepare creates a pod on each node.
 func (s *Fanout) Prepare(ctx context.Context, w *Environment) error {
 	s.costs = cpuCosts{}
 	nodes := w.edgeNames()[:s.Nodes]
@@ -43,7 +43,7 @@ func (s *Fanout) Prepare(ctx context.Context, w *Environment) error {
 	})
 }
 
-// bindPods makes one pod on each node, at once.
+// bindPods creates one pod on each node concurrently.
 func (w *Environment) bindPods(ctx context.Context, app string, nodes, configMaps []string) error {
 	g, gctx := errgroup.WithContext(ctx)
 	for _, node := range nodes {
@@ -59,7 +59,7 @@ func (w *Environment) bindPods(ctx context.Context, app string, nodes, configMap
 	return g.Wait()
 }
 
-// Once makes the ConfigMaps and deletes them afterwards.
+// Once creates the ConfigMaps and deletes them afterwards.
 func (s *Fanout) Once(ctx context.Context, w *Environment) error {
 	list, nodes := numberedNames(fanoutConfig, s.Objects), w.edgeNames()[:s.Nodes]
 	w.acks.dropPending()
@@ -83,7 +83,7 @@ func (s *Fanout) Once(ctx context.Context, w *Environment) error {
 	return w.deleteObjects(ctx, "app=none", list)
 }
 
-// Lines of the report.
+// Lines returns the lines of the report.
 func (s *Fanout) Lines() []ReportLine {
 	return append([]ReportLine{
 		{
@@ -95,7 +95,7 @@ func (s *Fanout) Lines() []ReportLine {
 	}, s.costs.reportLines(s.Name())...)
 }
 
-// Close removes the pods and what is left.
+// Close removes the pods and the remaining ConfigMaps.
 func (s *Fanout) Close(ctx context.Context, w *Environment) error {
 	return w.deleteObjects(ctx, "app="+fanoutPod, numberedNames(fanoutConfig, s.Objects))
 }

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// FirstDelivery makes objects that a node has never had, one at a time, with two cloudcores and with one.
+// FirstDelivery creates objects that are new to a node, one at a time, with two cloudcores and with one.
 type FirstDelivery struct {
-	// Objects made in each of the two.
+	// Objects is the number created with two and with one.
 	Objects int
 
 	two, one []float64
@@ -20,14 +20,14 @@ const (
 	firstConfig  = "first-config"
 	firstPeerTwo = "894, p90 5000"
 	firstPeerOne = "24, p90 43"
-	// firstAim: with two replicas as fast as the peer with one.
+	// firstAim: two replicas shall be as fast as one of the peer.
 	firstAim = 24
 )
 
-// Name of the scenario.
+// Name returns the name of the scenario.
 func (*FirstDelivery) Name() string { return "first delivery" }
 
-// Prepare makes a pod that waits for all of them.
+// Prepare creates a pod that waits for all objects.
 func (s *FirstDelivery) Prepare(ctx context.Context, w *Environment) error {
 	return w.launchPods(ctx, pausePod(firstPod, w.edgeNames()[0], numberedNames(firstConfig, 2*s.Objects)))
 }
@@ -70,7 +70,7 @@ func (s *FirstDelivery) measureDelivery(ctx context.Context, w *Environment, lis
 	return taken, nil
 }
 
-// Lines of the report.
+// Lines returns the lines of the report.
 func (s *FirstDelivery) Lines() []ReportLine {
 	line := func(measure string, taken []float64, peer string) ReportLine {
 		return ReportLine{Scenario: s.Name(), Measure: "new ConfigMap → on disk and acked, " + measure, Unit: unitTime, Summary: Summarize(taken), Peer: peer, Aim: firstAim}
@@ -78,7 +78,7 @@ func (s *FirstDelivery) Lines() []ReportLine {
 	return []ReportLine{line("2 cloudcores", s.two, firstPeerTwo), line("1 cloudcore", s.one, firstPeerOne)}
 }
 
-// Close removes pod and objects.
+// Close removes the pod and the objects.
 func (s *FirstDelivery) Close(ctx context.Context, w *Environment) error {
 	return w.deleteObjects(ctx, "app="+firstPod, numberedNames(firstConfig, 2*s.Objects))
 }

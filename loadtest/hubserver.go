@@ -29,8 +29,8 @@ import (
 
 func nodeName(i int) string { return fmt.Sprintf("gw-%05d", i) }
 
-// hubServer is a hub of one server with the accounts of any (internal/hubconf), but nodes are users with passwords, so that no
-// answer of a cloudcore's is measured.
+// hubServer is a hub of one server with the usual accounts (internal/hubconf), except that nodes are users with passwords, so that
+// no answer of a cloudcore is part of the measurement.
 type hubServer struct {
 	// ctx ends with the server; leafs are the connections of nodes.
 	ctx    context.Context //nolint:containedctx // it is the life of a process that outlasts the call that starts it
@@ -43,9 +43,9 @@ type hubServer struct {
 	address, leaf string
 }
 
-const hubPassword = "loadtest" // of a server on loopback that lives for minutes
+const hubPassword = "loadtest" // for a server on loopback that runs for minutes
 
-// startHub starts a server that knows so many nodes.
+// startHub starts a server with this many node users.
 func startHub(ctx context.Context, nodes int) (h *hubServer, err error) {
 	paths, err := toolchain.Find(ctx, toolchain.Request{Nats: true})
 	if err != nil {
@@ -83,7 +83,7 @@ func startHub(ctx context.Context, nodes int) (h *hubServer, err error) {
 	return h, nil
 }
 
-// writeConfig makes certificates and the configuration.
+// writeConfig writes the certificates and the configuration.
 func (h *hubServer) writeConfig(ctx context.Context, nodes int) error {
 	ca, err := pki.NewAuthority(h.dir, "ca")
 	if err != nil {
@@ -172,17 +172,17 @@ func (h *hubServer) dialNode(ctx context.Context, node string, delivered *atomic
 
 func (h *hubServer) memoryUse() (memory, error) { return readMemory(h.cmd.Process.Pid) }
 
-// close ends the connections, then the server, and removes its files.
+// close closes the connections, then stops the server, and removes its files.
 func (h *hubServer) close() error {
 	h.stop() // kills the server, too
 	err := h.leafs.Wait()
 	if h.cmd != nil {
-		_ = h.cmd.Wait() // killed, as it should be
+		_ = h.cmd.Wait() // it was killed
 	}
 	return errors.Join(err, os.RemoveAll(h.dir))
 }
 
-// cloudSide is what a cloudcore does for nodes that attach.
+// cloudSide is a cloudcore's part for nodes that attach.
 type cloudSide struct {
 	nc        *nats.Conn
 	publisher *streams.Publisher
@@ -216,7 +216,7 @@ func (c *cloudSide) publishObject(ctx context.Context, node string, i int) error
 	return err
 }
 
-// attachNode publishes a node's objects and makes its consumer.
+// attachNode publishes a node's objects and creates its consumer.
 func (c *cloudSide) attachNode(ctx context.Context, node string) error {
 	for i := range objectsEach {
 		if err := c.publishObject(ctx, node, i); err != nil {

@@ -6,21 +6,21 @@ import (
 	"time"
 )
 
-// IdleTraffic counts what passes the links while nothing changes: heartbeats, pings, open pulls, leases' reasons and statuses.
+// IdleTraffic counts the bytes of idle links: heartbeats, pings, open pulls, lease renewals and statuses.
 type IdleTraffic struct {
-	// Window is how long is counted.
+	// Window is the length of the measurement.
 	Window time.Duration
 
 	down, up []float64
 }
 
-// Name of the scenario.
+// Name returns the name of the scenario.
 func (*IdleTraffic) Name() string { return "idle" }
 
-// Prepare does nothing: what starting the cluster stirred up has settled.
+// Prepare does nothing: the start of the cluster has settled.
 func (*IdleTraffic) Prepare(context.Context, *Environment) error { return nil }
 
-// Once counts for one window, each gateway is a sample.
+// Once counts for one window; each gateway is a sample.
 func (s *IdleTraffic) Once(ctx context.Context, w *Environment) error {
 	edges := w.edgeNames()
 	began := time.Now()
@@ -41,7 +41,7 @@ func (s *IdleTraffic) Once(ctx context.Context, w *Environment) error {
 	return nil
 }
 
-// Lines of the report.
+// Lines returns the lines of the report.
 func (s *IdleTraffic) Lines() []ReportLine {
 	return []ReportLine{
 		{Scenario: s.Name(), Measure: fmt.Sprintf("over the link in an hour, from %s: down", s.Window), Unit: unitTraffic, Summary: Summarize(s.down)},

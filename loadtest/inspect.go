@@ -15,7 +15,7 @@ import (
 	"github.com/frond-edge/frond/api/inspect"
 )
 
-// inspectNodes asks the cloudcores, as frond status does.
+// inspectNodes queries the cloudcores, as frond status does.
 func (w *Environment) inspectNodes(ctx context.Context) (inspect.Nodes, error) {
 	var answer inspect.Nodes
 	cfg, err := clientcmd.BuildConfigFromFlags("", w.cluster.Kubeconfig())
@@ -45,7 +45,7 @@ func (w *Environment) inspectNodes(ctx context.Context) (inspect.Nodes, error) {
 	return answer, errors.Join(faults...)
 }
 
-// nodeOwner is the cloudcore that serves a node.
+// nodeOwner returns the cloudcore that serves a node.
 func (w *Environment) nodeOwner(ctx context.Context, node string) (string, error) {
 	all, err := w.inspectNodes(ctx)
 	if err != nil {

@@ -18,8 +18,8 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// leafClient is a node as the hub sees it: one leaf connection over TLS that speaks the leafnode protocol, subscribes to what
-// an edgecore subscribes to, and keeps one pull open. There is no server behind it, so a process holds thousands.
+// leafClient simulates a node towards the hub: one leaf connection over TLS that speaks the leafnode protocol, has the
+// subscriptions of an edgecore, and keeps one pull open. It has no server behind it, so a process can hold thousands.
 type leafClient struct {
 	node string
 	conn net.Conn
@@ -29,9 +29,9 @@ type leafClient struct {
 }
 
 const (
-	// connectTimeout bounds connecting: thousands do it at once on two cores.
+	// connectTimeout bounds a connect: thousands run concurrently on two cores.
 	connectTimeout = time.Minute
-	// pullTimeout is how long one pull stays open, as with an edgecore; idleHeartbeat is the heartbeat it asks for.
+	// pullTimeout is the duration of one pull, as with an edgecore; idleHeartbeat is the heartbeat interval that it requests.
 	pullTimeout   = 30 * time.Second
 	idleHeartbeat = 3 * time.Second
 )
@@ -85,7 +85,7 @@ func dialLeaf(ctx context.Context, address, node, password string, config *tls.C
 	}
 }
 
-// readLine reads byte by byte, so that nothing of the TLS handshake that follows is taken.
+// readLine reads byte by byte, so that it does not consume the TLS handshake that follows.
 func readLine(r io.Reader) (string, error) {
 	var line []byte
 	one := make([]byte, 1)
@@ -123,7 +123,7 @@ func (l *leafClient) readCommand() (string, error) {
 	}
 }
 
-// skipMessage reads past a message; one with a subject for its ack is a delivery.
+// skipMessage reads past a message; a message with an ack subject is a delivery.
 func (l *leafClient) skipMessage(arguments string) error {
 	fields := strings.Fields(arguments)
 	if len(fields) == 0 {
@@ -140,7 +140,7 @@ func (l *leafClient) skipMessage(arguments string) error {
 	return err
 }
 
-// sendPull asks the node's consumer for messages.
+// sendPull requests messages from the node's consumer.
 func (l *leafClient) sendPull() error {
 	n := wire.Escape(l.node)
 	body := fmt.Sprintf(`{"batch":256,"expires":%d,"idle_heartbeat":%d}`, pullTimeout.Nanoseconds(), idleHeartbeat.Nanoseconds())
@@ -176,7 +176,7 @@ func (l *leafClient) serve(ctx context.Context) error {
 	}
 }
 
-// closeError turns what closing by ctx caused into nil.
+// closeError turns the error of a close by ctx into nil.
 func (l *leafClient) closeError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil //nolint:nilerr // we were asked to stop

@@ -15,8 +15,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestRun_ShortSize plays each scenario once on real clusters. What it measures means nothing; that each delivery was acked and
-// compared does.
+// TestRun_ShortSize runs each scenario once on real clusters. The numbers mean nothing; the test proves that each delivery was acked
+// and compared.
 func TestRun_ShortSize(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts two clusters: not with -short")

@@ -17,18 +17,18 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// LogFollow follows the logs of one pod on each gateway by many readers at once. Each reader must get every line in its order,
-// and when all are gone, cloudcores and gateways must have as few streams and goroutines as before.
+// LogFollow follows the log of one pod on each gateway with many concurrent readers. Each reader must get every line in order.
+// After the readers end, cloudcores and gateways must have as few streams and goroutines as before.
 type LogFollow struct {
-	// Readers in all, and Length of each log in lines.
+	// Readers is the number of readers in all, Length the number of lines of each log.
 	Readers, Length int
-	// Direct opens a tunnel for each reader, as the apiserver does for exec. Otherwise the apiserver is asked, which has
-	// the logs of one node share a connection.
+	// Direct opens a tunnel for each reader, as the apiserver does for exec. Otherwise the readers use the apiserver, which
+	// shares one connection for the logs of a node.
 	Direct bool
-	// First is how many logs are asked for one after the other, before.
+	// First is the number of logs opened one after the other, beforehand.
 	First int
-	// Collected waits at the end until the garbage of every process was collected, which one at rest does every 2 min, and
-	// then none may have more on its heap than before.
+	// Collected waits at the end until every process has collected its garbage, which an idle one does every 2 min. Then none may have a
+	// larger heap than before.
 	Collected bool
 
 	open    func(ctx context.Context, pod string) (io.ReadCloser, error)
@@ -46,7 +46,7 @@ const (
 	lineBytes = 100
 )
 
-// Name of the scenario.
+// Name returns the name of the scenario.
 func (s *LogFollow) Name() string {
 	if s.Direct {
 		return "logs -f, a tunnel each"
@@ -54,7 +54,7 @@ func (s *LogFollow) Name() string {
 	return "logs -f"
 }
 
-// Prepare looks how many readers this machine allows.
+// Prepare determines how many readers this machine allows.
 func (s *LogFollow) Prepare(ctx context.Context, w *Environment) (err error) {
 	if s.readers, err = allowedFollowers(s.Readers); err != nil {
 		return err
@@ -69,13 +69,13 @@ func (s *LogFollow) Prepare(ctx context.Context, w *Environment) (err error) {
 	return err
 }
 
-// logLine is what a log says.
+// logLine returns line i of a log.
 func logLine(i int) string {
 	number := fmt.Sprintf("%06d ", i)
 	return number + strings.Repeat("x", lineBytes-len(number))
 }
 
-// logPods has one pod a gateway, whose container writes the lines and goes on.
+// logPods returns one pod for each gateway, whose container writes the lines and keeps running.
 func (s *LogFollow) logPods(w *Environment) (list []*corev1.Pod) {
 	var script strings.Builder
 	for i := range s.Length {
@@ -91,7 +91,7 @@ func (s *LogFollow) logPods(w *Environment) (list []*corev1.Pod) {
 	return list
 }
 
-// Once starts the pods, reads, and waits until all is given back.
+// Once starts the pods, reads the logs, and waits until all resources are released.
 func (s *LogFollow) Once(ctx context.Context, w *Environment) error {
 	pods := s.logPods(w)
 	if err := w.launchPods(ctx, pods...); err != nil {
@@ -133,11 +133,11 @@ func (s *LogFollow) Once(ctx context.Context, w *Environment) error {
 	return s.Close(ctx, w)
 }
 
-// followAll has all readers read all lines; none leaves before the last has read its last.
+// followAll runs all readers; none closes its stream before the last has read its last line.
 func (s *LogFollow) followAll(ctx context.Context, w *Environment, pods []*corev1.Pod) error {
 	var mu sync.Mutex // guards s.opened
 	var read sync.WaitGroup
-	all := make(chan struct{}) // closes when all have read all, or one has failed
+	all := make(chan struct{}) // closes when all have read everything, or one has failed
 	g, gctx := errgroup.WithContext(ctx)
 	began := time.Now()
 	read.Add(s.readers)
@@ -229,7 +229,7 @@ func (w *Environment) kubeletLogs(ctx context.Context) (func(ctx context.Context
 	}, nil
 }
 
-// Lines of the report.
+// Lines returns the lines of the report.
 func (s *LogFollow) Lines() []ReportLine {
 	name := fmt.Sprintf("%d readers on %d gateways", s.readers, s.memory.gateways)
 	lines := []ReportLine{

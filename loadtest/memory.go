@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// Memory reads the memory of edgecore idle, then with pods, then with ConfigMaps as well, and of cloudcore and a hub
+// Memory measures the memory of edgecore idle, then with pods, then with ConfigMaps as well, and of cloudcore and a hub
 // server at the end. A round takes one sample of each.
 type Memory struct {
-	// Pods run on the first gateway in the second state, and so many ConfigMaps are there in the third.
+	// Pods is the number of pods on the first gateway in the second state, ConfigMaps their number in the third.
 	Pods, ConfigMaps int
-	// Settle is how long a state is left alone before it is sampled, and Samples are taken a second apart.
+	// Settle is the pause before a state is sampled; Samples are taken a second apart.
 	Settle  time.Duration
 	Samples int
 
@@ -23,7 +23,7 @@ const (
 	memoryConfigs = "memory-configs"
 )
 
-// The states whose memory is read, beside the gateway with ConfigMaps.
+// The states whose memory is measured, besides the gateway with ConfigMaps.
 const (
 	stateIdle  = "edgecore idle"
 	statePods  = "edgecore with pods"
@@ -31,7 +31,7 @@ const (
 	stateHub   = "each hub server then"
 )
 
-// Name of the scenario.
+// Name returns the name of the scenario.
 func (*Memory) Name() string { return "memory" }
 
 // Prepare does nothing: the first state is an idle gateway.
@@ -92,7 +92,7 @@ func (s *Memory) sampleAll(ctx context.Context, w *Environment, state, kind stri
 	return nil
 }
 
-// peerMemory is the peer's RSS and anonymous memory, with a fake runtime.
+// peerMemory returns the peer's RSS and anonymous memory, with a fake runtime.
 func peerMemory(state string) (rss, anon string) {
 	switch state {
 	case stateIdle:
@@ -106,7 +106,7 @@ func peerMemory(state string) (rss, anon string) {
 	}
 }
 
-// Lines of the report.
+// Lines returns the lines of the report.
 func (s *Memory) Lines() []ReportLine {
 	return s.taken.reportLines(s.Name(), s.stateLabel, peerMemory)
 }
@@ -118,7 +118,7 @@ func (s *Memory) stateLabel(state string) string {
 	return state
 }
 
-// Close removes what is left.
+// Close removes the remaining objects.
 func (s *Memory) Close(ctx context.Context, w *Environment) error {
 	return w.deleteObjects(ctx, "app="+memoryPod, numberedNames(memoryConfigs, s.ConfigMaps))
 }

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// memorySamples is the memory of processes in states that come one after the other.
+// memorySamples collects the memory of processes in successive states.
 type memorySamples struct {
-	// settle is how long a state is left alone before it is sampled, and each how many samples are taken, a second apart.
+	// settle is the pause before a state is sampled; each is the number of samples, a second apart.
 	settle time.Duration
 	each   int
 
@@ -16,7 +16,7 @@ type memorySamples struct {
 	rss, anon map[string][]float64 // MB
 }
 
-// sampleSettled samples a part after the state has settled.
+// sampleSettled samples a component after the state has settled.
 func (m *memorySamples) sampleSettled(ctx context.Context, w *Environment, part, state string) error {
 	if err := sleepFor(ctx, m.settle); err != nil {
 		return err
@@ -45,7 +45,7 @@ func (m *memorySamples) sampleNow(ctx context.Context, w *Environment, part, sta
 	return nil
 }
 
-// reportLines of a report, in the order of the states. label says what a state is called there, peer what the peer takes in it.
+// reportLines returns the lines of a report, in the order of the states. label names a state there, peer returns the peer's value.
 func (m *memorySamples) reportLines(scenario string, label func(state string) string, peer func(state string) (rss, anon string)) (lines []ReportLine) {
 	for _, state := range m.order {
 		rss, anon := peer(state)

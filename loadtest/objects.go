@@ -17,7 +17,7 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// payloadBytes is the content of one ConfigMap; the peer was measured with as much.
+// payloadBytes is the size of one ConfigMap's content, the same as in the peer's measurement.
 const payloadBytes = 512
 
 func configMapKey(name string) wire.Key {
@@ -32,7 +32,7 @@ func numberedNames(prefix string, n int) []string {
 	return list
 }
 
-// configMap has content that no other has.
+// configMap returns a ConfigMap with unique content.
 func (w *Environment) configMap(name string) *corev1.ConfigMap {
 	content := make([]byte, payloadBytes/2)
 	for i := range content {
@@ -44,7 +44,7 @@ func (w *Environment) configMap(name string) *corev1.ConfigMap {
 	}
 }
 
-// writeFunc is how a ConfigMap reaches the apiserver: create or update.
+// writeFunc writes a ConfigMap to the apiserver: create or update.
 type writeFunc func(ctx context.Context, cm *corev1.ConfigMap) (*corev1.ConfigMap, error)
 
 func (w *Environment) createConfigMap(ctx context.Context, cm *corev1.ConfigMap) (*corev1.ConfigMap, error) {
@@ -55,7 +55,7 @@ func (w *Environment) updateConfigMap(ctx context.Context, cm *corev1.ConfigMap)
 	return w.kube.CoreV1().ConfigMaps(namespace).Update(ctx, cm, metav1.UpdateOptions{})
 }
 
-// putAll writes ConfigMaps by parallel writers and returns the version that each got.
+// putAll writes ConfigMaps concurrently and returns the version of each.
 func (w *Environment) putAll(ctx context.Context, how writeFunc, list []string) (map[wire.Key]string, error) {
 	contents := make([]*corev1.ConfigMap, len(list))
 	for i, name := range list {
@@ -80,7 +80,7 @@ func (w *Environment) putAll(ctx context.Context, how writeFunc, list []string) 
 	return versions, g.Wait()
 }
 
-// pausePod is bound to a node and mounts ConfigMaps, of which none has to exist.
+// pausePod returns a pod bound to a node that mounts ConfigMaps, all of them optional.
 func pausePod(name, node string, configMaps []string) *corev1.Pod {
 	optional, no, grace := true, false, int64(1)
 	p := &corev1.Pod{
@@ -105,7 +105,7 @@ func pausePod(name, node string, configMaps []string) *corev1.Pod {
 	return p
 }
 
-// launchPods makes pods and, unless it is told not to, waits until all run.
+// launchPods creates pods and waits until all run.
 func (w *Environment) launchPods(ctx context.Context, pods ...*corev1.Pod) error {
 	for _, p := range pods {
 		if _, err := w.kube.CoreV1().Pods(namespace).Create(ctx, p, metav1.CreateOptions{}); err != nil {
@@ -130,8 +130,8 @@ func (w *Environment) launchPods(ctx context.Context, pods ...*corev1.Pod) error
 	})
 }
 
-// deleteObjects deletes the pods of a selector and, with them, ConfigMaps of a name prefix, and waits until the API has no more of
-// them and the stream of desired state tells the nodes so.
+// deleteObjects deletes the selected pods and the named ConfigMaps. It waits until they are gone from the API and the stream of
+// desired state has their tombstones.
 func (w *Environment) deleteObjects(ctx context.Context, selector string, configMaps []string) error {
 	err := w.kube.CoreV1().Pods(namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: selector})
 	if err != nil {
@@ -173,8 +173,8 @@ func (w *Environment) deleteObjects(ctx context.Context, selector string, config
 // rootCA is the ConfigMap that each namespace has.
 const rootCA = "kube-root-ca.crt"
 
-// awaitAcks waits until every node has acked these versions of these objects and returns when the last ack came. The acks
-// heard since forget are counted first, so that nothing but them is asked of the hub while it works.
+// awaitAcks waits until every node has acked these versions of these objects and returns the time of the last ack. It first counts the
+// acks received since dropPending, so that it sends the hub no other request while the hub is busy.
 func (w *Environment) awaitAcks(ctx context.Context, nodes []string, versions map[wire.Key]string) (time.Time, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, waitTimeout, fmt.Errorf("not within %s", waitTimeout))
 	defer cancel()
@@ -203,7 +203,7 @@ func (w *Environment) awaitAcks(ctx context.Context, nodes []string, versions ma
 	}
 }
 
-// lastAck compares acks with what the stream holds: how many wanted versions have no ack, and when the last one came.
+// lastAck compares acks with the stream: it returns the number of wanted versions without an ack, and the time of the last ack.
 func (w *Environment) lastAck(ctx context.Context, at map[string]map[uint64]time.Time, versions map[wire.Key]string) (last time.Time, missing int, err error) {
 	for node, seen := range at {
 		held, err := w.publisher.Held(ctx, node)
@@ -225,8 +225,8 @@ func (w *Environment) lastAck(ctx context.Context, at map[string]map[uint64]time
 	return last, missing, nil
 }
 
-// messageAt reads which object and version a stream sequence holds; ok is false if it was overwritten. Any copy of the
-// stream may answer, so one that has not heard of a sequence yet is asked again.
+// messageAt reads the object and version at a stream sequence; ok is false if it was overwritten. Any replica of the
+// stream may answer, so a replica that does not have the sequence yet is asked again.
 func (w *Environment) messageAt(ctx context.Context, sequence uint64) (subject, version string, ok bool) {
 	for range copyTries {
 		msg, err := w.desired.GetMsg(ctx, sequence)

@@ -11,11 +11,11 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// PodStartup makes bound pods, one after the other, and waits until a watch of the API sees each Running.
+// PodStartup creates bound pods, one after the other, and waits until a watch of the API shows each Running.
 type PodStartup struct {
-	// Pods of one round.
+	// Pods is the number of pods of one round.
 	Pods int
-	// Peer's number, for the report.
+	// Peer is the peer's value, for the report.
 	Peer string
 
 	taken []float64
@@ -24,10 +24,10 @@ type PodStartup struct {
 
 const startupPod = "startup"
 
-// Name of the scenario.
+// Name returns the name of the scenario.
 func (*PodStartup) Name() string { return "pod start" }
 
-// Prepare starts one pod that does not count: the first one finds caches cold.
+// Prepare starts one pod that is not measured: the first one finds cold caches.
 func (s *PodStartup) Prepare(ctx context.Context, w *Environment) error {
 	_, err := s.startPod(ctx, w)
 	return err
@@ -69,7 +69,7 @@ func (s *PodStartup) startPod(ctx context.Context, w *Environment) (took time.Du
 	return 0, errors.Join(fmt.Errorf("pod %s was not seen to run", p.Name), context.Cause(ctx))
 }
 
-// Lines of the report.
+// Lines returns the lines of the report.
 func (s *PodStartup) Lines() []ReportLine {
 	return []ReportLine{{
 		Scenario: s.Name(), Measure: "bound pod made → Running in the API", Unit: unitTime,
@@ -77,7 +77,7 @@ func (s *PodStartup) Lines() []ReportLine {
 	}}
 }
 
-// Close removes what is left.
+// Close removes the remaining pods.
 func (*PodStartup) Close(ctx context.Context, w *Environment) error {
 	return w.deleteObjects(ctx, "app="+startupPod, nil)
 }

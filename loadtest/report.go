@@ -10,15 +10,15 @@ import (
 	"text/tabwriter"
 )
 
-// ReportLine is one measure of a report.
+// ReportLine is one measurement of a report.
 type ReportLine struct {
 	Scenario string `json:"scenario"`
 	Measure  string `json:"measure"`
 	Unit     string `json:"unit"`
 	Summary
-	// Peer is KubeEdge's value for the same, "" where there is none.
+	// Peer is KubeEdge's value of the same measurement, "" where there is none.
 	Peer string `json:"peer,omitempty"`
-	// Aim is what the median should be: at most that for times, at least for rates; 0 is no aim.
+	// Aim is the target of the median: an upper bound for times, a lower bound for rates; 0 is no target.
 	Aim float64 `json:"aim,omitempty"`
 }
 
@@ -28,13 +28,13 @@ const (
 	unitRate   = "1/s"
 	unitMemory = "MB"
 	unitCPU    = "µs"
-	// unitTraffic counts bytes of payload of TCP, TLS included.
+	// unitTraffic counts bytes of TCP payload, TLS included.
 	unitTraffic = "MB/h"
 	unitSmall   = "KB"
 	unitLarge   = "GB"
 )
 
-// Verdict tells whether the aim is met; "" without aim.
+// Verdict reports whether the target is met; "" without a target.
 func (l ReportLine) Verdict() string {
 	switch {
 	case l.Aim == 0 || l.N == 0:
@@ -61,11 +61,11 @@ func (l ReportLine) aimText() string {
 type Report struct {
 	Setup Setup        `json:"setup"`
 	Lines []ReportLine `json:"lines"`
-	// Loads is the machine's load average of one minute when each scenario began.
+	// Loads is the machine's load average of one minute at the start of each scenario.
 	Loads map[string]float64 `json:"loads"`
 }
 
-// Print writes the table for people.
+// Print writes the table.
 func (r Report) Print(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "SCENARIO\tMEASURE\tUNIT\tN\tP50\tP99\tMIN\tMAX\tPEER\tAIM (P50)\t")
@@ -91,7 +91,7 @@ func (r Report) JSON(w io.Writer) error {
 	return nil
 }
 
-// formatNumber shows three digits or the whole part, which is more than the spread deserves.
+// formatNumber shows three digits or the whole part, more than the precision of the measurement.
 func formatNumber(v float64) string {
 	switch a := math.Abs(v); {
 	case a >= 100:

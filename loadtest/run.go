@@ -17,23 +17,23 @@ import (
 
 // Options of Run.
 type Options struct {
-	// Command is what was typed, for the report.
+	// Command is the command line, for the report.
 	Command string
-	// Dir is where clusters live; empty is a new folder below the system's temporary one. It is removed.
+	// Dir is the folder of the clusters; empty is a new temporary folder. It is removed.
 	Dir string
-	// Seed makes the contents of objects.
+	// Seed generates the contents of objects.
 	Seed uint64
-	// Size is how much is done.
+	// Size is the amount of work.
 	Size Size
-	// Only names the stages to run; empty is all that this user may run. See Stages.
+	// Only names the stages to run; empty means all that this user may run. See Stages.
 	Only []string
-	// Programs gives the programs to run; nil builds what is missing of the present tree.
+	// Programs returns the programs to run; nil builds missing ones from the present tree.
 	Programs func(context.Context, devcluster.Spec) (toolchain.Paths, error)
-	// Progress receives progress.
+	// Progress receives progress messages.
 	Progress io.Writer
 }
 
-// Size is how much the scenarios do.
+// Size is the amount of work of each scenario.
 type Size struct {
 	Updates   int // of one ConfigMap, one at a time
 	Burst     int // ConfigMaps of one node
@@ -56,7 +56,7 @@ type Size struct {
 	LogLines  int           // of each log
 	LogNodes  int           // gateways whose logs are followed
 	Collected bool          // whether to wait until their readers' garbage was collected
-	QuietTime time.Duration // before each stage: what starting a cluster stirred up settles
+	QuietTime time.Duration // before each stage, for the start of a cluster to settle
 }
 
 // Full is the size of the runs in docs/operations/numbers.md.
@@ -82,18 +82,18 @@ func Short() Size {
 type clusterStage struct {
 	name string
 	spec devcluster.Spec
-	// grows: it goes on with the cluster of the stage before.
+	// reusesCluster continues with the cluster of the previous stage.
 	reusesCluster bool
 	runs          []scenarioRun
 }
 
-// scenarioRun is a scenario and how often its Once is called: once where it takes many samples itself.
+// scenarioRun is a scenario and the number of calls of its Once: one where Once takes many samples itself.
 type scenarioRun struct {
 	Scenario
 	rounds int
 }
 
-// allStages in the order they run.
+// allStages lists the stages in order.
 func allStages(s Size) []clusterStage {
 	spec := func(edges int, runtime devcluster.Runtime) devcluster.Spec {
 		return devcluster.Spec{Edges: edges, Cloudcores: 2, Hubs: 3, Runtime: runtime, NoMetrics: true}
@@ -139,8 +139,8 @@ func allStages(s Size) []clusterStage {
 	}
 }
 
-// Run brings clusters up, plays all scenarios on them, takes them down, and prints the setup first and the table last.
-// The report holds what was measured, also when there is an error.
+// Run starts clusters, runs all scenarios on them, stops them, and prints the setup first and the table last.
+// The report holds the completed measurements, also when there is an error.
 func Run(ctx context.Context, o Options) (report Report, err error) {
 	dir := o.Dir
 	if dir == "" {
@@ -244,7 +244,7 @@ func (b *runner) stopCluster(ctx context.Context) error {
 // upTimeout bounds the start of 20 gateways on two cores.
 const upTimeout = 5 * time.Minute
 
-// startCluster brings a cluster up. After an error the cluster, if any, is what was started of it.
+// startCluster starts a cluster. After an error the cluster, if any, is partially started.
 func (b *runner) startCluster(ctx context.Context, spec devcluster.Spec) (err error) {
 	programs := b.Programs
 	if programs == nil {

@@ -13,12 +13,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Services reads the memory of a gateway whose kube-proxy watches Services and EndpointSlices at the local API: as the cluster
-// has hardly any, then with many.
+// Services measures the memory of a gateway whose kube-proxy watches Services and EndpointSlices at the local API: with hardly any
+// in the cluster, then with many.
 type Services struct {
-	// Services in all, each with one EndpointSlice of three endpoints elsewhere.
+	// Services is their number, each with one EndpointSlice of three endpoints on other nodes.
 	Services int
-	// Settle is how long a state is left alone before it is sampled, and Samples are taken a second apart.
+	// Settle is the pause before a state is sampled; Samples are taken a second apart.
 	Settle  time.Duration
 	Samples int
 
@@ -28,7 +28,7 @@ type Services struct {
 
 const servicesName = "services"
 
-// Name of the scenario.
+// Name returns the name of the scenario.
 func (*Services) Name() string { return "services" }
 
 // Prepare does nothing: the first state is an idle gateway.
@@ -37,7 +37,7 @@ func (s *Services) Prepare(context.Context, *Environment) error {
 	return nil
 }
 
-// Once makes the Services and waits until kube-proxy has rules for each.
+// Once creates the Services and waits until kube-proxy has rules for each.
 func (s *Services) Once(ctx context.Context, w *Environment) error {
 	edge := w.edgeNames()[0]
 	proxy := "proxy-" + strings.TrimPrefix(edge, "edge-")
@@ -73,7 +73,7 @@ func (s *Services) sampleMemory(ctx context.Context, w *Environment, edge, proxy
 	return s.taken.sampleNow(ctx, w, proxy, "kube-proxy then, with "+state)
 }
 
-// countProxyRules counts the addresses of Services that a gateway's kernel leads on.
+// countProxyRules counts the Service addresses for which a gateway's kernel has rules.
 func (w *Environment) countProxyRules(ctx context.Context, edge string) (int, error) {
 	cmd, err := w.cluster.Command(ctx, edge, "nft", "list", "map", "ip", "kube-proxy", "service-ips")
 	if err != nil {
@@ -86,7 +86,7 @@ func (w *Environment) countProxyRules(ctx context.Context, edge string) (int, er
 	return strings.Count(string(out), " : goto service-"), nil
 }
 
-// makeServices makes Services whose endpoints somebody else has written, so that no controller does it at its own pace.
+// makeServices creates Services together with their endpoints, so that no controller does that at its own pace.
 func (w *Environment) makeServices(ctx context.Context, list []string) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(writers)
@@ -103,7 +103,7 @@ func (w *Environment) makeServices(ctx context.Context, list []string) error {
 				Ports:       []discoveryv1.EndpointPort{{Name: &port.Name, Port: new(int32(8080))}},
 			}
 			for n := range 3 {
-				address := fmt.Sprintf("198.18.%d.%d", n, 1+i%250) // of RFC 2544: nobody's
+				address := fmt.Sprintf("198.18.%d.%d", n, 1+i%250) // reserved by RFC 2544
 				slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{Addresses: []string{address}})
 			}
 			if _, err := w.kube.DiscoveryV1().EndpointSlices(namespace).Create(gctx, slice, metav1.CreateOptions{}); err != nil {
@@ -115,7 +115,7 @@ func (w *Environment) makeServices(ctx context.Context, list []string) error {
 	return g.Wait()
 }
 
-// Lines of the report.
+// Lines returns the lines of the report.
 func (s *Services) Lines() []ReportLine {
 	as := func(state string) string { return state }
 	made := ReportLine{
@@ -125,7 +125,7 @@ func (s *Services) Lines() []ReportLine {
 	return append(s.taken.reportLines(s.Name(), as, func(string) (string, string) { return "", "" }), made)
 }
 
-// Close removes the Services. The slices are nobody's but ours.
+// Close removes the Services, and the slices, which no controller removes.
 func (s *Services) Close(ctx context.Context, w *Environment) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(writers)

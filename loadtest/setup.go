@@ -17,7 +17,7 @@ import (
 	"github.com/frond-edge/frond/internal/buildinfo"
 )
 
-// Setup is what a number must be read with.
+// Setup describes the conditions of a measurement.
 type Setup struct {
 	Command    string    `json:"command"`
 	Began      time.Time `json:"began"`
@@ -30,11 +30,11 @@ type Setup struct {
 	Cores      int       `json:"cores"`
 	MemoryGiB  float64   `json:"memoryGiB"`
 	Kernel     string    `json:"kernel"`
-	// Sync is how long the disk takes to sync an append of 500 bytes, in milliseconds: each delivery waits for several.
+	// Sync is the time to sync an append of 500 bytes to the disk, in milliseconds: each delivery waits for several.
 	Sync Summary `json:"sync"`
 }
 
-// Print writes it for people.
+// Print writes the setup as text.
 func (s Setup) Print(w io.Writer) {
 	versions := "frond " + s.Frond + ", " + s.Go
 	if s.Kubernetes != "" {
@@ -58,7 +58,7 @@ func newSetup(ctx context.Context, command, dir string, seed uint64) (Setup, err
 	}
 	s.Kernel = unix.ByteSliceToString(host.Release[:])
 	if total, _, ok := strings.Cut(procField("/proc/meminfo", "MemTotal"), " "); ok {
-		kib, _ := strconv.ParseFloat(total, 64) // 0 says that it is not known
+		kib, _ := strconv.ParseFloat(total, 64) // 0 means unknown
 		s.MemoryGiB = kib / (1 << 20)
 	}
 	var err error
@@ -94,7 +94,7 @@ func measureSync(ctx context.Context, dir string) (s Summary, err error) {
 	return Summarize(samples), nil
 }
 
-// loadAverage of the last minute, -1 if it is not known.
+// loadAverage returns the load average of the last minute, -1 if it is not known.
 func loadAverage() float64 {
 	text, err := os.ReadFile("/proc/loadavg")
 	if err != nil {
@@ -108,7 +108,7 @@ func loadAverage() float64 {
 	return load
 }
 
-// memory is one process' resident memory in bytes.
+// memory is the resident memory of one process in bytes.
 type memory struct{ rss, anonymous int64 }
 
 func readMemory(pid int) (memory, error) {
@@ -130,7 +130,7 @@ func readKiB(path, name string) (int64, error) {
 	return kib << 10, nil
 }
 
-// procField is the first value of a name in a file of "name: value" lines, "" if it is not there.
+// procField returns the first value of a name in a file of "name: value" lines, "" if it is missing.
 func procField(path, name string) string {
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -7,29 +7,29 @@ import (
 	"time"
 )
 
-// SingleUpdate updates one ConfigMap that a pod of a node mounts, and waits for the ack before the next update: how long a
-// change takes from the call of the API to the disk of the gateway and back.
+// SingleUpdate updates one ConfigMap that a pod of a node mounts, and waits for the ack before the next update. It measures the time
+// from the API call to the gateway's disk and back.
 type SingleUpdate struct {
-	// Updates of one round.
+	// Updates is the number of updates of one round.
 	Updates int
 
 	taken, written []float64
 }
 
-// The objects of Single.
+// The objects of SingleUpdate.
 const (
 	singlePod    = "single"
 	singleConfig = "single-config"
-	// warmUpUpdates are updates that do not count: connections and caches of all processes.
+	// warmUpUpdates are updates that are not measured: they warm the connections and caches of all processes.
 	warmUpUpdates = 20
 	// singleAim, in ms, is less than half of the peer's p50 of 13.7 ms.
 	singleAim = 5
 )
 
-// Name of the scenario.
+// Name returns the name of the scenario.
 func (*SingleUpdate) Name() string { return "one update" }
 
-// Prepare makes the pod and warms up.
+// Prepare creates the pod and warms up.
 func (s *SingleUpdate) Prepare(ctx context.Context, w *Environment) error {
 	if _, err := w.putAll(ctx, w.createConfigMap, []string{singleConfig}); err != nil {
 		return err
@@ -57,7 +57,7 @@ func (s *SingleUpdate) Once(ctx context.Context, w *Environment) error {
 	return nil
 }
 
-// updateOnce returns how long it was until the ack, and until the apiserver answered.
+// updateOnce returns the time until the ack, and until the apiserver's answer.
 func (s *SingleUpdate) updateOnce(ctx context.Context, w *Environment) (acked, written time.Duration, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, waitTimeout, fmt.Errorf("not within %s", waitTimeout))
 	defer cancel()
@@ -80,7 +80,7 @@ func (s *SingleUpdate) updateOnce(ctx context.Context, w *Environment) (acked, w
 	}
 }
 
-// Lines of the report.
+// Lines returns the lines of the report.
 func (s *SingleUpdate) Lines() []ReportLine {
 	return []ReportLine{
 		{

@@ -9,11 +9,11 @@ import (
 	"github.com/frond-edge/frond/internal/devcluster/wan"
 )
 
-// SlowLink plays another scenario while the first gateway's link has a long round trip.
+// SlowLink runs another scenario while the first gateway's link has a long round trip.
 type SlowLink struct {
 	Scenario
 	RoundTrip time.Duration
-	// Peer's number and the aim of the first line.
+	// Peer and Aim are the peer's value and the target of the first line.
 	Peer string
 	Aim  float64
 }
@@ -24,10 +24,10 @@ const (
 	slowAim       = 1000
 )
 
-// Name of the scenario.
+// Name returns the name of the scenario.
 func (s *SlowLink) Name() string { return s.Scenario.Name() + " over a slow link" }
 
-// Prepare slows the link when the other scenario is prepared.
+// Prepare prepares the other scenario, then slows the link.
 func (s *SlowLink) Prepare(ctx context.Context, w *Environment) error {
 	if err := s.Scenario.Prepare(ctx, w); err != nil {
 		return err
@@ -35,7 +35,7 @@ func (s *SlowLink) Prepare(ctx context.Context, w *Environment) error {
 	return w.cluster.Shape(ctx, w.edgeNames()[0], wan.Shape{Delay: s.RoundTrip / 2})
 }
 
-// Lines are the other's; the CPU per delivery is the same as without delay.
+// Lines returns the other scenario's lines, without the CPU time per delivery, which does not depend on the delay.
 func (s *SlowLink) Lines() []ReportLine {
 	var lines []ReportLine
 	for i, l := range s.Scenario.Lines() {
@@ -50,7 +50,7 @@ func (s *SlowLink) Lines() []ReportLine {
 	return lines
 }
 
-// Close makes the link good again.
+// Close restores the link.
 func (s *SlowLink) Close(ctx context.Context, w *Environment) error {
 	return errors.Join(w.cluster.Shape(ctx, w.edgeNames()[0], wan.Shape{}), s.Scenario.Close(ctx, w))
 }

@@ -11,16 +11,16 @@ import (
 )
 
 const (
-	// spareInstances of inotify are left to everybody else on this machine.
+	// spareInstances of inotify are left to other processes of this machine.
 	spareInstances = 8
-	// goroutineSlack are goroutines that have nothing to do with streams: they come and go all the time.
+	// goroutineSlack allows for goroutines that do not belong to streams.
 	goroutineSlack = 20
-	// heapSlack is heap that has nothing to do with streams, in bytes.
+	// heapSlack allows for heap that does not belong to streams, in bytes.
 	heapSlack = 8e6
 )
 
-// allowedFollowers is how many logs can be followed on this machine now, at most as many as wanted: a kubelet takes an instance of
-// inotify for each, and all gateways of a cluster run as one user, for whom fs.inotify.max_user_instances counts.
+// allowedFollowers returns how many logs can be followed on this machine now, at most as many as wanted. A kubelet takes an instance of
+// inotify for each, and all gateways of a cluster run as one user, to whom fs.inotify.max_user_instances applies.
 func allowedFollowers(wanted int) (int, error) {
 	var open []int
 	defer func() {
@@ -31,7 +31,7 @@ func allowedFollowers(wanted int) (int, error) {
 	for len(open) < wanted+spareInstances {
 		fd, err := unix.InotifyInit1(unix.IN_CLOEXEC)
 		if err != nil {
-			break // there are no more
+			break // the limit is reached
 		}
 		open = append(open, fd)
 	}
@@ -41,10 +41,10 @@ func allowedFollowers(wanted int) (int, error) {
 	return len(open) - spareInstances, nil
 }
 
-// streamCost is what streams cost a process while they last; heap in bytes, garbage included.
+// streamCost is what streams cost a process while they are open; heap in bytes, garbage included.
 type streamCost struct{ streams, goroutines, heap float64 }
 
-// readStreamCosts reads what cloudcores and gateways hold.
+// readStreamCosts reads the streams, goroutines and heap of cloudcores and gateways.
 func (w *Environment) readStreamCosts(ctx context.Context) (map[string]streamCost, error) {
 	all := map[string]streamCost{}
 	for _, part := range w.tunnelEnds() {
@@ -65,7 +65,7 @@ func (w *Environment) readStreamCosts(ctx context.Context) (map[string]streamCos
 	return all, nil
 }
 
-// tunnelEnds are the processes at the ends of tunnels.
+// tunnelEnds lists the processes at the ends of tunnels.
 func (w *Environment) tunnelEnds() []string {
 	parts := w.edgeNames()
 	for i := range w.cluster.Spec().Cloudcores {
@@ -74,7 +74,7 @@ func (w *Environment) tunnelEnds() []string {
 	return parts
 }
 
-// awaitReleased waits until streams and goroutines are as few as they were.
+// awaitReleased waits until the numbers of streams and goroutines are back at their earlier values.
 func (w *Environment) awaitReleased(ctx context.Context, before map[string]streamCost) error {
 	var missing string
 	err := waitUntil(ctx, "what readers took is given back", func(ctx context.Context) (bool, error) {
@@ -98,11 +98,11 @@ func (w *Environment) awaitReleased(ctx context.Context, before map[string]strea
 
 const (
 	heapMetric = "go_memstats_heap_alloc_bytes"
-	// collectMetric is when garbage was collected last, in seconds since 1970.
+	// collectMetric is the time of the last garbage collection, in seconds since 1970.
 	collectMetric = "go_memstats_last_gc_time_seconds"
 )
 
-// awaitCollected waits until each process has collected its garbage since now, and then has no more on its heap than before.
+// awaitCollected waits until each process has collected its garbage since now, and then has no larger heap than before.
 func (w *Environment) awaitCollected(ctx context.Context, before map[string]streamCost) error {
 	since := float64(time.Now().UnixNano()) / 1e9
 	left := maps.Clone(before)
@@ -132,20 +132,20 @@ func (w *Environment) awaitCollected(ctx context.Context, before map[string]stre
 	return nil
 }
 
-// The moments at which memory is read.
+// The moments at which memory is measured.
 const (
 	memoryBefore = "before"
 	memoryWith   = "with all readers"
 	memoryAfter  = "after"
 )
 
-// followMemory is the memory of each kind of process at each moment, in MB: resident, and of those at the ends the heap too.
+// followMemory is the memory of each kind of process at each moment, in MB: resident, and for the tunnels' ends also the heap.
 type followMemory struct {
 	gateways  int
 	rss, heap map[string][]float64
 }
 
-// recordMoment reads the memory of all processes at the ends and in the middle.
+// recordMoment measures the memory of all processes at the ends and in between.
 func (m *followMemory) recordMoment(ctx context.Context, w *Environment, moment string) error {
 	if m.rss == nil {
 		m.rss, m.heap, m.gateways = map[string][]float64{}, map[string][]float64{}, len(w.edgeNames())

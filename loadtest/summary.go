@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Summary is what a report says about samples of one measure.
+// Summary summarizes the samples of one measurement.
 type Summary struct {
 	N   int     `json:"n"`
 	Min float64 `json:"min"`
@@ -15,8 +15,8 @@ type Summary struct {
 	Max float64 `json:"max"`
 }
 
-// Summarize sorts a copy of the samples. A percentile is the smallest sample that at least so many are not above, so
-// every number in a report is one that was measured.
+// Summarize sorts a copy of the samples. A percentile is the smallest sample that at least this share of samples does not exceed, so
+// every number in a report is a measured one.
 func Summarize(samples []float64) Summary {
 	if len(samples) == 0 {
 		return Summary{}
@@ -26,8 +26,8 @@ func Summarize(samples []float64) Summary {
 	return Summary{N: len(sorted), Min: sorted[0], P50: rank(0.50), P99: rank(0.99), Max: sorted[len(sorted)-1]}
 }
 
-// milliseconds is a duration as reports show it.
+// milliseconds converts a duration for a report.
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// perSecond is how many a second.
+// perSecond converts a number and a duration to a rate per second.
 func perSecond(n int, d time.Duration) float64 { return float64(n) / d.Seconds() }

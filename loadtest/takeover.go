@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// Takeover kills the cloudcore that serves a node and changes an object at once: how long until the change is on the node's
+// Takeover kills the cloudcore that owns a node and changes an object at once. It measures the time until the change is on the node's
 // disk.
 type Takeover struct {
-	// Kills of one round.
+	// Kills is the number of kills in one round.
 	Kills int
 
 	taken []float64
@@ -23,10 +23,10 @@ const (
 	takeoverAim    = 2000
 )
 
-// Name of the scenario.
+// Name returns the name of the scenario.
 func (*Takeover) Name() string { return "takeover" }
 
-// Prepare makes a pod that mounts the object.
+// Prepare creates a pod that mounts the object.
 func (s *Takeover) Prepare(ctx context.Context, w *Environment) error {
 	if _, err := w.putAll(ctx, w.createConfigMap, []string{takeoverConfig}); err != nil {
 		return err
@@ -34,7 +34,7 @@ func (s *Takeover) Prepare(ctx context.Context, w *Environment) error {
 	return w.launchPods(ctx, pausePod(takeoverPod, w.edgeNames()[0], []string{takeoverConfig}))
 }
 
-// Once kills and measures, and starts again what it killed.
+// Once kills the owner, measures, and starts it again.
 func (s *Takeover) Once(ctx context.Context, w *Environment) error {
 	for range s.Kills {
 		if err := w.awaitMembers(ctx, "cloudcore-1", "cloudcore-2"); err != nil {
@@ -69,7 +69,7 @@ func (s *Takeover) killOwner(ctx context.Context, w *Environment) (took time.Dur
 	return last.Sub(began), err
 }
 
-// Lines of the report.
+// Lines returns the lines of the report.
 func (s *Takeover) Lines() []ReportLine {
 	return []ReportLine{{
 		Scenario: s.Name(), Measure: "kill -9 of the owner, with a change at once → on the gateway's disk and acked", Unit: unitTime,
@@ -77,7 +77,7 @@ func (s *Takeover) Lines() []ReportLine {
 	}}
 }
 
-// Close removes pod and object.
+// Close removes the pod and the object.
 func (*Takeover) Close(ctx context.Context, w *Environment) error {
 	return w.deleteObjects(ctx, "app="+takeoverPod, []string{takeoverConfig})
 }

@@ -1,5 +1,5 @@
-// Command cloudcore is the cloud part of Frond: it publishes to each gateway what Kubernetes wants there and applies to
-// Kubernetes what gateways report. Run as many replicas as you like; they are all alike.
+// Command cloudcore is the cloud part of Frond. It publishes the desired state of each gateway from Kubernetes and applies the
+// gateways' reports to Kubernetes. Any number of equal replicas may run.
 package main
 
 import (
@@ -59,7 +59,7 @@ func serveCloudcore(ctx context.Context, data []byte) error {
 	return err
 }
 
-// replaceProcess puts a new process in place of this one, under its id: whoever supervises it sees no end.
+// replaceProcess replaces this process by a new one with the same id, so that its supervisor sees no exit.
 func replaceProcess() error {
 	program, err := os.Executable()
 	if err == nil {

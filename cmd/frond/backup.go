@@ -31,10 +31,10 @@ func newBackup() *cobra.Command {
 	return cmd
 }
 
-// passphrase is asked for, or read from a file.
+// passphrase is read from the terminal or from a file.
 type passphrase struct {
 	file string
-	// in is where people type.
+	// in is the terminal.
 	in *os.File
 }
 
@@ -43,7 +43,7 @@ func (p *passphrase) addFlags(cmd *cobra.Command) {
 	p.in = os.Stdin
 }
 
-// readKey reads the passphrase; confirm asks a second time.
+// readKey reads the passphrase; confirm reads it a second time.
 func (p *passphrase) readKey(talk io.Writer, confirm bool) (backup.Key, error) {
 	if p.file != "" {
 		line, err := firstLine(p.file)

@@ -24,7 +24,7 @@ type backupCreate struct {
 	output     output
 }
 
-// createdBackup is the output for machines.
+// createdBackup is the JSON output.
 type createdBackup struct {
 	File string `json:"file"`
 	backup.Header
@@ -61,7 +61,7 @@ decrypt it can authorize any client as any gateway. It needs the right to read S
 	return cmd
 }
 
-// Run saves.
+// Run creates the backup.
 func (b *backupCreate) Run(ctx context.Context, out, talk io.Writer) error {
 	asJSON, err := b.output.asJSON()
 	if err != nil {
@@ -115,13 +115,13 @@ func (b *backupCreate) encryptionKey(talk io.Writer) (backup.Key, error) {
 	return backup.NewRecipients(b.recipients)
 }
 
-// writeBackup makes the whole file appear at once, readable by its owner alone.
+// writeBackup makes the whole file appear atomically, readable by its owner alone.
 func writeBackup(path string, content backup.Content, key backup.Key) (size int64, err error) {
 	pending, err := renameio.NewPendingFile(path, renameio.WithStaticPermissions(0o600))
 	if err != nil {
 		return 0, fmt.Errorf("write the backup: %w", err)
 	}
-	defer func() { _ = pending.Cleanup() }() // nothing is left to clean once it is in place
+	defer func() { _ = pending.Cleanup() }() // no effect once the file is in place
 	if err := backup.Write(pending, content, key); err != nil {
 		return 0, err
 	}

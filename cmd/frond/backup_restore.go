@@ -52,7 +52,7 @@ recorded later counts, and a key or a node that is revoked on either side stays 
 	return cmd
 }
 
-// Run restores.
+// Run restores the backup.
 func (b *backupRestore) Run(ctx context.Context, out, talk io.Writer) error {
 	asJSON, err := b.output.asJSON()
 	if err != nil {
@@ -78,7 +78,7 @@ func (b *backupRestore) Run(ctx context.Context, out, talk io.Writer) error {
 	return printRestored(report, b.options.DryRun, out, talk)
 }
 
-// openBackup opens the file.
+// openBackup opens and decrypts the file.
 func (b *backupRestore) openBackup(talk io.Writer) (content backup.Content, err error) {
 	if b.file == "" {
 		return content, errors.New("give --file, the name of the backup")

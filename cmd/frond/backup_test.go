@@ -26,7 +26,7 @@ import (
 	"github.com/frond-edge/frond/internal/kubetest"
 )
 
-// backupFixture is where a test keeps its backup, and the age key pair to it.
+// backupFixture is the file of a test's backup, and its age key pair.
 type backupFixture struct {
 	*installation
 	file, recipient, identityFile string
@@ -59,7 +59,7 @@ func (v backupFixture) createBackup() createdBackup {
 	return done
 }
 
-// restoreBackup returns what became of each object of the backup, by kind and name.
+// restoreBackup returns the action on each object of the backup, by kind and name.
 func (v backupFixture) restoreBackup(more ...string) map[string]backup.Action {
 	v.t.Helper()
 	var r backup.Report
@@ -74,7 +74,7 @@ func (v backupFixture) restoreBackup(more ...string) map[string]backup.Action {
 	return actions
 }
 
-// deleteNamespace ends with the namespace gone, as the controller manager leaves it.
+// deleteNamespace deletes the namespace and all that is in it, as the controller manager does.
 func (v backupFixture) deleteNamespace() {
 	v.t.Helper()
 	v.confirmDeletion("namespaces", "", identity.Namespace, identity.Namespace)
@@ -165,7 +165,7 @@ func TestBackup_RestoresADeletedNamespace(t *testing.T) {
 	}
 }
 
-// setPorts makes the ConfigMap with the ports of gateways at the cloudcores, or deletes it.
+// setPorts creates or deletes the ConfigMap with the ports of gateways at the cloudcores.
 func (v backupFixture) setPorts(there bool) {
 	v.t.Helper()
 	const name = "frond-node-ports"
@@ -183,7 +183,7 @@ func (v backupFixture) setPorts(there bool) {
 	v.t.Cleanup(func() { v.setPorts(false) })
 }
 
-// TestBackup_RestoresTheKind deletes the definition of NodeIdentities, and all of them with it.
+// TestBackup_RestoresTheKind deletes the definition of NodeIdentities, and so all of them.
 func TestBackup_RestoresTheKind(t *testing.T) {
 	v := newBackupFixture(t)
 	v.mustRun("init", "--hub-servers", "1")
@@ -228,7 +228,7 @@ func TestBackup_KeepsNewerKeys(t *testing.T) {
 	if diff := cmp.Diff(rotated, v.secretFiles()); diff != "" {
 		t.Errorf("newer certificates are overwritten (-before +after):\n%s", diff)
 	}
-	// One Secret is lost: it comes back, and goes with the newer ones.
+	// One Secret is lost: it is restored, and matches the newer ones.
 	v.confirmAll()
 	if err := v.client.CoreV1().Secrets(identity.Namespace).Delete(t.Context(), install.FolderAdmin, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
@@ -242,7 +242,7 @@ func TestBackup_KeepsNewerKeys(t *testing.T) {
 	if diff := cmp.Diff(old, v.secretFiles()); diff != "" {
 		t.Errorf("replaced (-backup +got):\n%s", diff)
 	}
-	// The authority was replaced since, and is lost: the one of the backup does not go with the rest.
+	// The CA was replaced since, and is lost: the one of the backup does not match the rest.
 	v.mustRun("ca", "rotate", "add")
 	v.mustRun("ca", "rotate", "switch", "--force")
 	v.confirmAll()
@@ -261,7 +261,7 @@ func TestBackup_KeepsNewerKeys(t *testing.T) {
 	}
 }
 
-// TestBackup_OfAnotherCluster takes a backup whose cluster is not this one.
+// TestBackup_OfAnotherCluster restores a backup of another cluster.
 func TestBackup_OfAnotherCluster(t *testing.T) {
 	v := newBackupFixture(t)
 	v.mustRun("init", "--hub-servers", "1")
@@ -297,7 +297,7 @@ func TestBackup_OfAnotherCluster(t *testing.T) {
 	}
 }
 
-// TestBackup_NeedsAKey tries what people mistype, and runs without a terminal.
+// TestBackup_NeedsAKey tries mistyped arguments, and runs without a terminal.
 func TestBackup_NeedsAKey(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "pass")
 	if err := os.WriteFile(file, []byte("short\n"), 0o600); err != nil {

@@ -100,7 +100,7 @@ func (c *caRotate) Run(ctx context.Context, out, talk io.Writer) error {
 	return nil
 }
 
-// checkRenewed refuses to go on while there are gateways that would not believe the next authority.
+// checkRenewed refuses the next step while some gateways would not trust the next CA.
 func (c *caRotate) checkRenewed(ctx context.Context) error {
 	client, err := c.kubeClient()
 	if err != nil {
@@ -108,7 +108,7 @@ func (c *caRotate) checkRenewed(ctx context.Context) error {
 	}
 	rollover, err := install.ReadRollover(ctx, client)
 	if err != nil || rollover.Next == "" {
-		return err // the step itself says what is missing
+		return err // the step's own error says what is missing
 	}
 	list := nodeList{kube: c.kube}
 	nodes, err := list.listNodes(ctx, time.Now())

@@ -14,7 +14,7 @@ import (
 	"github.com/frond-edge/frond/internal/install"
 )
 
-// bundleHashes are the hashes of the authorities in a bundle.
+// bundleHashes returns the hashes of the CAs in a bundle.
 func bundleHashes(t *testing.T, bundle []byte) []string {
 	t.Helper()
 	var all []string
@@ -29,7 +29,7 @@ func bundleHashes(t *testing.T, bundle []byte) []string {
 	return all
 }
 
-// isSignedBy says whether an authority, the last certificate of a chain, has signed the first one.
+// isSignedBy reports whether a CA, the last certificate of a chain, has signed the first one.
 func isSignedBy(t *testing.T, chain []byte, hash string) bool {
 	t.Helper()
 	leaf, rest := pem.Decode(chain)
@@ -45,7 +45,7 @@ func isSignedBy(t *testing.T, chain []byte, hash string) bool {
 	return slices.Equal(slices.Compact(bundleHashes(t, rest)), []string{hash})
 }
 
-// isTrustedThrough says whether who believes but these authorities believes the first certificate of a chain, shown with the others.
+// isTrustedThrough reports whether a client that trusts only these CAs accepts the first certificate of a chain, given the others.
 func isTrustedThrough(t *testing.T, chain, believed []byte) bool {
 	t.Helper()
 	leaf, rest := pem.Decode(chain)
@@ -60,8 +60,8 @@ func isTrustedThrough(t *testing.T, chain, believed []byte) bool {
 	return err == nil
 }
 
-// Who has only ever heard of the first authority believes the hub after all changes of it, and who believes the last one does not
-// believe what the first one signs now.
+// A client that trusts only the first CA accepts the hub after all rollovers. A client that trusts only the last CA does not
+// accept a certificate that the first one signs now.
 func TestCARotate_FormerAuthorityCrossSigns(t *testing.T) {
 	i := newInstallation(t)
 	i.mustRun("init", "--hub-servers", "1")
@@ -169,7 +169,7 @@ func TestCARotate_DropBeforeSwitchUndoes(t *testing.T) {
 	}
 }
 
-// TestCARotate_InterruptedSwitchIsCompleted leaves the authority switched and all certificates as they were.
+// TestCARotate_InterruptedSwitchIsCompleted leaves the CA switched and all certificates unchanged.
 func TestCARotate_InterruptedSwitchIsCompleted(t *testing.T) {
 	i := newInstallation(t)
 	i.mustRun("init", "--hub-servers", "1")

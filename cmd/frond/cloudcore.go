@@ -24,18 +24,18 @@ import (
 )
 
 const (
-	// envCloudcore names the cloudcores to ask where --server does not.
+	// envCloudcore names the cloudcores where --server is not given.
 	envCloudcore = "FROND_CLOUDCORE"
-	// serverTimeout bounds what one of several cloudcores may take, so that one that hangs does not hide the others.
+	// serverTimeout bounds the request to one of several cloudcores, so that a hanging one does not hide the others.
 	serverTimeout = 15 * time.Second
-	// maxAnswerBytes bounds what is read: 100,000 nodes, or the objects of a large one, fit.
+	// maxAnswerBytes bounds an answer: 100,000 nodes, or the objects of a large one, fit.
 	maxAnswerBytes = 256 << 20
 )
 
-// cloudcore is how a command reaches a cloudcore: as the user of the kubeconfig.
+// cloudcore is a command's client of a cloudcore, with the credentials of the kubeconfig.
 type cloudcore struct {
 	server, kubeconfig, context, authority string
-	// hubCA are the hub's authorities, once they were asked for.
+	// hubCA are the hub's CAs, once they were fetched.
 	hubCA []byte
 }
 
@@ -52,7 +52,7 @@ var errNoServer = errors.New(`no cloudcore to ask: give --server or set ` + envC
   in a cluster:         kubectl --namespace frond-system port-forward deployment/cloudcore 10284
                         and --server https://127.0.0.1:10284`)
 
-// getJSON gets a path from the first cloudcore that answers; any one will do.
+// getJSON gets a path from the first cloudcore that answers; all answer alike.
 func (c *cloudcore) getJSON(ctx context.Context, path string, into any) error {
 	servers := c.server
 	if servers == "" {
@@ -72,7 +72,7 @@ func (c *cloudcore) getJSON(ctx context.Context, path string, into any) error {
 			return err
 		}
 		if refused := (&answerError{}); errors.As(err, &refused) && refused.isFinal() {
-			return err // the others would say the same
+			return err // the others would answer the same
 		}
 		faults = append(faults, err)
 	}
@@ -131,8 +131,8 @@ func (c *cloudcore) getFrom(ctx context.Context, server, path string, into any) 
 	return nil
 }
 
-// clientConfig is the kubeconfig's user, turned to a cloudcore. Whatever its address, it must show cloudcore's own certificate:
-// a token is shown to nobody else.
+// clientConfig is the kubeconfig's user with the address of a cloudcore. Whatever the address, the server must prove cloudcore's own
+// identity, so that a token is sent to no other server.
 func (c *cloudcore) clientConfig(server string) (*rest.Config, error) {
 	if !strings.HasPrefix(server, "https://") {
 		return nil, fmt.Errorf("--server %q: want https://host:port", server)
@@ -151,7 +151,7 @@ func (c *cloudcore) clientConfig(server string) (*rest.Config, error) {
 	return cfg, nil
 }
 
-// kubeConfig is the kubeconfig's user.
+// kubeConfig returns the client configuration of the kubeconfig.
 func (c *cloudcore) kubeConfig() (*rest.Config, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = c.kubeconfig
@@ -162,8 +162,8 @@ func (c *cloudcore) kubeConfig() (*rest.Config, error) {
 	return rest.CopyConfig(cfg), nil
 }
 
-// fetchAuthority asks the cluster once for the authority that signs cloudcore's certificate after frond init. Who may not read it, or
-// has named another, stays with what the certificate's fault was.
+// fetchAuthority reads the CA of cloudcore's certificate from the cluster once, as frond init stored it. If the user may not read it, or
+// has named another CA, the certificate error stays.
 func (c *cloudcore) fetchAuthority(ctx context.Context) bool {
 	if c.authority != "" || c.hubCA != nil {
 		return false

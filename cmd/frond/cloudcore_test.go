@@ -17,7 +17,7 @@ import (
 	"github.com/frond-edge/frond/internal/install"
 )
 
-// TestStatus_TrustsAuthorityOfInit asks a cloudcore that shows the certificate of frond init, whose authority the cluster tells.
+// TestStatus_TrustsAuthorityOfInit queries a cloudcore with the certificate of frond init, whose CA is read from the cluster.
 func TestStatus_TrustsAuthorityOfInit(t *testing.T) {
 	files, _, err := install.Fill(nil, install.Spec{}, time.Now())
 	if err != nil {

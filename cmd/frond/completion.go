@@ -6,12 +6,12 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// completeOutput lets the shell complete the words of -o.
+// completeOutput completes the values of -o in the shell.
 func completeOutput(cmd *cobra.Command, words ...string) {
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)) // fails only for an unknown flag
 }
 
-// completePart lets the shell complete the name of a part, as the first word; of a gateway it is edgecore's, such as edge-1.
+// completePart completes the name of a component, as the first argument; edge-1 is the edgecore of a gateway.
 func (c *cluster) completePart(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	dev, err := c.openCluster(io.Discard)
 	if err != nil || len(args) > 0 {

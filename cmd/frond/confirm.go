@@ -52,7 +52,7 @@ later ones. It needs the right to patch the Node.`,
 	return cmd
 }
 
-// Run confirms for the named nodes, or for all.
+// Run confirms the held deletions of the named nodes, or of all.
 func (c *confirmCommand) Run(ctx context.Context, names []string, out, talk io.Writer) error {
 	asJSON, err := c.output.asJSON()
 	if err != nil {
@@ -119,7 +119,7 @@ func (c *confirmCommand) printConfirmed(done []confirmedNode, asJSON bool, out, 
 	}
 	if len(done) == 0 {
 		if c.all {
-			_, _ = fmt.Fprintln(talk, "nothing is held back") // nowhere else to say it
+			_, _ = fmt.Fprintln(talk, "nothing is held back") // a write error cannot be reported
 		}
 		return nil
 	}

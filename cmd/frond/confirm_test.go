@@ -16,7 +16,7 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// startFakeAPI is an API that answers for two Nodes, of which one is held, and notes what is patched.
+// startFakeAPI starts an API server with two Nodes, of which one has held deletions, and records patches.
 func startFakeAPI(t *testing.T) (kubeconfig string, patched func() map[string]string) {
 	t.Helper()
 	hold, err := json.Marshal(wire.Hold{Token: "0123456789", Reason: wire.HoldMassDelete, Missing: 6, Pods: 8})

@@ -17,10 +17,10 @@ import (
 //go:embed demo.yaml
 var demoManifests string
 
-// cutEdge is the gateway that loses its link, near the one that keeps it.
+// cutEdge is the gateway that loses its link, linkedEdge the one that keeps it.
 const cutEdge, linkedEdge = "edge-1", "edge-2"
 
-// demoRun is a demo being told. Its chapters run in order and remember what later ones compare with.
+// demoRun is one run of the demo. Its steps run in order and record values that later ones compare with.
 type demoRun struct {
 	dev        *devcluster.Cluster
 	out        io.Writer
@@ -28,15 +28,15 @@ type demoRun struct {
 	offlineFor time.Duration
 	stepNumber int
 
-	podsBefore map[string]demoPod // the pods of far before the cut, by name
+	podsBefore map[string]demoPod // the pods of cutEdge before the cut, by name
 	version    string             // resourceVersion of the last ConfigMap
 	healedAt   time.Time
 }
 
-// lastVersion is how often the page is changed while the link is cut.
+// lastVersion is the number of changes of the page while the link is cut.
 const lastVersion = 6
 
-// demoPod is what the story reads of a pod.
+// demoPod has the fields of a pod that the demo reads.
 type demoPod struct {
 	Metadata struct {
 		Name string `json:"name"`
@@ -87,7 +87,7 @@ func (s *demoRun) showKubectl(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// retryUntil tries check each 200 ms and returns nil once it does, or its last error when limit is over.
+// retryUntil calls check every 200 ms until it returns nil, or returns its last error when limit is over.
 func retryUntil(ctx context.Context, limit time.Duration, check func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -110,7 +110,7 @@ func retryUntil(ctx context.Context, limit time.Duration, check func(context.Con
 	}
 }
 
-// runsContainers tells whether pods are more than acted out.
+// runsContainers reports whether the pods have real containers.
 func (s *demoRun) runsContainers() bool { return s.dev.Spec().Runtime == devcluster.Containerd }
 
 // listPods lists the pods of the demo, on one gateway or, with "", on all.
@@ -156,7 +156,7 @@ func (s *demoRun) wantRunning(n int) func(context.Context) error {
 	}
 }
 
-// wantPage fails unless each running pod of a gateway serves this text; asked from inside the gateway.
+// wantPage fails unless each running pod of a gateway serves this text to a client inside the gateway.
 func (s *demoRun) wantPage(ctx context.Context, edge, path, want string) error {
 	pods, err := s.listPods(ctx, edge)
 	if err != nil {
@@ -174,7 +174,7 @@ func (s *demoRun) wantPage(ctx context.Context, edge, path, want string) error {
 	return nil
 }
 
-// listHeld returns the objects of the demo's namespace that a gateway holds, by their name for people.
+// listHeld returns the objects of the demo's namespace that a gateway holds, by their display name.
 func (s *demoRun) listHeld(ctx context.Context, edge string) (map[string]devcluster.StoredObject, error) {
 	stored, err := s.dev.Store(ctx, edge)
 	if err != nil {

@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// Limits of the chapters: what a slow two-core machine that compiles beside needs, not what one hopes for.
+// Limits of the steps: generous enough for a slow two-core machine that compiles meanwhile.
 const (
 	podLimit    = 90 * time.Second
 	arriveLimit = 30 * time.Second
-	// volumeLimit: edgecore lets the kubelet look at its volumes each 10 s; upstream it is once a minute.
+	// volumeLimit: edgecore makes the kubelet sync its volumes every 10 s; upstream's default is once a minute.
 	volumeLimit = 150 * time.Second
 )
 
@@ -148,7 +148,7 @@ func (s *demoRun) checkWhileCut(ctx context.Context) error {
 	return nil
 }
 
-// waitFor lets time pass.
+// waitFor waits for a duration.
 func waitFor(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():

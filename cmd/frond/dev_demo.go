@@ -29,7 +29,7 @@ func newDemo(c *cluster) *cobra.Command {
 	return cmd
 }
 
-// Run tells the story on out. It ends at the first step that does not come true.
+// Run runs the demo and prints it on out. It ends at the first step that fails.
 func (d *demoCommand) Run(ctx context.Context, out, talk io.Writer) error {
 	s := &demoRun{out: out, began: time.Now(), offlineFor: d.offlineFor}
 	s.printStep("A whole Frond on this machine: Kubernetes, a NATS hub, cloudcores and gateways, each part a real process")

@@ -30,7 +30,7 @@ frond and with frond edge talking to it.`,
 			run.Stdin, run.Stdout, run.Stderr = os.Stdin, cmd.OutOrStdout(), cmd.ErrOrStderr()
 			err = run.Run()
 			if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-				return &exitError{code: exit.ExitCode()} // the command has said why
+				return &exitError{code: exit.ExitCode()} // the command has printed its error
 			}
 			return err
 		},

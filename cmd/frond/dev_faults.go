@@ -9,13 +9,13 @@ import (
 	"github.com/frond-edge/frond/internal/devcluster"
 )
 
-// faultCommand is a command that does something to one part or gateway.
+// faultCommand is a command that acts on one component or gateway.
 type faultCommand struct {
 	*cluster
 	action func(ctx context.Context, dev *devcluster.Cluster, what string) error
 }
 
-// Run does it to what.
+// Run applies the fault to the component or gateway named what.
 func (f *faultCommand) Run(ctx context.Context, what string, talk io.Writer) error {
 	dev, err := f.openCluster(talk)
 	if err != nil {

@@ -30,7 +30,7 @@ func newLogs(c *cluster) *cobra.Command {
 	return cmd
 }
 
-// followInterval is how often a followed log is looked at.
+// followInterval is the polling interval of a followed log.
 const followInterval = 200 * time.Millisecond
 
 // Run prints the log.

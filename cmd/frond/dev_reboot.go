@@ -37,7 +37,7 @@ With --offline the link is cut before and stays cut: frond dev heal brings it ba
 	return cmd
 }
 
-// Run reboots and prints how long it took.
+// Run reboots a gateway and prints how long it took.
 func (r *rebootCommand) Run(ctx context.Context, edge string, out, talk io.Writer) error {
 	asJSON, err := r.output.asJSON()
 	if err != nil {

@@ -37,7 +37,7 @@ RESOURCE is plural or singular, with its group if it has one: configmap, pods, e
 	return cmd
 }
 
-// Run lists or gets.
+// Run lists the store or gets one object.
 func (s *storeCommand) Run(ctx context.Context, args []string, out, talk io.Writer) error {
 	switch edge, verb := args[0], args[1]; {
 	case verb == "list" && len(args) == 2:

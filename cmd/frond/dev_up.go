@@ -51,7 +51,7 @@ func (u *up) addFlags(cmd *cobra.Command) {
 	_ = f.MarkHidden("programs") // fails only for an unknown flag
 }
 
-// Run brings the cluster up and prints how to look around.
+// Run starts the cluster and prints the next commands.
 func (u *up) Run(ctx context.Context, out, talk io.Writer) error {
 	dev, err := u.startCluster(ctx, talk)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/frond-edge/frond/internal/devcluster/wan"
 )
 
-// wanProcess is the process in the middle of a cluster's bad network; devcluster starts it.
+// wanProcess is the forwarder process of a cluster's simulated WAN; devcluster starts it.
 type wanProcess struct{ config string }
 
 func newWan() *cobra.Command {

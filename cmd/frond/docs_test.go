@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// docPages are the documents for users; records tell of their time.
+// docPages are the documents for users. Design records are left out, because they describe the state at their time.
 func docPages(t *testing.T) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -31,7 +31,7 @@ func docPages(t *testing.T) map[string]string {
 	return found
 }
 
-// commandLines are the command lines of frond in code spans and blocks, by word.
+// commandLines returns the command lines of frond in code spans and blocks, split into words.
 func commandLines(page string) [][]string {
 	var lines [][]string
 	code := regexp.MustCompile("(?s)```.*?```|`[^`\n]+`")
@@ -88,7 +88,7 @@ func hasFlag(cmd *cobra.Command, flag string) bool {
 	return true
 }
 
-// TestDocs_CommandsAreDocumented looks for each command on the page of commands, and for what all of them share.
+// TestDocs_CommandsAreDocumented looks for each command on the page of commands, and for the options that all commands share.
 func TestDocs_CommandsAreDocumented(t *testing.T) {
 	page := docPages(t)["../../docs/operations/commands.md"]
 	var walk func(*cobra.Command)

@@ -32,15 +32,15 @@ import (
 
 const (
 	envSocket = "FROND_SOCKET"
-	// defaultSocket is the local API's with the documented folder of edgecore.
+	// defaultSocket is the local API's socket in the documented folder of edgecore.
 	defaultSocket = "/var/lib/frond/api.sock"
-	// localHost stands for the gateway in URLs and in messages; nobody resolves it.
+	// localHost stands for the gateway in URLs and in messages; it is never resolved.
 	localHost = "http://gateway"
 	// socketTimeout bounds the first dial: a socket answers at once or not at all.
 	socketTimeout = 5 * time.Second
 )
 
-// edgeAPI is the local API of the gateway that the command runs on, as kubectl's own commands want a cluster.
+// edgeAPI is a kubectl client factory for the local API of the gateway on which the command runs.
 type edgeAPI struct {
 	socket, namespace string
 	discoveryClient   discovery.CachedDiscoveryInterface
@@ -66,7 +66,7 @@ configuration only root has it. $` + envSocket + ` names another socket than ` +
 	cmd.PersistentFlags().StringVar(&e.socket, "socket", cmp.Or(os.Getenv(envSocket), defaultSocket), "edgecore's unix socket")
 	cmd.PersistentFlags().StringVarP(&e.namespace, "namespace", "n", "default", "namespace of what is asked for")
 	f := cmdutil.NewFactory(e)
-	// kubectl's commands end the process with their message; here they end the command with it.
+	// kubectl's commands exit the process with their message; here they end the command with it.
 	cmdutil.BehaviorOnFatal(func(message string, code int) { panic(&exitError{message, code}) })
 	upstream := func(make func(genericiooptions.IOStreams) *cobra.Command) *cobra.Command {
 		streams := genericiooptions.IOStreams{In: os.Stdin, Out: &lazyWriter{cmd.OutOrStdout}, ErrOut: &lazyWriter{cmd.ErrOrStderr}}
@@ -82,12 +82,12 @@ configuration only root has it. $` + envSocket + ` names another socket than ` +
 	return cmd
 }
 
-// lazyWriter writes to a stream that is known when the command runs.
+// lazyWriter writes to a stream that is known only when the command runs.
 type lazyWriter struct{ writer func() io.Writer }
 
 func (l *lazyWriter) Write(p []byte) (int, error) { return l.writer().Write(p) }
 
-// exitError is how one of kubectl's commands ended: what it would have printed, and its exit code.
+// exitError is the result of one of kubectl's commands: the message that it would have printed, and its exit code.
 type exitError struct {
 	message string
 	code    int
@@ -95,13 +95,13 @@ type exitError struct {
 
 func (f *exitError) Error() string { return f.message }
 
-// wrapKubectl makes a command of kubectl one of this program: it returns its failures, and ends with the context.
+// wrapKubectl adapts a command of kubectl to this program: it returns its errors, and ends with the context.
 func wrapKubectl(cmd *cobra.Command) *cobra.Command {
 	run := cmd.Run
 	cmd.Run = nil
 	cmd.Example = strings.ReplaceAll(cmd.Example, "kubectl ", "frond edge ")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		done := make(chan error, 1) // room for the end that comes after an interrupt
+		done := make(chan error, 1) // buffered for an end that comes after an interrupt
 		go func() {
 			defer func() {
 				switch p := recover().(type) {
@@ -118,14 +118,14 @@ func wrapKubectl(cmd *cobra.Command) *cobra.Command {
 		select {
 		case err := <-done:
 			return err
-		case <-cmd.Context().Done(): // kubectl's commands know no context; the process ends now
+		case <-cmd.Context().Done(): // kubectl's commands take no context; the process ends now
 			return cmd.Context().Err()
 		}
 	}
 	return cmd
 }
 
-// checkSocket says in words for people why the socket cannot be used, before kubectl's own words hide it.
+// checkSocket returns a readable error if the socket cannot be used, before kubectl's own errors hide the reason.
 func (e *edgeAPI) checkSocket(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, socketTimeout)
 	defer cancel()
@@ -148,14 +148,14 @@ func (e *edgeAPI) dialSocket(ctx context.Context, _, _ string) (net.Conn, error)
 	return new(net.Dialer).DialContext(ctx, "unix", e.socket)
 }
 
-// ToRESTConfig is the way to the API. The socket's file mode is all the authentication there is.
+// ToRESTConfig returns the client configuration of the API. The socket's file mode is the only authentication.
 func (e *edgeAPI) ToRESTConfig() (*rest.Config, error) {
 	cfg := &rest.Config{Host: localHost, Dial: e.dialSocket, QPS: -1, APIPath: "/api"} // as kubectl's own: of the core group
 	cfg.GroupVersion, cfg.NegotiatedSerializer = &corev1.SchemeGroupVersion, scheme.Codecs.WithoutConversion()
 	return cfg, rest.SetKubernetesDefaults(cfg)
 }
 
-// ToDiscoveryClient asks once what is served.
+// ToDiscoveryClient reads the served kinds once.
 func (e *edgeAPI) ToDiscoveryClient() (discovery.CachedDiscoveryInterface, error) {
 	if e.discoveryClient != nil {
 		return e.discoveryClient, nil
@@ -172,7 +172,7 @@ func (e *edgeAPI) ToDiscoveryClient() (discovery.CachedDiscoveryInterface, error
 	return e.discoveryClient, nil
 }
 
-// ToRESTMapper finds resources by the names that people use.
+// ToRESTMapper finds resources by their names and short names.
 func (e *edgeAPI) ToRESTMapper() (meta.RESTMapper, error) {
 	client, err := e.ToDiscoveryClient()
 	if err != nil {
@@ -181,7 +181,7 @@ func (e *edgeAPI) ToRESTMapper() (meta.RESTMapper, error) {
 	return restmapper.NewShortcutExpander(restmapper.NewDeferredDiscoveryRESTMapper(client), client, nil), nil
 }
 
-// ToRawKubeConfigLoader is a kubeconfig of the gateway alone; the user's own is not read.
+// ToRawKubeConfigLoader returns a kubeconfig of the gateway alone; the user's own is not read.
 func (e *edgeAPI) ToRawKubeConfigLoader() clientcmd.ClientConfig {
 	const name = "gateway"
 	cfg := clientcmdapi.NewConfig()

@@ -20,7 +20,7 @@ import (
 // runningTimeout is kubectl's own: how long exec waits for a pod of a Deployment to run.
 const runningTimeout = time.Minute
 
-// newEdgeExec is kubectl's command with another way to the server: client-go's own executors do not know unix sockets.
+// newEdgeExec is kubectl's command with another transport: client-go's own executors do not support unix sockets.
 func newEdgeExec(e *edgeAPI, f cmdutil.Factory, streams genericiooptions.IOStreams) *cobra.Command {
 	o := &exec.ExecOptions{StreamOptions: exec.StreamOptions{IOStreams: streams}, Executor: socketExecutor{e}}
 	cmd := &cobra.Command{
@@ -51,7 +51,7 @@ func (x socketExecutor) Execute(target *url.URL, cfg *rest.Config, in io.Reader,
 	return x.ExecuteWithContext(context.Background(), target, cfg, in, out, errs, tty, sizes)
 }
 
-// ExecuteWithContext runs the command and returns its exit code as an error, as kubectl wants it.
+// ExecuteWithContext runs the command and returns its exit code as an error, as kubectl expects.
 func (x socketExecutor) ExecuteWithContext(ctx context.Context, target *url.URL, _ *rest.Config, in io.Reader, out, errs io.Writer, tty bool, sizes remotecommand.TerminalSizeQueue) error {
 	transport, err := spdy.NewRoundTripperWithConfig(spdy.RoundTripperConfig{
 		UpgradeTransport: &http.Transport{DialContext: x.edge.dialSocket}, PingPeriod: 5 * time.Second, // as kubectl's own

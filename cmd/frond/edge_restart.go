@@ -33,10 +33,10 @@ type restartCommand struct {
 // restartedContainer is one container's line of the result.
 type restartedContainer struct {
 	localapi.StoppedContainer
-	// NewID is that of the container that runs now; "" if none does within the timeout.
+	// NewID is the id of the container that runs now; "" if none does within the timeout.
 	NewID    string `json:"newID,omitempty"`
 	Restarts int32  `json:"restarts"`
-	// Why says what the kubelet says of a container that does not run.
+	// Why is the kubelet's reason for a container that does not run.
 	Why string `json:"why,omitempty"`
 }
 
@@ -60,7 +60,7 @@ under Never nothing is done, and that is an error.`,
 	return cmd
 }
 
-// Run stops the containers, waits for the new ones, and says what became of each.
+// Run stops the containers, waits for the new ones, and prints the result of each.
 func (r *restartCommand) Run(ctx context.Context, pod string, out io.Writer) error {
 	asJSON, err := r.output.asJSON()
 	if err != nil {
@@ -104,7 +104,7 @@ func (r *restartCommand) Run(ctx context.Context, pod string, out io.Writer) err
 	return err
 }
 
-// awaitContainers fills in what runs now, and returns when each container does.
+// awaitContainers fills in the running containers, and returns when all run.
 func awaitContainers(ctx context.Context, client kubernetes.Interface, namespace, pod string, result []restartedContainer) error {
 	for {
 		seconds := int64(restartTimeout / time.Second)

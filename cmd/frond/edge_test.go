@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// startFakeEdgecore is a unix socket that answers like a gateway's local API: with one pod, whose container is another one after a restart.
+// startFakeEdgecore starts a gateway's local API on a unix socket: it has one pod, whose container is another one after a restart.
 func startFakeEdgecore(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "api.sock")
@@ -127,7 +127,7 @@ func TestEdge_SocketOfAnotherUser(t *testing.T) {
 	ask := func() error { return (&edgeAPI{socket: socket}).checkSocket(context.WithoutCancel(t.Context())) }
 	errs := make(chan error, 1)
 	go func() {
-		// Root is someone else only for the files that one thread opens. The thread must not end: what it has started would be killed.
+		// Root drops its rights only for files that one thread opens. The thread must not end: its children would be killed.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		if os.Geteuid() == 0 {

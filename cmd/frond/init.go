@@ -57,7 +57,7 @@ is renewed. Earlier choices need not be repeated.`,
 	return cmd
 }
 
-// Run makes what is missing.
+// Run completes the installation.
 func (i *initCommand) Run(ctx context.Context, out, talk io.Writer) error {
 	asJSON, err := i.output.asJSON()
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// TestInit_FilesStartAHub starts a server with the files of its Secret, and lets in who has the other files.
+// TestInit_FilesStartAHub starts a server with the files of its Secret, and connects with the other files.
 func TestInit_FilesStartAHub(t *testing.T) {
 	i := newInstallation(t)
 	i.mustRun("init", "--hub-servers", "1", "--cells", "2", "--hub-url", "tls://hub.example.com:7422")

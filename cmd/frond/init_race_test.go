@@ -14,7 +14,7 @@ import (
 	"github.com/frond-edge/frond/internal/install"
 )
 
-// raceTransport does something right before the first request that its words describe is sent.
+// raceTransport runs a function right before the first request that matches is sent.
 type raceTransport struct {
 	http.RoundTripper
 	method, path string
@@ -29,7 +29,7 @@ func (o raceTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return o.RoundTripper.RoundTrip(r)
 }
 
-// TestInit_KeepsKeysOfConcurrentRun lets another whole run go by between what one reads and what it writes.
+// TestInit_KeepsKeysOfConcurrentRun runs another whole init between one run's read and its write.
 func TestInit_KeepsKeysOfConcurrentRun(t *testing.T) {
 	for name, tt := range map[string]struct {
 		method, path string

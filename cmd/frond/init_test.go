@@ -35,7 +35,7 @@ import (
 	"github.com/frond-edge/frond/internal/kubetest"
 )
 
-// sharedCluster is the control plane of the tests of commands that only need that.
+// sharedCluster is the control plane of the tests of commands that need nothing more.
 var sharedCluster = kubetest.Shared{Options: kubetest.Options{Controllers: []string{"namespace-controller"}}}
 
 func TestMain(m *testing.M) {
@@ -59,7 +59,7 @@ func kubeconfigOf(t *testing.T, cfg *rest.Config) string {
 	return file
 }
 
-// installation runs commands against the cluster of all tests, without what earlier tests installed there.
+// installation runs commands against the cluster of all tests, without the objects of earlier tests.
 type installation struct {
 	t      *testing.T
 	client kubernetes.Interface
@@ -74,7 +74,7 @@ func newInstallation(t *testing.T) *installation {
 	return i
 }
 
-// clearNamespace leaves the namespace, which takes long to delete.
+// clearNamespace deletes the objects but leaves the namespace, whose deletion takes long.
 func (i *installation) clearNamespace() {
 	i.t.Helper()
 	ctx, all := i.t.Context(), metav1.ListOptions{}
@@ -90,7 +90,7 @@ func (i *installation) clearNamespace() {
 	}
 }
 
-// confirmAll lets everything of the namespace be deleted, for the policies of an earlier test may be in force.
+// confirmAll allows the deletion of all objects of the namespace, as the policies of an earlier test may be in force.
 func (i *installation) confirmAll() {
 	i.t.Helper()
 	for _, resource := range []string{"secrets", "configmaps"} {
@@ -104,7 +104,7 @@ func (i *installation) confirmAll() {
 	}
 }
 
-// dynamicResource is where objects are, by the name that kubectl has for them.
+// dynamicResource returns the client of a resource, by kubectl's name for it.
 func (i *installation) dynamicResource(name, ns string) dynamic.ResourceInterface {
 	i.t.Helper()
 	client, err := dynamic.NewForConfig(sharedCluster.Cluster(i.t).Config())
@@ -121,7 +121,7 @@ func (i *installation) dynamicResource(name, ns string) dynamic.ResourceInterfac
 	return client.Resource(gvr).Namespace(ns)
 }
 
-// confirmDeletion annotates an object as a deletion wants it; "" takes the annotation away.
+// confirmDeletion sets the annotation that a deletion requires; "" removes it.
 func (i *installation) confirmDeletion(resource, ns, name, value string) {
 	i.t.Helper()
 	text, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{protection.AnnotationConfirmDeletion: value}}})
@@ -138,7 +138,7 @@ func (i *installation) confirmDeletion(resource, ns, name, value string) {
 	}
 }
 
-// mustRun runs a command that must succeed, and returns what it prints.
+// mustRun runs a command that must succeed, and returns its output.
 func (i *installation) mustRun(args ...string) string {
 	i.t.Helper()
 	code, out, errs := i.runCommand(args...)
@@ -152,7 +152,7 @@ func (i *installation) runCommand(args ...string) (code int, out, errs string) {
 	return runFrond(append(args, "--kubeconfig", i.file)...)
 }
 
-// secretFiles are all entries of all Secrets of the namespace.
+// secretFiles returns all entries of all Secrets of the namespace.
 func (i *installation) secretFiles() install.Files {
 	i.t.Helper()
 	list, err := i.client.CoreV1().Secrets(identity.Namespace).List(i.t.Context(), metav1.ListOptions{})
@@ -168,7 +168,7 @@ func (i *installation) secretFiles() install.Files {
 	return files
 }
 
-// objectVersions are the resourceVersions of all that frond init writes.
+// objectVersions returns the resourceVersions of all objects of frond init.
 func (i *installation) objectVersions() map[string]string {
 	i.t.Helper()
 	versions := map[string]string{}
@@ -194,7 +194,7 @@ func (i *installation) objectVersions() map[string]string {
 	return versions
 }
 
-// parseReport understands frond init -o json.
+// parseReport parses the output of frond init -o json.
 func parseReport(t *testing.T, out string) install.Report {
 	t.Helper()
 	var r install.Report
@@ -250,7 +250,7 @@ func TestInit_SecondRunChangesNothing(t *testing.T) {
 	}
 }
 
-// TestInit_TaintGateways follows the choice to the command that a gateway joins with.
+// TestInit_TaintGateways follows the setting to the printed join command.
 func TestInit_TaintGateways(t *testing.T) {
 	i := newInstallation(t)
 	const taint = " --taint node-role.kubernetes.io/edge:NoSchedule"
@@ -268,7 +268,7 @@ func TestInit_TaintGateways(t *testing.T) {
 	}
 }
 
-// A cluster that says another version of itself is installed all the same, with a warning.
+// A cluster with an untested version of Kubernetes is installed all the same, with a warning.
 func TestInit_WarnsOfAnUntestedKubernetes(t *testing.T) {
 	i := newInstallation(t)
 	if r := parseReport(t, i.mustRun("init", "--dry-run", "--hub-url", "tls://hub.example.com:7422", "-o", "json")); slices.ContainsFunc(r.Warnings, aboutVersion) {
@@ -345,7 +345,7 @@ func TestInit_CompletesPartialInstallation(t *testing.T) {
 	}
 }
 
-// TestInit_ConcurrentRunsAgree runs several at once: all of them succeed, and what is there in the end belongs together.
+// TestInit_ConcurrentRunsAgree runs several at once: all of them succeed, and the resulting files match each other.
 func TestInit_ConcurrentRunsAgree(t *testing.T) {
 	i := newInstallation(t)
 	const many = 4

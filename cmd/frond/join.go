@@ -28,7 +28,7 @@ const (
 	defaultDir     = "/var/lib/frond"
 	defaultUnits   = "/etc/systemd/system"
 	defaultRuntime = "unix:///run/containerd/containerd.sock"
-	// preflightFailed is the exit code when the machine is not fit.
+	// preflightFailed is the exit code when the machine fails a check.
 	preflightFailed = 2
 )
 
@@ -80,18 +80,18 @@ func machineFlags(cmd *cobra.Command, m *machine.Machine) {
 	_ = f.MarkHidden("unit-dir") // fails only for an unknown flag
 }
 
-// joinResult is what -o json prints.
+// joinResult is the JSON output.
 type joinResult struct {
 	Node    string    `json:"node"`
 	Cloud   string    `json:"cloud"`
 	Key     string    `json:"key"`
 	Expires time.Time `json:"expires"`
-	// Already says that nothing was to be done; Started that edgecore runs and is ready.
+	// Already reports that nothing had to be done; Started that edgecore runs and is ready.
 	Already bool `json:"already"`
 	Started bool `json:"started"`
 }
 
-// Run joins.
+// Run joins the machine to the cluster.
 func (j *joinCommand) Run(ctx context.Context, cloud string, out, talk io.Writer) error {
 	hub, err := j.completeOptions(cloud)
 	taints, taintsErr := config.ParseTaints(j.taints)
@@ -142,7 +142,7 @@ func (j *joinCommand) Run(ctx context.Context, cloud string, out, talk io.Writer
 	return j.printResult(out, result)
 }
 
-// completeOptions fills what is not given and finds all faults of what is.
+// completeOptions fills in defaults and returns all errors of the given options.
 func (j *joinCommand) completeOptions(cloud string) (hub string, err error) {
 	if j.node == "" {
 		host, err := os.Hostname()
@@ -180,7 +180,7 @@ func (j *joinCommand) completeOptions(cloud string) (hub string, err error) {
 	return hub, errors.Join(faults...)
 }
 
-// alreadyEnrolled tells whether this machine is known in the cloud and configured: what is left then is the start.
+// alreadyEnrolled reports whether this machine is enrolled and configured, so that only the start is left.
 func (j *joinCommand) alreadyEnrolled() (bool, error) {
 	was, there, err := j.Installed()
 	if err != nil || !there {
@@ -220,7 +220,7 @@ func (j *joinCommand) runPreflight(ctx context.Context, cfg enrol.Config, talk i
 	return nil
 }
 
-// isStarted tells whether the start is done, or nobody's here to do.
+// isStarted reports whether the start is done, or not requested.
 func (j *joinCommand) isStarted(ctx context.Context) bool {
 	if j.NoStart || !machine.HasSystemd() {
 		return true
@@ -229,7 +229,7 @@ func (j *joinCommand) isStarted(ctx context.Context) bool {
 	return err == nil && j.Started(ctx, edgecore)
 }
 
-// startEdgecore has edgecore started and waits until the gateway is ready, or says how to start it.
+// startEdgecore starts edgecore and waits until the gateway is ready, or prints how to start it.
 func (j *joinCommand) startEdgecore(ctx context.Context, cfg config.EdgeCore, talk io.Writer) (bool, error) {
 	edgecore, err := machine.FindEdgecore()
 	if err != nil {
@@ -276,10 +276,10 @@ func printPhase(talk io.Writer, name, format string, args ...any) {
 	_, _ = fmt.Fprintf(talk, "%-10s %s\n", name, fmt.Sprintf(format, args...))
 }
 
-// discardLog is a log for people who are told in other words.
+// discardLog is a logger for code whose messages the command prints itself.
 func discardLog() *zap.Logger { return zap.NewNop() }
 
-// proxyURL is the proxy of this shell's environment, which a service does not have.
+// proxyURL returns the proxy of this shell's environment, which a service does not have.
 func proxyURL(find func(*url.URL) (*url.URL, error), hub string) (string, error) {
 	u, err := url.Parse(hub)
 	if err != nil {

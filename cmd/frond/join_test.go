@@ -23,7 +23,7 @@ import (
 
 const joinToken = "abcdef.0123456789abcdef"
 
-// startJoinHub is a hub behind which every enrolment with the token is granted; it counts them.
+// startJoinHub starts a hub that grants every enrolment with the token; it counts them.
 func startJoinHub(t *testing.T) (ca *leaftest.CA, door *leaftest.AuthHub, enrolled *atomic.Int64) {
 	t.Helper()
 	ca, enrolled = leaftest.NewCA(t), &atomic.Int64{}
@@ -53,7 +53,7 @@ func startJoinHub(t *testing.T) (ca *leaftest.CA, door *leaftest.AuthHub, enroll
 	return ca, door, enrolled
 }
 
-// folderFlags are the flags that keep a test in its folder.
+// folderFlags are the flags that keep all files of a test in its folder.
 func folderFlags(dir string) []string {
 	return []string{
 		"--dir", filepath.Join(dir, "data"), "--config", filepath.Join(dir, "edgecore.yaml"), "--unit-dir", filepath.Join(dir, "units"),
@@ -102,7 +102,7 @@ func TestJoin_TwiceThenReset(t *testing.T) {
 		t.Errorf("another name: exit %d, %s", code, talk)
 	}
 
-	// Whoever does not say yes keeps all.
+	// Without a yes, nothing is removed.
 	r := &resetCommand{Machine: machine.Machine{Dir: filepath.Join(dir, "data"), Config: filepath.Join(dir, "edgecore.yaml"), UnitDir: dir}}
 	var talk bytes.Buffer
 	if err := r.Run(t.Context(), strings.NewReader("\n"), &talk, &talk); err == nil || !strings.Contains(talk.String(), "[y/N]") {
@@ -122,7 +122,7 @@ func TestJoin_TwiceThenReset(t *testing.T) {
 	}
 }
 
-// A machine that is not fit is told all that is wrong, by names and with what to do, and nothing is changed.
+// An unfit machine gets all failed checks at once, by name and with a hint, and nothing is changed.
 func TestJoin_UnfitMachine(t *testing.T) {
 	t.Setenv("HTTPS_PROXY", "")
 	_, door, enrolled := startJoinHub(t)
@@ -164,7 +164,7 @@ func TestJoin_CommandLine(t *testing.T) {
 	}
 }
 
-// A token that the cloud does not know ends the command, with what to do.
+// A token that the cloud does not know ends the command with a hint.
 func TestJoin_WrongToken(t *testing.T) {
 	t.Setenv("HTTPS_PROXY", "")
 	ca, door, _ := startJoinHub(t)

@@ -10,10 +10,10 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// fieldOwner is by whom Kubernetes says that these commands wrote a field.
+// fieldOwner is the field manager of these commands.
 const fieldOwner = "frond"
 
-// kube is how a command reaches the cluster: as kubectl does.
+// kube holds the flags to reach the cluster, as kubectl's.
 type kube struct {
 	flags *genericclioptions.ConfigFlags
 }
@@ -30,7 +30,7 @@ func (k *kube) restConfig() (*rest.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find the cluster: %w\n  give --kubeconfig, or set KUBECONFIG", err)
 	}
-	cfg.QPS = -1 // a command asks for a few things; the server has limits of its own
+	cfg.QPS = -1 // a command sends few requests; the server has limits of its own
 	return cfg, nil
 }
 

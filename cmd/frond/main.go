@@ -1,6 +1,6 @@
-// Command frond is the command line for people: what a cluster needs (frond init), who may come in (frond token, frond node,
-// frond ca), how far gateways are (frond status, frond sync), the gateway it runs on (frond edge, frond join, frond reset), and
-// development clusters (frond dev).
+// Command frond is Frond's command line: cluster administration (frond init, frond backup), admission of gateways (frond token, frond
+// node, frond ca), the sync state of gateways (frond status, frond sync), the gateway on which it runs (frond edge, frond join,
+// frond reset), and development clusters (frond dev).
 package main
 
 import (
@@ -20,7 +20,7 @@ import (
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
-// run executes one command line. Results go to stdout, talk to stderr.
+// run executes one command line. Results go to stdout, messages to stderr.
 func run(args []string, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -37,7 +37,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 			_, _ = fmt.Fprintln(stderr, "interrupted")
 			return 130
 		}
-		if failed, ok := errors.AsType[*exitError](err); ok { // it is worded already, and has a code of its own
+		if failed, ok := errors.AsType[*exitError](err); ok { // has a final message and an exit code
 			if failed.message != "" {
 				_, _ = fmt.Fprintln(stderr, strings.TrimSuffix(failed.message, "\n"))
 			}
@@ -49,7 +49,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// newRoot is the whole tree of commands.
+// newRoot returns the whole tree of commands.
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "frond",
@@ -80,7 +80,7 @@ nothing was changed; 130 interrupted. frond edge and frond dev exec end with the
 	return root
 }
 
-// findMistyped finds a word that is no command of its group; cobra looks at the first word only, and shows help for the others.
+// findMistyped finds a word that is no command of its group; cobra checks only the first word, and shows help for the others.
 func findMistyped(root *cobra.Command, args []string) error {
 	cmd, rest, unknown := root.Find(args)
 	if unknown != nil || cmd.Runnable() || cmd.ParseFlags(rest) != nil {
@@ -98,7 +98,7 @@ func findMistyped(root *cobra.Command, args []string) error {
 	return fmt.Errorf("unknown command %q for %q: %s", words[0], cmd.CommandPath(), hint)
 }
 
-// versionOutput is the output of frond version for machines.
+// versionOutput is the JSON output of frond version.
 type versionOutput struct {
 	Version string `json:"version"`
 }

@@ -65,7 +65,7 @@ func TestCommandLine(t *testing.T) {
 	}
 }
 
-// shortDir is a temporary folder with a path short enough for a cluster.
+// shortDir returns a temporary folder with a path short enough for a cluster.
 func shortDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "frond") //nolint:usetesting // t.TempDir's path is too long for unix sockets
@@ -76,7 +76,7 @@ func shortDir(t *testing.T) string {
 	return dir
 }
 
-// TestDevUp_PortInUse gives a cluster a port that somebody else has taken since.
+// TestDevUp_PortInUse gives a cluster a port that another process has taken since.
 func TestDevUp_PortInUse(t *testing.T) {
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {

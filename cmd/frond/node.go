@@ -23,7 +23,7 @@ func newNode() *cobra.Command {
 	return cmd
 }
 
-// identityClient are the NodeIdentities of the cluster.
+// identityClient returns a client of the cluster's NodeIdentities.
 func (k *kube) identityClient() (dynamic.ResourceInterface, error) {
 	client, err := k.dynamicClient()
 	if err != nil {
@@ -32,7 +32,7 @@ func (k *kube) identityClient() (dynamic.ResourceInterface, error) {
 	return client.Resource(identity.GroupVersionResource()), nil
 }
 
-// identityOf reads an object as it is in the cluster.
+// identityOf decodes a NodeIdentity.
 func identityOf(o *unstructured.Unstructured) (n identity.NodeIdentity, err error) {
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &n); err != nil {
 		return n, fmt.Errorf("understand NodeIdentity %s: %w", o.GetName(), err)
@@ -40,7 +40,7 @@ func identityOf(o *unstructured.Unstructured) (n identity.NodeIdentity, err erro
 	return n, nil
 }
 
-// installError makes an error of a cluster that does not know the kind one for people.
+// installError explains the error of a cluster that lacks the custom resource.
 func installError(err error, doing string) error {
 	if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
 		return install.ErrNotInstalled

@@ -21,15 +21,15 @@ import (
 	"github.com/frond-edge/frond/controllers/desired"
 )
 
-// exposed is what a node could read, "NAMESPACE/NAME" each.
+// exposed lists the objects that a node could read, "NAMESPACE/NAME" each.
 type exposed struct {
 	Secrets    []string `json:"secrets"`
 	ConfigMaps []string `json:"configMaps"`
-	// ServiceAccounts are those whose tokens it could ask for. A token ends with its pod.
+	// ServiceAccounts are those whose tokens it could request. A token ends with its pod.
 	ServiceAccounts []string `json:"serviceAccounts"`
 }
 
-// exposedBy is what a node could read.
+// exposedBy lists the objects that a node could read.
 func exposedBy(ctx context.Context, kube kubernetes.Interface, node string) (exposed, error) {
 	e := exposed{Secrets: []string{}, ConfigMaps: []string{}, ServiceAccounts: []string{}}
 	all, err := listExposures(ctx, kube, node)
@@ -51,19 +51,19 @@ func exposedBy(ctx context.Context, kube kubernetes.Interface, node string) (exp
 	return e, nil
 }
 
-// exposure is an object that a node is given because something there refers to it.
+// exposure is an object that a node receives because an object there refers to it.
 type exposure struct {
-	// Kind is Secret, ConfigMap or ServiceAccount; of the last the node can ask for tokens.
+	// Kind is Secret, ConfigMap or ServiceAccount; for the last the node can request tokens.
 	Kind      string `json:"kind"`
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	// ReferredBy are the objects that refer to it, "RESOURCE NAMESPACE/NAME" each.
 	ReferredBy []string `json:"referredBy"`
-	// Withheld: the namespace is Frond's own, so cloudcore does not give it to the node.
+	// Withheld is set if the namespace is Frond's own, so cloudcore does not send the object to the node.
 	Withheld bool `json:"withheld,omitempty"`
 }
 
-// listExposures follows what the pods of a node refer to, as what delivers it does; sorted by kind, namespace and name.
+// listExposures follows the references of a node's pods, as the delivery does; sorted by kind, namespace and name.
 func listExposures(ctx context.Context, kube kubernetes.Interface, node string) ([]exposure, error) {
 	pods, err := kube.CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String()})
 	if err != nil {
@@ -106,7 +106,7 @@ func listExposures(ctx context.Context, kube kubernetes.Interface, node string) 
 	return all, nil
 }
 
-// refersTo reads an object that may lead to others.
+// refersTo returns the references of an object.
 func refersTo(ctx context.Context, kube kubernetes.Interface, key wire.Key) ([]wire.Key, error) {
 	var o runtime.Object
 	var err error
@@ -126,7 +126,7 @@ func refersTo(ctx context.Context, kube kubernetes.Interface, key wire.Key) ([]w
 	return desired.References(o), nil
 }
 
-// printExposed says what to do about it.
+// printExposed prints the objects and what to do about them.
 func (e exposed) printExposed(out io.Writer, node string) error {
 	for _, part := range []struct {
 		what  string
@@ -154,7 +154,7 @@ type nodeExposed struct {
 	output output
 }
 
-// exposedNode is the output for machines.
+// exposedNode is the JSON output.
 type exposedNode struct {
 	Node    string     `json:"node"`
 	Objects []exposure `json:"objects"`
@@ -179,7 +179,7 @@ cloudcore delivers them to no gateway, and evicts the pod that refers to them.`,
 	return cmd
 }
 
-// Run lists what a gateway is given.
+// Run lists the objects that a gateway receives.
 func (n *nodeExposed) Run(ctx context.Context, node string, out io.Writer) error {
 	asJSON, err := n.output.asJSON()
 	if err != nil {

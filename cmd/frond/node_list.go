@@ -17,7 +17,7 @@ import (
 	"github.com/frond-edge/frond/internal/install"
 )
 
-// shownKeyLength is how much of a key a table shows: enough to tell keys apart.
+// shownKeyLength is the length of a key in the table: enough to tell keys apart.
 const shownKeyLength = 12
 
 type nodeList struct {
@@ -25,7 +25,7 @@ type nodeList struct {
 	output string
 }
 
-// listedNode is the output for machines.
+// listedNode is the JSON output.
 type listedNode struct {
 	Node string `json:"node"`
 	// State is "valid"; "renewable": the key has expired, and the gateway may still renew it; "expired"; or "revoked".
@@ -126,7 +126,7 @@ func (n *nodeList) listNodes(ctx context.Context, now time.Time) ([]listedNode, 
 	return nodes, nil
 }
 
-// nodeState is what an identity is good for now.
+// nodeState returns the state of an identity at a time.
 func nodeState(spec identity.NodeIdentitySpec, now time.Time, window time.Duration) string {
 	switch {
 	case spec.RevokedAt != nil || spec.Key == "":

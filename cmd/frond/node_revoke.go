@@ -26,10 +26,10 @@ import (
 )
 
 const (
-	// revokeTimeout is how long it may take until the Node says that its links are closed: a second, or more where a server of the hub
+	// revokeTimeout bounds the wait until the Node reports that its links are closed: a second, or more where a server of the hub
 	// does not answer.
 	revokeTimeout = time.Minute
-	// linkCondition is the Node's condition that says whether its gateway is heard.
+	// linkCondition is the Node's condition that reports whether heartbeats of its gateway arrive.
 	linkCondition corev1.NodeConditionType = "EdgeConnected"
 	// reasonRevoked is its reason once cloudcore has closed a revoked gateway's links.
 	reasonRevoked = "Revoked"
@@ -42,12 +42,12 @@ type nodeRevoke struct {
 	timeout time.Duration
 }
 
-// revokedNode is the output for machines.
+// revokedNode is the JSON output.
 type revokedNode struct {
 	Node      string    `json:"node"`
 	RevokedAt time.Time `json:"revokedAt"`
 	Keys      []string  `json:"keys"`
-	// LinkClosed says that cloudcore has closed all links that it knows of. Without a Node nobody says it.
+	// LinkClosed reports that cloudcore has closed all links that it knows of. Without a Node it stays false.
 	LinkClosed bool `json:"linkClosed"`
 	exposed
 }
@@ -76,7 +76,7 @@ Objects of pods that no longer exist are not listed.`,
 	return cmd
 }
 
-// Run shuts a gateway out.
+// Run revokes a gateway.
 func (n *nodeRevoke) Run(ctx context.Context, node string, out, talk io.Writer) error {
 	asJSON, err := n.output.asJSON()
 	if err != nil {
@@ -118,7 +118,7 @@ func (n *nodeRevoke) Run(ctx context.Context, node string, out, talk io.Writer) 
 	return errors.Join(append(faults[:], done.printExposed(out, node))...)
 }
 
-// revokeNode writes down that a node is nobody, and returns what is written then. Who is revoked already stays so.
+// revokeNode records the revocation of a node, and returns the resulting identity. A revoked node stays revoked.
 func revokeNode(ctx context.Context, identities dynamic.ResourceInterface, client kubernetes.Interface, node string, now time.Time) (spec identity.NodeIdentitySpec, err error) {
 	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		o, err := identities.Get(ctx, node, metav1.GetOptions{})
@@ -146,7 +146,7 @@ func revokeNode(ctx context.Context, identities dynamic.ResourceInterface, clien
 	return spec, nil
 }
 
-// revokeUnknown keeps a Node out that has no identity: nobody can take its name before it has a token for it.
+// revokeUnknown revokes a Node that has no identity: its name can then be taken only with a token for it.
 func revokeUnknown(ctx context.Context, identities dynamic.ResourceInterface, client kubernetes.Interface, node string, now time.Time) (spec identity.NodeIdentitySpec, err error) {
 	if _, err := client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{}); err != nil {
 		if apierrors.IsNotFound(err) {
@@ -171,7 +171,7 @@ func identityObject(id identity.NodeIdentity, spec identity.NodeIdentitySpec) (*
 	return &unstructured.Unstructured{Object: content}, err
 }
 
-// withoutKeys is an identity after its revocation.
+// withoutKeys returns an identity after its revocation.
 func withoutKeys(spec identity.NodeIdentitySpec, now time.Time) identity.NodeIdentitySpec {
 	spec.Revoked = slices.Clone(spec.Revoked)
 	for _, key := range []string{spec.Key, spec.Previous} {
@@ -186,8 +186,8 @@ func withoutKeys(spec identity.NodeIdentitySpec, now time.Time) identity.NodeIde
 	return spec
 }
 
-// waitLinksClosed waits until cloudcore says by the Node that it has closed the links: a link that is not heard may stand. It is false
-// without an error where there is no Node to say it by.
+// waitLinksClosed waits until cloudcore reports in the Node that it has closed the links: a silent link may still be open. It returns
+// false without an error if there is no Node to report it.
 func (n *nodeRevoke) waitLinksClosed(ctx context.Context, client kubernetes.Interface, node string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, n.timeout)
 	defer cancel()
@@ -210,7 +210,7 @@ func (n *nodeRevoke) waitLinksClosed(ctx context.Context, client kubernetes.Inte
 	return closed, nil
 }
 
-// isRevoked is what cloudcore writes once it has closed the links of a revoked gateway.
+// isRevoked recognizes the condition that cloudcore writes once it has closed the links of a revoked gateway.
 func isRevoked(node *corev1.Node) bool {
 	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == linkCondition && c.Status == corev1.ConditionFalse && c.Reason == reasonRevoked

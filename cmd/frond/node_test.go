@@ -22,10 +22,10 @@ import (
 	"github.com/frond-edge/frond/internal/kubetest"
 )
 
-// userKey is a public nkey of a user, as far as the kind's definition looks at it.
+// userKey returns a public nkey of a user that passes the validation of the custom resource.
 func userKey(letter string) string { return "U" + strings.Repeat(letter, 55) }
 
-// joinNode makes a gateway: its Node, which is connected, its Lease and its identity.
+// joinNode makes a gateway: its connected Node, its Lease and its identity.
 func (i *installation) joinNode(name string, spec identity.NodeIdentitySpec) {
 	i.t.Helper()
 	ctx := i.t.Context()
@@ -63,7 +63,7 @@ func (i *installation) identityClient() dynamic.ResourceInterface {
 	return client.Resource(identity.GroupVersionResource())
 }
 
-// setLink sets what a Node says of its link.
+// setLink sets the link condition of a Node.
 func (i *installation) setLink(name string, status corev1.ConditionStatus, reason string) {
 	i.t.Helper()
 	patch := fmt.Sprintf(`{"status":{"conditions":[{"type":"EdgeConnected","status":%q,"reason":%q}]}}`, status, reason)
@@ -196,7 +196,7 @@ func TestNodeRevoke_ReportsUnconfirmedLinks(t *testing.T) {
 	i := newInstallation(t)
 	i.mustRun("init")
 	i.joinNode("linked", identity.NodeIdentitySpec{Key: userKey("H")})
-	i.setLink("linked", corev1.ConditionFalse, "NoHeartbeat") // who is silent may have a link
+	i.setLink("linked", corev1.ConditionFalse, "NoHeartbeat") // a silent gateway may have a link
 	code, out, errs := i.runCommand("node", "revoke", "linked", "--yes", "--timeout", "1s")
 	if code != 1 || !strings.Contains(errs, "did not confirm within 1s") || !strings.Contains(out, "no pod is bound to linked") {
 		t.Errorf("code %d, %s, %s", code, out, errs)
@@ -214,7 +214,7 @@ func TestNodeRevoke_ReportsUnconfirmedLinks(t *testing.T) {
 	t.Cleanup(func() { (&installation{t: t, client: i.client}).removeNode("bare") })
 	i.setLink("bare", corev1.ConditionFalse, "Revoked") // as cloudcore does
 	i.mustRun("node", "revoke", "bare", "--yes")
-	// A Node that is gone is not waited for.
+	// The command does not wait for a deleted Node.
 	if err := i.client.CoreV1().Nodes().Delete(t.Context(), "bare", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -228,7 +228,7 @@ func TestNodeRevoke_ReportsUnconfirmedLinks(t *testing.T) {
 	}
 }
 
-// removeNode undoes join.
+// removeNode undoes joinNode.
 func (i *installation) removeNode(name string) {
 	i.t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(i.t.Context()), 30*time.Second)
@@ -245,7 +245,7 @@ func (i *installation) removeNode(name string) {
 	}
 }
 
-// createPodWithSecrets binds one to a node that refers to Secrets in each way that there is: by itself, by its account, and by its volume.
+// createPodWithSecrets binds a pod to a node that refers to Secrets in every possible way: itself, by its account, and by its volume.
 func (i *installation) createPodWithSecrets(ns, node string) {
 	i.t.Helper()
 	ctx, core := i.t.Context(), i.client.CoreV1()

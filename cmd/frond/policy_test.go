@@ -19,13 +19,13 @@ import (
 	"github.com/frond-edge/frond/internal/kubetest"
 )
 
-// policyTimeout is how long the apiserver may take to enforce a policy that was just written; it looks for them every second.
+// policyTimeout bounds the time until the apiserver enforces a new policy; it reloads them every second.
 const policyTimeout = 30 * time.Second
 
-// dryRun asks what admission says, and changes nothing.
+// dryRun runs admission without a change.
 var dryRun = []string{metav1.DryRunAll}
 
-// excludeGateways is the required affinity whose terms exclude gateways, or do not, as said.
+// excludeGateways is a required affinity with one term for each argument; the argument says whether the term excludes gateways.
 func excludeGateways(terms ...bool) *corev1.Affinity {
 	selector := &corev1.NodeSelector{}
 	for _, edge := range terms {
@@ -77,7 +77,7 @@ func newPolicyTest(t *testing.T) policyTest {
 	return p
 }
 
-// checkRefusal says when an error is not the refusal that has these words, or is one where there should be none.
+// checkRefusal returns an error unless err is the refusal with these words, or nil where none is expected.
 func checkRefusal(err error, words string) error {
 	switch {
 	case words == "" && err != nil:
@@ -123,7 +123,7 @@ func (p policyTest) tryDaemonSet(ns string, affinity *corev1.Affinity) error {
 	return err
 }
 
-// tryDelete asks whether an object could be deleted; without a name, all objects of the resource.
+// tryDelete tries whether an object could be deleted; without a name, all objects of the resource.
 func (p policyTest) tryDelete(resource, ns, name string) error {
 	options, at := metav1.DeleteOptions{DryRun: dryRun}, p.dynamicResource(resource, ns)
 	if name == "" {
@@ -132,7 +132,7 @@ func (p policyTest) tryDelete(resource, ns, name string) error {
 	return at.Delete(p.t.Context(), name, options)
 }
 
-// clientAs is a client of another user.
+// clientAs returns a client of another user.
 func (p policyTest) clientAs(user string, groups ...string) kubernetes.Interface {
 	p.t.Helper()
 	client, err := kubernetes.NewForConfig(p.cluster.ConfigFor(user, groups...))
@@ -195,7 +195,7 @@ func TestPolicies_PodsOfProtectedNamespacesStayOffGateways(t *testing.T) {
 	p.checkMirrors(t, with, mirror)
 }
 
-// ofDaemonSet makes a pod look as one of the DaemonSet controller, which puts a node's name in the place of the template's terms.
+// ofDaemonSet makes a pod resemble one of the DaemonSet controller, which replaces the template's terms by a node's name.
 func ofDaemonSet(pod *corev1.Pod) {
 	yes := true
 	pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "d", UID: "u", Controller: &yes}}
@@ -206,7 +206,7 @@ func ofDaemonSet(pod *corev1.Pod) {
 	}}}
 }
 
-// checkMirrors looks at static pods: the control plane of a cluster may consist of them, Frond's own namespace has none.
+// checkMirrors checks static pods: the control plane of a cluster may consist of them, Frond's own namespace has none.
 func (p policyTest) checkMirrors(t *testing.T, with func(string, func(*corev1.Pod)) *corev1.Pod, mirror func(*corev1.Pod)) {
 	t.Helper()
 	node, err := p.client.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "gw-1"}}, metav1.CreateOptions{})
@@ -232,7 +232,7 @@ func (p policyTest) checkMirrors(t *testing.T, with func(string, func(*corev1.Po
 	}
 }
 
-// TestPolicies_OtherSchedulers lets a scheduler in that was named, and the one of before.
+// TestPolicies_OtherSchedulers allows a named scheduler in addition to kube-scheduler.
 func TestPolicies_OtherSchedulers(t *testing.T) {
 	p := newPolicyTest(t)
 	const own = "system:serviceaccount:kube-system:packer"

@@ -19,18 +19,18 @@ type resetCommand struct {
 	output        output
 }
 
-// resetResult is what -o json prints.
+// resetResult is the JSON output.
 type resetResult struct {
-	// Node is what this machine was; "" if its configuration could not be read, or it was none.
+	// Node is the name of this gateway; "" if its configuration could not be read, or it was no gateway.
 	Node string `json:"node,omitempty"`
-	// Already says that there was nothing to undo.
+	// Already reports that there was nothing to undo.
 	Already bool `json:"already"`
-	// Pods is how many were ended, PodsLeft why some were not.
+	// Pods counts the pods that were ended; PodsLeft says why some were not.
 	Pods     int    `json:"pods"`
 	PodsLeft string `json:"podsLeft,omitempty"`
-	// Removed are files and folders.
+	// Removed are the removed files and folders.
 	Removed []string `json:"removed"`
-	// Cloud are commands for what is left there.
+	// Cloud are commands that remove the rest in the cloud.
 	Cloud []string `json:"cloud"`
 }
 
@@ -54,7 +54,7 @@ and in the cloud the Node and its identity (kubectl delete node; frond node revo
 	return cmd
 }
 
-// Run resets.
+// Run resets the machine.
 func (r *resetCommand) Run(ctx context.Context, in io.Reader, out, talk io.Writer) error {
 	asJSON, err := r.output.asJSON()
 	if err != nil {
@@ -108,7 +108,7 @@ func (r *resetCommand) undoJoin(ctx context.Context, in io.Reader, talk io.Write
 	return result, nil
 }
 
-// findInstalled looks for what there is to undo, where its configuration says that it is.
+// findInstalled finds the files to remove, at the paths of the configuration.
 func (r *resetCommand) findInstalled(result *resetResult, talk io.Writer) bool {
 	was, there, err := r.Installed()
 	if err != nil {

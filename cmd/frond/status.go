@@ -17,7 +17,7 @@ import (
 	"github.com/frond-edge/frond/api/inspect"
 )
 
-// watchInterval is how often --watch asks.
+// watchInterval is the polling interval of --watch.
 const watchInterval = 2 * time.Second
 
 type nodeStatus struct {

@@ -60,7 +60,7 @@ func (s *nodeSync) Run(ctx context.Context, node string, out io.Writer) error {
 	return t.Flush()
 }
 
-// onDisk is when the desired version was acked; an ack from before the cloudcore's memory has no time.
+// onDisk formats when the desired version was acked; an ack from before the cloudcore's memory has no time.
 func onDisk(o inspect.Object, now time.Time) string {
 	switch {
 	case !o.AckedAt.IsZero():

@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// kubeTimeout bounds a command that asks the cluster for a few things.
+// kubeTimeout bounds a command that sends a few requests to the cluster.
 const kubeTimeout = 30 * time.Second
 
 func newToken() *cobra.Command {

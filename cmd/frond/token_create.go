@@ -12,7 +12,7 @@ import (
 	"github.com/frond-edge/frond/internal/install"
 )
 
-// tokenTTL is kubeadm's own.
+// tokenTTL is kubeadm's default.
 const tokenTTL = 24 * time.Hour
 
 type tokenCreate struct {
@@ -22,14 +22,14 @@ type tokenCreate struct {
 	output    output
 }
 
-// createdToken is the output for machines: the one place where the whole token is.
+// createdToken is the JSON output, the only place with the whole token.
 type createdToken struct {
 	Token   string    `json:"token"`
 	Expires time.Time `json:"expires"`
 	Node    string    `json:"node,omitempty"`
 	Uses    int       `json:"uses"`
 	CAHash  string    `json:"caHash,omitempty"`
-	// JoinCommand is missing where frond init was not told the hub's address.
+	// JoinCommand is empty if frond init was not given the hub's address.
 	JoinCommand string `json:"joinCommand,omitempty"`
 }
 
@@ -58,7 +58,7 @@ kube-system.`,
 	return cmd
 }
 
-// Run makes the token.
+// Run creates the token.
 func (t *tokenCreate) Run(ctx context.Context, out io.Writer) error {
 	asJSON, err := t.output.asJSON()
 	if err != nil {
@@ -76,7 +76,7 @@ func (t *tokenCreate) Run(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	created := createdToken{Token: token, Expires: now.Add(t.options.TTL).UTC().Truncate(time.Second), Node: t.options.Node, Uses: t.options.Uses}
-	if t.printJoin || asJSON { // before the token is made: one that nobody sees helps nobody
+	if t.printJoin || asJSON { // before the token is created: an unprinted token would be useless
 		settings, err := install.ReadSettings(ctx, client)
 		if err == nil {
 			created.CAHash = settings.CAHash

@@ -36,7 +36,7 @@ func newTokenDelete() *cobra.Command {
 	return cmd
 }
 
-// Run deletes each token that is named by its id, or in whole.
+// Run deletes each token, given by its id or in full.
 func (t *tokenDelete) Run(ctx context.Context, names []string, out io.Writer) error {
 	asJSON, err := t.output.asJSON()
 	if err != nil {
@@ -81,7 +81,7 @@ func deleteToken(ctx context.Context, client kubernetes.Interface, id string) er
 	if _, err := identity.TokenOf(o); err != nil {
 		return fmt.Errorf("%w: kubeadm token delete ends it", err)
 	}
-	// Not another one of the same name.
+	// The precondition excludes another Secret of the same name.
 	err = secrets.Delete(ctx, o.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &o.UID}})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("delete token %s: %w", id, err)

@@ -22,7 +22,7 @@ type tokenList struct {
 	output output
 }
 
-// listedToken is the output for machines.
+// listedToken is the JSON output.
 type listedToken struct {
 	ID          string    `json:"id"`
 	State       string    `json:"state"`
@@ -71,7 +71,7 @@ func (t *tokenList) Run(ctx context.Context, out, talk io.Writer) error {
 		secret := &list.Items[i]
 		token, err := identity.TokenOf(secret)
 		if err != nil {
-			continue // kubeadm's, or nobody's: it lets no gateway in
+			continue // not a token of Frond: it admits no gateway
 		}
 		tokens = append(tokens, listedToken{
 			ID: token.ID, State: install.TokenState(token, now), Expires: token.Expires, Node: token.Node, Uses: token.Uses, Used: token.Used,

@@ -1,4 +1,4 @@
-// Command loadtest prints the numbers of the README, measured here and now on a real development cluster.
+// Command loadtest prints the numbers of the README, measured on a real development cluster of this machine.
 package main
 
 import (

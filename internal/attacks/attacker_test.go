@@ -31,14 +31,14 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// loot is what the thief has found on a gateway's disk.
+// loot is the content of a stolen gateway's disk that an attacker needs.
 type loot struct {
 	node      string
 	addresses []string // of the hub's servers
 	secret    *tls.Config
 	key       nkeys.KeyPair
-	token     string // shown beside the key, if there is one
-	sourceIP  string // the address that it comes from, if that matters
+	token     string // sent with the key, if there is one
+	sourceIP  string // the source address of its connections, if that matters
 }
 
 // publicKey is the key's public half.
@@ -50,7 +50,7 @@ func (l loot) publicKey() string {
 	return public
 }
 
-// stealCredentials reads it.
+// stealCredentials reads the loot from a gateway's disk.
 func stealCredentials(t *testing.T, node string) loot {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join(shared.Dir(), node, "edgecore.yaml"))
@@ -87,36 +87,35 @@ func stealCredentials(t *testing.T, node string) loot {
 	return l
 }
 
-// leafMessage is what came over the link.
+// leafMessage is a message received over the link.
 type leafMessage struct {
 	subject, reply string
 	header, data   []byte
 }
 
-// attacker is one link to the hub, held by somebody who has the key of a gateway. It speaks the leafnode protocol itself, so it asks
-// for whatever it likes.
+// attacker is one link to the hub with a gateway's key. It speaks the leafnode protocol itself, so it can send any request.
 type attacker struct {
 	node   string
 	conn   net.Conn
 	closed chan struct{} // closes when the hub has closed the link
 
 	mu        sync.Mutex
-	rawInput  bytes.Buffer  // guarded by mu: all that ever came
+	rawInput  bytes.Buffer  // guarded by mu: all bytes received
 	messages  []leafMessage // guarded by mu
-	hubErrors []string      // guarded by mu: what the hub said before it closed the link
+	hubErrors []string      // guarded by mu: the hub's errors before it closed the link
 	pongs     int           // guarded by mu
 	pings     int           // of ours; used by one goroutine
-	// listening says that call listens; used by one goroutine.
+	// listening is set once callCloud has subscribed to the inbox; used by one goroutine.
 	listening bool
 }
 
-// linkNumbers numbers links: they go to one server of the hub after the other, and one of two with the same name is closed as a doublet.
+// linkNumbers numbers links: they rotate over the hub's servers, and a server closes one of two links with the same name as a duplicate.
 var linkNumbers struct {
 	sync.Mutex
 	n int
 }
 
-// mustOpenLink opens a link. more is added to what a leaf says of itself.
+// mustOpenLink opens a link. more is merged into the leaf's CONNECT message.
 func (l loot) mustOpenLink(t *testing.T, more map[string]any) *attacker {
 	t.Helper()
 	th, err := l.openLink(t.Context(), more)
@@ -170,7 +169,7 @@ func (l loot) openLink(ctx context.Context, more map[string]any) (th *attacker, 
 	_ = plain.SetDeadline(time.Time{})
 	th = &attacker{node: l.node, conn: conn, closed: make(chan struct{})}
 	if l.token != "" {
-		th.node = l.publicKey() // what it is called in the lobby
+		th.node = l.publicKey() // its name in the lobby
 	}
 	go th.readLoop()
 	if said := th.flush(ctx); said != "" {
@@ -181,7 +180,7 @@ func (l loot) openLink(ctx context.Context, more map[string]any) (th *attacker, 
 	return th, nil
 }
 
-// dialHub opens a connection, from where the thief is.
+// dialHub opens a connection from the attacker's source address.
 func (l loot) dialHub(ctx context.Context, address string) (net.Conn, error) {
 	var d net.Dialer
 	if l.sourceIP != "" {
@@ -190,7 +189,7 @@ func (l loot) dialHub(ctx context.Context, address string) (net.Conn, error) {
 	return d.DialContext(ctx, "tcp", address)
 }
 
-// connectMessage is the CONNECT of a leaf.
+// connectMessage returns the CONNECT message of a leaf.
 func (l loot) connectMessage(name, info string, more map[string]any) ([]byte, error) {
 	var server struct {
 		Nonce string `json:"nonce"`
@@ -206,7 +205,7 @@ func (l loot) connectMessage(name, info string, more map[string]any) ([]byte, er
 		return nil, err
 	}
 	says := map[string]any{
-		// A leaf is called as its node, or is let in nowhere; as another cluster's it takes no link of that name's place.
+		// A leaf must have its node's name, or it is not admitted; with a cluster name of its own it replaces no link of that name.
 		"server_id": name, "name": l.node, "cluster": name, "sig": base64.RawURLEncoding.EncodeToString(sig), "version": "2.15.2",
 		"headers": true, "jetstream": true, "domain": name, "tls_required": true,
 	}
@@ -215,7 +214,7 @@ func (l loot) connectMessage(name, info string, more map[string]any) ([]byte, er
 	return fmt.Appendf(nil, "CONNECT %s\r\n", connect), err
 }
 
-// readLine reads byte by byte, so that nothing of what follows is taken.
+// readLine reads byte by byte, so that it does not consume what follows.
 func readLine(r io.Reader) (string, error) {
 	var line []byte
 	one := make([]byte, 1)
@@ -230,7 +229,7 @@ func readLine(r io.Reader) (string, error) {
 	}
 }
 
-// Write notes what came.
+// Write records received bytes.
 func (th *attacker) Write(p []byte) (int, error) {
 	th.mu.Lock()
 	defer th.mu.Unlock()
@@ -270,7 +269,7 @@ func (th *attacker) readLoop() {
 	}
 }
 
-// readMessage reads what follows SUBJECT [+ REPLY QUEUE… | | QUEUE… | REPLY] [HEADER-BYTES] BYTES.
+// readMessage reads the rest of SUBJECT [+ REPLY QUEUE… | | QUEUE… | REPLY] [HEADER-BYTES] BYTES.
 func readMessage(in io.Reader, verb string, fields []string) (m leafMessage, err error) {
 	sizes := 1
 	if verb == "HMSG" {
@@ -304,12 +303,12 @@ func readMessage(in io.Reader, verb string, fields []string) (m leafMessage, err
 	return m, nil
 }
 
-// sendRaw sends raw protocol; what it says after the link was closed is lost.
+// sendRaw sends raw protocol; it is lost after the link was closed.
 func (th *attacker) sendRaw(format string, args ...any) {
 	_, _ = fmt.Fprintf(th.conn, format, args...)
 }
 
-// subscribe asks for a subject, with a queue group if there is one.
+// subscribe subscribes to a subject, with a queue group if there is one.
 func (th *attacker) subscribe(subject, queue string) {
 	if queue != "" {
 		queue = " " + queue + " 1"
@@ -317,7 +316,7 @@ func (th *attacker) subscribe(subject, queue string) {
 	th.sendRaw("LS+ %s%s\r\n", subject, queue)
 }
 
-// publish sends a message to everybody who listens, and to one of the cloudcores' queue group: a leaf names the groups itself. Headers
+// publish sends a message to all subscribers, and to one member of the cloudcores' queue group: a leaf names the groups itself. Headers
 // are whole lines.
 func (th *attacker) publish(subject, reply string, data []byte, headers ...string) {
 	to := "| cloudcore"
@@ -332,7 +331,7 @@ func (th *attacker) publish(subject, reply string, data []byte, headers ...strin
 	th.sendRaw("HMSG %s %s %d %d\r\n%s%s\r\n", subject, to, len(head), len(head)+len(data), head, data)
 }
 
-// flush waits until the hub has taken all that was said. It returns what the hub said when it closed the link, "" if it did not.
+// flush waits until the hub has processed everything sent. It returns the hub's error if it closed the link, "" if it did not.
 func (th *attacker) flush(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(ctx, waitTimeout)
 	defer cancel()
@@ -362,17 +361,17 @@ func (th *attacker) flush(ctx context.Context) string {
 	}
 }
 
-// inbox is a place of the thief's own where answers may go.
+// inbox is a reply subject of the attacker's own.
 func (th *attacker) inbox() string { return streams.InboxPrefix(th.node) + ".loot" }
 
-// received returns what came on a subject, "" for all.
+// received returns the messages on a subject, "" for all.
 func (th *attacker) received(subject string) []leafMessage {
 	th.mu.Lock()
 	defer th.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(th.messages), func(m leafMessage) bool { return subject != "" && m.subject != subject })
 }
 
-// checkNoCanary fails if something that a thief got holds the canary.
+// checkNoCanary fails if received bytes contain the canary.
 func checkNoCanary(t *testing.T, wire []byte) {
 	t.Helper()
 	for _, form := range [][]byte{[]byte(canary), []byte(base64.StdEncoding.EncodeToString([]byte(canary)))} {

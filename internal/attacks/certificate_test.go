@@ -25,7 +25,7 @@ import (
 
 const csrPath = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 
-// servingCSR is a request for a serving certificate as a gateway makes it, changed.
+// servingCSR returns a gateway's request for a serving certificate, modified by change.
 func servingCSR(t *testing.T, name string, usages []certificatesv1.KeyUsage, more string, change func(*x509.CertificateRequest)) wire.KubeRequest {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -50,8 +50,8 @@ func servingCSR(t *testing.T, name string, usages []certificatesv1.KeyUsage, mor
 	return wire.KubeRequest{Method: http.MethodPost, Path: csrPath, ContentType: "application/json", Body: body}
 }
 
-// TestCSR_ForeignCertificatesAreRefused asks, as the stolen node, for certificates of others and for more than a kubelet shows, then again and
-// again.
+// TestCSR_ForeignCertificatesAreRefused requests, as the stolen node, certificates for other names and with more than a kubelet needs,
+// repeatedly.
 func TestCSR_ForeignCertificatesAreRefused(t *testing.T) {
 	th := stealCredentials(t, stolen).mustOpenLink(t, nil)
 	th.subscribe(th.inbox(), "")

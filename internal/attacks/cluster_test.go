@@ -24,12 +24,12 @@ import (
 )
 
 const (
-	// waitTimeout is how long a test waits for what should take seconds: the machines are shared and slow at times.
+	// waitTimeout bounds a wait for something that should take seconds: the machines are shared and slow at times.
 	waitTimeout = 3 * time.Minute
-	// victim is the gateway whose secret is looked for, stolen the one that the thief has: a neighbour, in the same cell of the hub. A
-	// test holds them to that.
+	// victim is the gateway whose secret the attacker looks for, stolen the gateway whose disk it has: a neighbour in the same cell of the
+	// hub, which TestAttackerSharesCellWithVictim checks.
 	victim, stolen = "edge-1", "edge-5"
-	// canary is what no thief may ever see: 30 bytes, so that in base64 it ends with itself whatever follows.
+	// canary must never reach an attacker. It has 30 bytes, so that its base64 does not depend on what follows.
 	canary = "CANARY-of-the-other-gateway-07"
 )
 
@@ -78,7 +78,7 @@ func runTests(m *testing.M) int {
 	return m.Run()
 }
 
-// prepareCluster connects and gives each gateway a pod with a secret of its own.
+// prepareCluster connects to the cluster and gives each gateway a pod with a secret of its own.
 func prepareCluster(ctx context.Context) error {
 	cfg, err := clientcmd.BuildConfigFromFlags("", shared.Kubeconfig())
 	if err != nil {
@@ -119,7 +119,7 @@ spec:
 	if _, err := shared.Kubectl(ctx, "", "wait", "--for=condition=Ready", "pod", "-l", "app=attacked", "--timeout=100s"); err != nil {
 		return err
 	}
-	// The thief's gateway is in the thief's hands, and switched off; the others only give it its name.
+	// The stolen gateway is in the attacker's hands, and off; the others only lend it a name.
 	for _, node := range []string{"edge-2", "edge-3", "edge-4", stolen} {
 		if shared.PID(node) == 0 {
 			continue
@@ -131,7 +131,7 @@ spec:
 	return nil
 }
 
-// eventually waits until a condition holds; the condition says what is missing, "" when it holds.
+// eventually waits until a condition holds; missing describes what is missing, "" when it holds.
 func eventually(t *testing.T, what string, missing func(ctx context.Context) string) {
 	t.Helper()
 	await.Until(t, what, waitTimeout, 100*time.Millisecond, await.FromText(missing))
@@ -139,8 +139,8 @@ func eventually(t *testing.T, what string, missing func(ctx context.Context) str
 
 var victimChanges atomic.Int64
 
-// changeVictim changes the victim's secret and its pod, so that there is something to overhear, and waits until the gateway has the one and
-// the cloud the other's new state: whatever is done to them, it works.
+// changeVictim changes the victim's secret and its pod, so that there is traffic to overhear. It waits until the gateway has the new secret
+// and the cloud the pod's new state, which proves that delivery and reports still work.
 func changeVictim(t *testing.T) {
 	t.Helper()
 	word := fmt.Sprintf("%s %d %d", canary, time.Now().UnixNano(), victimChanges.Add(1))
@@ -164,8 +164,8 @@ func changeVictim(t *testing.T) {
 	})
 }
 
-// victimState returns how Kubernetes sees the victim, in words that change with anything that a thief could change: the pod's identity and
-// status, the Node's labels, taints, addresses and conditions, and its secret.
+// victimState returns the victim's state in Kubernetes, as text that differs after any change an attacker could make: the pod's identity
+// and status, the Node's labels, taints, addresses and conditions, and its secret.
 func victimState(ctx context.Context) (string, error) {
 	pod, err := kube.CoreV1().Pods("default").Get(ctx, "on-"+victim, metav1.GetOptions{})
 	if err != nil {
@@ -187,7 +187,7 @@ func victimState(ctx context.Context) (string, error) {
 	return string(text), err
 }
 
-// checkUnharmed runs attacks and checks that the victim is what it was and goes on.
+// checkUnharmed runs an attack and checks that the victim is unchanged and still works.
 func checkUnharmed(t *testing.T, attack func()) {
 	t.Helper()
 	changeVictim(t)

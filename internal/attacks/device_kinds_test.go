@@ -17,7 +17,7 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// Where the kinds are of which a node reads and writes its own alone.
+// The API paths of kinds of which a node may read and write only its own objects.
 const (
 	claimsPath   = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
 	slicesPath   = "/apis/resource.k8s.io/v1/resourceslices"
@@ -25,7 +25,7 @@ const (
 	ofVictim     = "fieldSelector=spec.nodeName%3D" + victim
 )
 
-// createDevices gives the victim a claim and a slice of devices, and removes them with the test.
+// createDevices creates a claim and a slice of devices of the victim, and removes them with the test.
 func createDevices(t *testing.T) {
 	t.Helper()
 	manifest := strings.ReplaceAll(`
@@ -44,12 +44,12 @@ spec: {driver: attacked.test, nodeName: VICTIM, pool: {name: VICTIM, resourceSli
 	}
 	t.Cleanup(func() {
 		if _, err := shared.Kubectl(context.WithoutCancel(t.Context()), manifest, "delete", "--ignore-not-found", "-f", "-"); err != nil {
-			t.Log(err) // the cluster goes with the tests
+			t.Log(err) // the cluster ends with the tests
 		}
 	})
 }
 
-// certRequest is what a kubelet would make for a pod, all of it true but that another node than the pod's sends it.
+// certRequest returns a kubelet's certificate request for a pod, correct except that another node than the pod's sends it.
 func certRequest(t *testing.T, pod, node string) []byte {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -85,7 +85,7 @@ func certRequest(t *testing.T, pod, node string) []byte {
 	return body
 }
 
-// resourceSlice is one of a node, or with "" of all nodes.
+// resourceSlice returns a slice of a node, or with "" of all nodes.
 func resourceSlice(node string) []byte {
 	where := `"nodeName":"` + node + `"`
 	if node == "" {
@@ -95,7 +95,7 @@ func resourceSlice(node string) []byte {
 		"spec":{"driver":"attacked.test",` + where + `,"pool":{"name":"thief","resourceSliceCount":1},"devices":[{"name":"one"}]}}`)
 }
 
-// TestKubeCall_ForeignDevicesAreRefused asks as the stolen node for the claims, slices and certificates of another.
+// TestKubeCall_ForeignDevicesAreRefused requests, as the stolen node, the claims, slices and certificates of another.
 func TestKubeCall_ForeignDevicesAreRefused(t *testing.T) {
 	const merge, plain = "application/merge-patch+json", "application/json"
 	createDevices(t)
@@ -103,7 +103,7 @@ func TestKubeCall_ForeignDevicesAreRefused(t *testing.T) {
 	th.subscribe(th.inbox(), "")
 	own := wire.KubeRequest{Method: http.MethodPost, Path: slicesPath, ContentType: plain, Body: resourceSlice(stolen)}
 	if r := th.requestKube(t, own); r.Code != http.StatusCreated {
-		t.Fatalf("the stolen node's own slice: %d %s %s", r.Code, r.Error, r.Body) // or what follows proves nothing
+		t.Fatalf("the stolen node's own slice: %d %s %s", r.Code, r.Error, r.Body) // the control: otherwise the rest proves nothing
 	}
 	own = wire.KubeRequest{Method: http.MethodDelete, Path: slicesPath, Query: "fieldSelector=spec.nodeName%3D" + stolen}
 	if r := th.requestKube(t, own); r.Code != http.StatusOK {

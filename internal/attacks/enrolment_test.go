@@ -22,7 +22,7 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// issueToken makes a bootstrap token as of some moment. Cloudcores know of it a little later.
+// issueToken makes a bootstrap token dated at a given time. Cloudcores learn of it a little later.
 func issueToken(t *testing.T, o install.TokenOptions, at time.Time) (token string) {
 	t.Helper()
 	if o.TTL == 0 {
@@ -37,24 +37,24 @@ func issueToken(t *testing.T, o install.TokenOptions, at time.Time) (token strin
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = secrets.Delete(context.WithoutCancel(t.Context()), secret.Name, metav1.DeleteOptions{}) // gone is as good
+		_ = secrets.Delete(context.WithoutCancel(t.Context()), secret.Name, metav1.DeleteOptions{}) // it may be gone
 	})
 	return token
 }
 
-// uniqueNumber make names and addresses that no other test has.
+// uniqueNumber makes unique names and addresses.
 var uniqueNumber atomic.Int64
 
-// newName is a Node's that nobody has.
+// newName returns an unused name of a Node.
 func newName() string { return fmt.Sprintf("stranger-%d-%d", time.Now().Unix(), uniqueNumber.Add(1)) }
 
-// newAddress is an address that nothing came from yet.
+// newAddress returns an unused source address.
 func newAddress() string {
 	n := uniqueNumber.Add(1)
 	return fmt.Sprintf("127.%d.%d.%d", 1+n/62500%200, 1+n/250%250, 1+n%250)
 }
 
-// newStranger is a machine with a key of its own and maybe a token. It talks to the hub's servers themselves, from an address of its own.
+// newStranger returns a machine with a key of its own and an optional token. It connects to the hub's servers from an address of its own.
 func newStranger(t *testing.T, node, token string) loot {
 	t.Helper()
 	key, err := nkeys.CreateUser()
@@ -64,7 +64,7 @@ func newStranger(t *testing.T, node, token string) loot {
 	return loot{node: node, token: token, key: key, sourceIP: newAddress(), addresses: hubLeafAddresses(t), secret: stealCredentials(t, stolen).secret}
 }
 
-// hubLeafAddresses are the leaf listeners of the hub's servers.
+// hubLeafAddresses returns the leaf listeners of the hub's servers.
 func hubLeafAddresses(t *testing.T) (all []string) {
 	t.Helper()
 	for i := range shared.Spec().Hubs {
@@ -81,7 +81,7 @@ func hubLeafAddresses(t *testing.T) (all []string) {
 	return all
 }
 
-// openWithToken brings a stranger in, from ever new addresses: a token that cloudcore does not know yet counts as guessed.
+// openWithToken opens a stranger's link, from a new address each time: a token that cloudcore does not know yet counts as guessed.
 func openWithToken(t *testing.T, l loot) *attacker {
 	t.Helper()
 	var th *attacker
@@ -103,7 +103,7 @@ func openWithToken(t *testing.T, l loot) *attacker {
 	return th
 }
 
-// callCloud asks a cloudcore on the link's own subject, again where no answer comes, and returns the answer.
+// callCloud calls a cloudcore on the link's own subject, with retries, and returns the answer.
 func (th *attacker) callCloud(t *testing.T, verb string, request []byte) (answer []byte) {
 	t.Helper()
 	if !th.listening {
@@ -121,7 +121,7 @@ func (th *attacker) callCloud(t *testing.T, verb string, request []byte) (answer
 	return th.received(at)[0].data
 }
 
-// enrolRequest is the request of a key for a node, signed.
+// enrolRequest returns the signed enrolment request of a key for a node.
 func (l loot) enrolRequest(t *testing.T) []byte {
 	t.Helper()
 	signature, err := l.key.Sign(identity.Proof(identity.VerbEnrol, l.node, l.publicKey()))
@@ -131,7 +131,7 @@ func (l loot) enrolRequest(t *testing.T) []byte {
 	return encodeJSON(t, identity.EnrolRequest{Node: l.node, Key: l.publicKey(), Token: l.token, Signature: signature})
 }
 
-// renewRequest is the request for more time for the key.
+// renewRequest returns the request to renew the key.
 func (l loot) renewRequest(t *testing.T) []byte {
 	t.Helper()
 	signature, err := l.key.Sign(identity.Proof(identity.VerbRenew, l.node, l.publicKey()))
@@ -150,7 +150,7 @@ func encodeJSON(t *testing.T, v any) []byte {
 	return data
 }
 
-// decodeEnrolment is an answer to enrol or renew.
+// decodeEnrolment decodes an answer to enrol or renew.
 func decodeEnrolment(t *testing.T, answer []byte) (e identity.Enrolment) {
 	t.Helper()
 	var failed struct {
@@ -165,7 +165,7 @@ func decodeEnrolment(t *testing.T, answer []byte) (e identity.Enrolment) {
 	return e
 }
 
-// nodeIdentity is who a node is, as Kubernetes has it.
+// nodeIdentity reads the identity of a node from Kubernetes.
 func nodeIdentity(ctx context.Context, t *testing.T, node string) identity.NodeIdentitySpec {
 	t.Helper()
 	text, err := shared.Kubectl(ctx, "", "get", "nodeidentity", node, "-o", "json")
@@ -179,14 +179,14 @@ func nodeIdentity(ctx context.Context, t *testing.T, node string) identity.NodeI
 	return object.Spec
 }
 
-// counterDelta returns by how much a counter of all cloudcores has risen since now.
+// counterDelta returns a function for the increase of a counter of all cloudcores from now on.
 func counterDelta(t *testing.T, name string, labels ...string) func() float64 {
 	t.Helper()
 	before := sumMetric(t.Context(), name, labels...)
 	return func() float64 { return sumMetric(t.Context(), name, labels...) - before }
 }
 
-// awaitCounter waits until a counter has risen by so much.
+// awaitCounter waits until a counter has risen by at least this much.
 func awaitCounter(t *testing.T, what string, risen func() float64, by float64) {
 	t.Helper()
 	eventually(t, what+" is counted", func(context.Context) string {
@@ -197,12 +197,12 @@ func awaitCounter(t *testing.T, what string, risen func() float64, by float64) {
 	})
 }
 
-// cloudcoreLog is what a cloudcore, counted from 0, has logged.
+// cloudcoreLog returns the log of a cloudcore, counted from 0.
 func cloudcoreLog(i int) ([]byte, error) {
 	return os.ReadFile(filepath.Join(shared.Dir(), "logs", fmt.Sprintf("cloudcore-%d.log", i+1)))
 }
 
-// logEnds are where the logs of cloudcores end now.
+// logEnds returns the present lengths of the cloudcores' logs.
 func logEnds(t *testing.T) []int {
 	t.Helper()
 	ends := make([]int, shared.Spec().Cloudcores)
@@ -216,14 +216,14 @@ func logEnds(t *testing.T) []int {
 	return ends
 }
 
-// awaitLogged waits until a cloudcore has logged a line that holds all the words. As the same is not logged twice in ten minutes, words that
-// only this test brings about tell it from an earlier test's line.
+// awaitLogged waits until a cloudcore has logged a line with all these words. The same message is logged only once in ten minutes, so
+// the words must be specific to this test.
 func awaitLogged(t *testing.T, words ...string) {
 	t.Helper()
 	awaitLoggedSince(t, make([]int, shared.Spec().Cloudcores), words...)
 }
 
-// awaitLoggedSince is logged for what is logged each time: lines before those ends do not count.
+// awaitLoggedSince is awaitLogged for messages that are logged each time: lines before these ends do not count.
 func awaitLoggedSince(t *testing.T, ends []int, words ...string) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("%q is logged", words), func(context.Context) string {

@@ -17,11 +17,11 @@ import (
 const (
 	// floodTime is how long each flood lasts.
 	floodTime = 2 * time.Second
-	// memoryBudget is what a cloudcore's memory may grow to, whatever a gateway sends; some 100 MB were seen.
+	// memoryBudget bounds a cloudcore's memory, whatever a gateway sends; the tests showed some 100 MB.
 	memoryBudget = 512 << 20
 )
 
-// floodMessages are messages that a gateway may send, as fast as its link takes them.
+// floodMessages are permitted messages that the attacker sends as fast as its link allows.
 func floodMessages(t *testing.T) map[string]func(th *attacker, i int) {
 	t.Helper()
 	report := func(i int) string { return fmt.Sprintf("report.%s.core.pods.default.flood-%d", stolen, i) }
@@ -54,7 +54,7 @@ func floodMessages(t *testing.T) map[string]func(th *attacker, i int) {
 	}
 }
 
-// TestFlood_OtherGatewaysAreServed has the thief send as fast as it can, and looks at the others and at cloudcore's memory meanwhile.
+// TestFlood_OtherGatewaysAreServed sends as fast as possible, and meanwhile checks the other gateways and cloudcore's memory.
 func TestFlood_OtherGatewaysAreServed(t *testing.T) {
 	l := stealCredentials(t, stolen)
 	flooded := counterDelta(t, "frond_reports_total", "result=flooded")
@@ -100,7 +100,7 @@ func TestFlood_OtherGatewaysAreServed(t *testing.T) {
 	t.Logf("afterwards: %v", streamSizes(t))
 }
 
-// checkReportArrives has the victim start a pod, and waits until Kubernetes has heard that it runs.
+// checkReportArrives starts a pod on the victim, and waits until Kubernetes has the report that it runs.
 func checkReportArrives(t *testing.T) {
 	t.Helper()
 	name := newName()
@@ -122,7 +122,7 @@ func checkReportArrives(t *testing.T) {
 	})
 }
 
-// streamSizes says how much the hub's streams hold.
+// streamSizes lists the sizes of the hub's streams.
 func streamSizes(t *testing.T) (list []string) {
 	t.Helper()
 	js, err := jetstream.New(connectAdmin(t))

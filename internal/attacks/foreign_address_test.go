@@ -23,7 +23,7 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// dialThroughEgress asks a cloudcore for a connection as kube-apiserver does, and returns the first bytes that come over it, or the line of the
+// dialThroughEgress opens a connection through a cloudcore as kube-apiserver does, and returns the first bytes received, or the line of the
 // refusal.
 func dialThroughEgress(ctx context.Context, target string) (greeting, refused string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
@@ -58,7 +58,7 @@ func dialThroughEgress(ctx context.Context, target string) (greeting, refused st
 	return line, "", err
 }
 
-// reportState reports a state of the stolen node's own object, until Kubernetes has it.
+// reportState reports a state of the stolen node's own object, repeatedly until Kubernetes has it.
 func (th *attacker) reportState(t *testing.T, key wire.Key, uid string, object any, known func(ctx context.Context) bool) {
 	t.Helper()
 	data, err := json.Marshal(object)
@@ -78,8 +78,8 @@ func (th *attacker) reportState(t *testing.T, key wire.Key, uid string, object a
 	})
 }
 
-// TestReport_ForeignAddressIsNotRouted reports an address of the victim's podCIDR, and one in the cloud, as those of the stolen gateway's pod and of
-// the gateway itself. Connections to them lead where they led before: neither to the thief, nor nowhere.
+// TestReport_ForeignAddressIsNotRouted reports an address of the victim's podCIDR, and one in the cloud, as addresses of the stolen gateway's
+// pod and of the gateway itself. Connections to them must reach the same targets as before, not the attacker.
 func TestReport_ForeignAddressIsNotRouted(t *testing.T) {
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.3:0") // in the cloud: cloudcore dials it as it is
 	if err != nil {
@@ -152,7 +152,7 @@ func TestReport_ForeignAddressIsNotRouted(t *testing.T) {
 
 	asPod(victims)
 	eventually(t, "the victim is asked for the address", func(ctx context.Context) string {
-		// A hollow pod has none that it could be reached at, but the answer is the victim's.
+		// A hollow pod is not reachable, but the refusal comes from the victim.
 		_, refused, err := dialThroughEgress(ctx, net.JoinHostPort(victims, "8080"))
 		if err != nil || !strings.Contains(refused, "node "+victim+" refused "+victims+":8080: ") {
 			return fmt.Sprintf("%q, %v", refused, err)

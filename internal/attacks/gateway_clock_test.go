@@ -14,9 +14,9 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// TestGateway_WorksWithWrongClock boots a whole gateway ten years off, either way, and has its clock jump while it runs. Each time its link
-// is made anew, it takes a change, and runs a pod and reports it. It stays Ready, renews no key, and does not fill the cluster with
-// requests for certificates. It takes some 10 s each way.
+// TestGateway_WorksWithWrongClock boots a gateway with a clock ten years ahead or behind, and makes the clock jump while it runs. Each time
+// the gateway links again, receives a change, and runs and reports a pod. It stays Ready, renews no key, and does not flood the cluster with
+// certificate requests. It takes some 10 s each way.
 func TestGateway_WorksWithWrongClock(t *testing.T) {
 	const node = "edge-2" // off in all other tests
 	const years = 10 * 365 * 24 * time.Hour
@@ -50,9 +50,9 @@ func TestGateway_WorksWithWrongClock(t *testing.T) {
 				t.Errorf("its key was %s and is %s", key, now)
 			}
 			if began > 0 {
-				<-time.After(5 * time.Second) // who takes each certificate for expired asks once a second
+				<-time.After(5 * time.Second) // a gateway that considers each certificate expired requests one a second
 			}
-			// One for its first certificate; a second one where the first was cut short.
+			// One for its first certificate; a second one if the first request was cut short.
 			if n := countCSRs(t, node) - asked; n > 2 {
 				t.Errorf("%d requests for certificates", n)
 			}
@@ -60,7 +60,7 @@ func TestGateway_WorksWithWrongClock(t *testing.T) {
 	}
 }
 
-// countCSRs counts those for certificates of a gateway.
+// countCSRs counts a gateway's certificate requests.
 func countCSRs(t *testing.T, node string) (n int) {
 	t.Helper()
 	list, err := kube.CertificatesV1().CertificateSigningRequests().List(t.Context(), metav1.ListOptions{})
@@ -84,7 +84,7 @@ func linkReconnects(t *testing.T, node string) float64 {
 	return n
 }
 
-// schedulePod gives a gateway one more pod, which needs the ConfigMap that takes changes.
+// schedulePod binds one more pod to a gateway, which needs the ConfigMap of checkChangeArrives.
 func schedulePod(t *testing.T, node string) (name string) {
 	t.Helper()
 	name = fmt.Sprintf("clock-%d", uniqueNumber.Add(1))
@@ -114,7 +114,7 @@ spec:
 	return name
 }
 
-// awaitPodReady waits until a pod and its Node are.
+// awaitPodReady waits until a pod and its Node are ready.
 func awaitPodReady(t *testing.T, pod string) {
 	t.Helper()
 	eventually(t, pod+" is Ready", func(ctx context.Context) string {

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// TestHalfOpenLinks_OthersConnect opens many connections to the leaf port that never go on: silent, amid the handshake, in the clear, after the
-// handshake, and amid the login. Others come in meanwhile, and the hub closes all of them.
+// TestHalfOpenLinks_OthersConnect opens many connections to the leaf port that stall: silent, during the TLS handshake, without TLS, after
+// the handshake, and during the login. Meanwhile other gateways connect, and the hub closes all stalled connections.
 func TestHalfOpenLinks_OthersConnect(t *testing.T) {
 	const each, kinds = 60, 5
 	l := stealCredentials(t, stolen)

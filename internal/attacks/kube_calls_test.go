@@ -12,7 +12,7 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// requestKube has the thief make a Kubernetes request as its node.
+// requestKube makes a Kubernetes request as the attacker's node.
 func (th *attacker) requestKube(t *testing.T, r wire.KubeRequest) wire.KubeReply {
 	t.Helper()
 	body, err := json.Marshal(r)
@@ -20,7 +20,7 @@ func (th *attacker) requestKube(t *testing.T, r wire.KubeRequest) wire.KubeReply
 		t.Fatal(err)
 	}
 	var reply wire.KubeReply
-	// Asked again where no answer comes: calls are not durable.
+	// Retried where no answer comes: calls are not durable.
 	if !pollWithin(t.Context(), waitTimeout, func() bool {
 		before := len(th.received(th.inbox()))
 		th.publish(streams.CallSubject(th.node, streams.VerbKube), th.inbox(), body)
@@ -34,12 +34,12 @@ func (th *attacker) requestKube(t *testing.T, r wire.KubeRequest) wire.KubeReply
 	return reply
 }
 
-// TestKubeCall_ForeignObjectsAreRefused asks as the stolen node for what is another's, and for more than it is.
+// TestKubeCall_ForeignObjectsAreRefused requests, as the stolen node, other nodes' objects and excess rights.
 func TestKubeCall_ForeignObjectsAreRefused(t *testing.T) {
 	th := stealCredentials(t, stolen).mustOpenLink(t, nil)
 	th.subscribe(th.inbox(), "")
 	if r := th.requestKube(t, wire.KubeRequest{Method: http.MethodGet, Path: "/api/v1/namespaces/default/secrets/of-" + stolen}); r.Code != http.StatusOK {
-		t.Fatalf("the stolen node's own secret: %d %s %s", r.Code, r.Error, r.Body) // or what follows proves nothing
+		t.Fatalf("the stolen node's own secret: %d %s %s", r.Code, r.Error, r.Body) // the control: otherwise the rest proves nothing
 	}
 	risen, refused := counterDelta(t, "frond_kube_refused_total"), 0.0
 	checkUnharmed(t, func() {
@@ -60,10 +60,10 @@ func TestKubeCall_ForeignObjectsAreRefused(t *testing.T) {
 	awaitLogged(t, "request of a node not granted", stolen)
 }
 
-// Where the stolen node and the other are.
+// The API paths of the stolen node and of the victim.
 const ownNodePath, victimNodePath = "/api/v1/nodes/" + stolen, "/api/v1/nodes/" + victim
 
-// allRequests are all that is tried.
+// allRequests lists all requests of the test.
 func allRequests(t *testing.T) map[string]wire.KubeRequest {
 	t.Helper()
 	all := readRequests()
@@ -126,7 +126,7 @@ func writeRequests(t *testing.T) map[string]wire.KubeRequest {
 	}
 }
 
-// podWithVictimSecret is one that names the victim's secret; with the mirror's annotation, as nodes may make no other.
+// podWithVictimSecret is a pod that refers to the victim's secret; it has the mirror annotation, because nodes may create only mirror pods.
 func podWithVictimSecret(node string) []byte {
 	return fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"thief-%[1]s","namespace":"default","annotations":{"kubernetes.io/config.mirror":"x"}},
 		"spec":{"nodeName":%[1]q,"containers":[{"name":"c","image":"x","envFrom":[{"secretRef":{"name":"of-%[2]s"}}]}]}}`, node, victim)

@@ -12,7 +12,7 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// TestLobby_ReachesNothing comes in by a token, as a machine that is no node yet, and tries all that a stolen gateway tries.
+// TestLobby_ReachesNothing connects with a token, as a machine that is no node yet, and tries everything that a stolen gateway tries.
 func TestLobby_ReachesNothing(t *testing.T) {
 	l := newStranger(t, newName(), issueToken(t, install.TokenOptions{}, time.Now()))
 	openWithToken(t, l)
@@ -20,7 +20,7 @@ func TestLobby_ReachesNothing(t *testing.T) {
 	t.Run("hears nothing", func(t *testing.T) { expectSilence(t, l, nil, "") })
 	before := fmt.Sprint(listTopology(t))
 	risen := counterDelta(t, "frond_identity_offences_total", "reason=violation")
-	l.sourceIP = newAddress() // what is refused is logged once for each address
+	l.sourceIP = newAddress() // refusals are logged once for each address
 	checkUnharmed(t, func() {
 		subjects := append(forbiddenSubjects(), "call.cloud."+newStranger(t, "x", "").publicKey()+".enrol", "_INBOX."+newStranger(t, "x", "").publicKey()+".x",
 			"report."+l.node+".core.pods.default.x", "beat."+l.node, "call.cloud."+l.node+".kube")
@@ -34,9 +34,9 @@ func TestLobby_ReachesNothing(t *testing.T) {
 	if after := fmt.Sprint(listTopology(t)); after != before {
 		t.Errorf("the hub's streams changed:\n%v\n%v", before, after)
 	}
-	// Within the lobby there are two questions. Others go nowhere.
+	// The lobby has two verbs. Other requests reach no server.
 	th := openWithToken(t, l)
-	expectDenied(t, th, identity.VerbEnrol, nil, "garbage") // the way is open
+	expectDenied(t, th, identity.VerbEnrol, nil, "garbage") // the control: the lobby answers
 	for _, verb := range []string{streams.VerbPing, streams.VerbAttach, streams.VerbKube, streams.VerbScopes, streams.VerbPiece, streams.VerbPart, "unknown"} {
 		th.publish(streams.CallSubject(th.node, verb), streams.InboxPrefix(th.node)+"."+verb, []byte("{}"))
 	}
@@ -48,7 +48,7 @@ func TestLobby_ReachesNothing(t *testing.T) {
 	}
 }
 
-// TestLobby_SurvivesAnyInput asks what no program of ours asks, and then as fast as a link carries it.
+// TestLobby_SurvivesAnyInput sends malformed requests, and then floods the lobby.
 func TestLobby_SurvivesAnyInput(t *testing.T) {
 	l := newStranger(t, newName(), issueToken(t, install.TokenOptions{}, time.Now()))
 	th := openWithToken(t, l)
@@ -91,16 +91,16 @@ func TestLobby_SurvivesAnyInput(t *testing.T) {
 	t.Run("a flood", func(t *testing.T) { floodCalls(t, l) })
 }
 
-// victimCalls is how many calls the victim makes over each link.
+// victimCalls is the number of the victim's calls over each link.
 const victimCalls = 30
 
-// checkVictimServed has the victim call the cloud, over a link of its own to each server of the hub. Calls are not durable: one may have to be made
-// again. Each is answered in the end.
+// checkVictimServed calls the cloud as the victim, over a link of its own to each server of the hub. Calls are not durable, so one may
+// have to be repeated; each must be answered in the end.
 func checkVictimServed(t *testing.T) {
 	t.Helper()
 	l := stealCredentials(t, victim)
 	for range l.addresses {
-		th, err := l.openLink(t.Context(), nil) // it hears its own secrets
+		th, err := l.openLink(t.Context(), nil) // it receives its own secrets
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -114,7 +114,7 @@ func checkVictimServed(t *testing.T) {
 	}
 }
 
-// isClosed says that the hub has closed the link.
+// isClosed reports whether the hub has closed the link.
 func isClosed(th *attacker) bool {
 	select {
 	case <-th.closed:
@@ -124,7 +124,7 @@ func isClosed(th *attacker) bool {
 	}
 }
 
-// floodCalls asks as fast as it can for some seconds, meanwhile the victim is served.
+// floodCalls sends calls as fast as possible for some seconds, while the victim is served.
 func floodCalls(t *testing.T, l loot) {
 	t.Helper()
 	th := openWithToken(t, l)

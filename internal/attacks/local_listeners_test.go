@@ -26,7 +26,7 @@ import (
 	"github.com/frond-edge/frond/api/config"
 )
 
-// edgeConfig are a gateway's.
+// edgeConfig reads a gateway's configuration.
 func edgeConfig(t *testing.T, node string) (c config.EdgeCore) {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join(shared.Dir(), node, "edgecore.yaml"))
@@ -39,7 +39,7 @@ func edgeConfig(t *testing.T, node string) (c config.EdgeCore) {
 	return c
 }
 
-// listenAddresses are the TCP addresses on which a process listens.
+// listenAddresses lists the TCP addresses on which a process listens.
 func listenAddresses(t *testing.T, pid int) (all []string) {
 	t.Helper()
 	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
@@ -76,8 +76,8 @@ func listenAddresses(t *testing.T, pid int) (all []string) {
 	return all
 }
 
-// TestLocalListeners_RefuseAnonymous asks each of them as whoever has got onto the machine: the NATS server within is not among them, and the others
-// say nothing to who is nobody.
+// TestLocalListeners_RefuseAnonymous connects to each listener as any user of the machine. The embedded NATS server is not among them, and
+// the others give no information to an unauthenticated client.
 func TestLocalListeners_RefuseAnonymous(t *testing.T) {
 	c := edgeConfig(t, victim)
 	found := listenAddresses(t, shared.PID(victim))
@@ -92,9 +92,9 @@ func TestLocalListeners_RefuseAnonymous(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = conn.SetDeadline(time.Now().Add(2 * time.Second))
-		// A NATS server speaks first; so does one that waits for a protocol.
+		// A NATS server sends first; this makes any other protocol answer.
 		_, _ = conn.Write([]byte("CONNECT {\"verbose\":true}\r\nPING\r\n"))
-		line, _ := bufio.NewReader(conn).ReadString('\n') // silence is as good
+		line, _ := bufio.NewReader(conn).ReadString('\n') // no answer is accepted
 		if strings.HasPrefix(line, "INFO") || strings.HasPrefix(line, "+OK") || strings.HasPrefix(line, "PONG") {
 			t.Errorf("%s is a NATS server: %q", address, line)
 		}
@@ -110,12 +110,12 @@ func TestLocalListeners_RefuseAnonymous(t *testing.T) {
 	}
 }
 
-// podClient is a program on the gateway.
+// podClient is a client program on the gateway.
 type podClient struct {
 	token string
 }
 
-// fetchURL asks a listener of the gateway, whose certificate names host.
+// fetchURL sends a request to a listener of the gateway, whose certificate is for host.
 func (a podClient) fetchURL(ctx context.Context, host, url string, roots *x509.CertPool) (code int, body []byte, err error) {
 	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
 		DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: host, MinVersion: tls.VersionTLS13},
@@ -136,7 +136,7 @@ func (a podClient) fetchURL(ctx context.Context, host, url string, roots *x509.C
 	return response.StatusCode, body, err
 }
 
-// podToken is what Kubernetes gives the pod of a node.
+// podToken returns the service account token of a node's pod.
 func podToken(t *testing.T, node string) string {
 	t.Helper()
 	p, err := kube.CoreV1().Pods("default").Get(t.Context(), "on-"+node, metav1.GetOptions{})
@@ -154,8 +154,8 @@ func podToken(t *testing.T, node string) string {
 	return made.Status.Token
 }
 
-// TestLocalListeners_RefusePods asks the victim's local API, kubelet and metrics as a pod without a token, with one that is none, with the
-// token of a pod elsewhere, and with that of the pod there, which has no role.
+// TestLocalListeners_RefusePods sends requests to the victim's local API, kubelet and metrics as a pod: without a token, with an invalid
+// one, with the token of a pod elsewhere, and with that of its own pod, which has no role.
 func TestLocalListeners_RefusePods(t *testing.T) {
 	c := edgeConfig(t, victim)
 	pem, err := os.ReadFile(filepath.Join(shared.Dir(), "pki", "ca.crt"))
@@ -209,7 +209,7 @@ func TestLocalListeners_RefusePods(t *testing.T) {
 	if refused() == before {
 		t.Error("no refusal is counted")
 	}
-	// What the gateway says of itself to all has nobody's secret in it, and no way further.
+	// The public endpoints must contain no secret and allow no further access.
 	for _, path := range []string{"/metrics", "/readyz?verbose", "/debug/pprof/heap", "/debug/pprof/", "/frond/store"} {
 		code, body, err := podClient{}.fetchURL(t.Context(), "", "http://"+c.Listen+path, roots)
 		if err != nil || bytes.Contains(body, []byte(canary)) || code == http.StatusOK && !strings.HasPrefix(path, "/metrics") && !strings.HasPrefix(path, "/readyz") {

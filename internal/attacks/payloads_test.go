@@ -7,12 +7,12 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// nestedJSON is JSON of so many levels.
+// nestedJSON returns JSON with this many levels.
 func nestedJSON(levels int) string {
 	return strings.Repeat(`{"a":`, levels) + "1" + strings.Repeat("}", levels)
 }
 
-// zstdBomb is small and becomes 256 MiB.
+// zstdBomb is small and decompresses to 256 MiB.
 func zstdBomb(t *testing.T) []byte {
 	t.Helper()
 	var packed strings.Builder

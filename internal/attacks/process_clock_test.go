@@ -17,14 +17,14 @@ import (
 	"time"
 )
 
-// processClock is the clock of one process of ours, which another than the machine's can be given. No namespace holds CLOCK_REALTIME, and a
-// machine has one. But a Go program asks neither the kernel nor libc for it: it calls a function of the vDSO, pages that the kernel maps
-// into each process for itself. There that function is replaced, in the process that has not run an instruction yet, by one that asks the
-// kernel and adds some seconds to the answer if it is for CLOCK_REALTIME. So all of the program has that clock, the libraries too, and the
-// monotonic clock is right, as on a machine whose clock is set wrong.
+// processClock replaces the clock of one child process. No namespace holds CLOCK_REALTIME, and a machine has only one. But a Go program
+// reads it neither by a system call nor through libc: it calls a function of the vDSO, pages that the kernel maps into each process
+// separately. Before the process runs its first instruction, that function is replaced by one that calls the kernel
+// and adds some seconds to CLOCK_REALTIME. So the whole program, its libraries included, has that clock, and the
+// monotonic clock is correct, as on a machine whose clock is set wrong.
 type processClock struct {
 	pid int
-	at  int64 // where the seconds are in its memory
+	at  int64 // address of the seconds in its memory
 }
 
 // clockCode is __vdso_clock_gettime(edi: clock, rsi: *timespec). The seconds follow it, aligned.
@@ -82,7 +82,7 @@ func newProcessClock(pid int) (*processClock, error) {
 	return nil, fmt.Errorf("no function to replace in %d bytes of vDSO", len(image))
 }
 
-// set makes the clock go so much ahead of the machine's, from now on.
+// set sets the offset of the clock to the machine's.
 func (w *processClock) set(ahead time.Duration) error {
 	memory, err := os.OpenFile(fmt.Sprintf("/proc/%d/mem", w.pid), os.O_RDWR, 0)
 	if err != nil {
@@ -93,7 +93,7 @@ func (w *processClock) set(ahead time.Duration) error {
 	return err
 }
 
-// bootWithClock starts a gateway, which does not run, with a clock of its own. It is killed when the test ends.
+// bootWithClock starts a stopped gateway with a clock of its own. It is killed when the test ends.
 func bootWithClock(t *testing.T, node string, ahead time.Duration) *processClock {
 	t.Helper()
 	if runtime.GOARCH != "amd64" {
@@ -111,7 +111,7 @@ func bootWithClock(t *testing.T, node string, ahead time.Duration) *processClock
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), program, "--config", filepath.Join(shared.Dir(), node, "edgecore.yaml"))
 	cmd.Dir, cmd.Stdout, cmd.Stderr = shared.Dir(), log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Ptrace: true, Pdeathsig: syscall.SIGKILL}
-	runtime.LockOSThread() // who traces is a thread; and this one's end is the process's, too
+	runtime.LockOSThread() // ptrace belongs to a thread, whose end would also end the child
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -24,13 +24,13 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// protectedSecret is a Secret of Frond's own namespace, beside the real ones. It holds the canary, for which all that a thief gets is searched.
+// protectedSecret is a Secret of Frond's own namespace, beside the real ones. It holds the canary, which is searched for in all received bytes.
 const protectedSecret = "treasure"
 
-// ownPath is a path in Frond's own namespace.
+// ownPath returns an API path in Frond's own namespace.
 func ownPath(rest string) string { return "/api/v1/namespaces/" + identity.Namespace + "/" + rest }
 
-// createProtectedSecret puts the treasure into Frond's own namespace.
+// createProtectedSecret creates the protected Secret.
 func createProtectedSecret(t *testing.T) {
 	t.Helper()
 	secrets := kube.CoreV1().Secrets(identity.Namespace)
@@ -43,8 +43,8 @@ func createProtectedSecret(t *testing.T) {
 	})
 }
 
-// liftAdmission removes the admission policies that refuse pods of Frond's own namespace on gateways, until the test ends, after a look that
-// they do refuse: what else there is must hold without them.
+// liftAdmission removes the admission policies that refuse pods of Frond's own namespace on gateways, until the test ends, after checking
+// that they do refuse: the other defences must hold without them.
 func liftAdmission(t *testing.T) {
 	t.Helper()
 	bound := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "refused"}, Spec: corev1.PodSpec{NodeName: stolen, Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
@@ -80,8 +80,8 @@ func liftAdmission(t *testing.T) {
 	})
 }
 
-// bindProtectedPod binds a pod of Frond's own namespace, which mounts the treasure and a token, to a gateway. A finalizer keeps the pod until
-// the test ends, whoever deletes it, so that Kubernetes itself would give the gateway what the pod refers to.
+// bindProtectedPod binds a pod of Frond's own namespace, which mounts the protected Secret and a token, to a gateway. A finalizer keeps the
+// pod until the test ends, so that Kubernetes' own rules would give the gateway the objects that the pod refers to.
 func bindProtectedPod(t *testing.T, node string) *corev1.Pod {
 	t.Helper()
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "smuggled-" + node}}
@@ -150,8 +150,8 @@ func awaitNodeEvent(t *testing.T, node, reason string) {
 	})
 }
 
-// TestProtectedNamespace_IsNotPublished binds pods of Frond's own namespace to gateways and has a thief ask for what they refer to: nothing
-// of the namespace is published for any gateway or told to one, and the pods are evicted.
+// TestProtectedNamespace_IsNotPublished binds pods of Frond's own namespace to gateways and requests, as the attacker, the objects they refer
+// to: nothing of the namespace is published or returned to any gateway, and the pods are evicted.
 func TestProtectedNamespace_IsNotPublished(t *testing.T) {
 	createProtectedSecret(t)
 	liftAdmission(t)
@@ -185,7 +185,7 @@ func TestProtectedNamespace_IsNotPublished(t *testing.T) {
 			t.Errorf("the pod on %s is not deleted: %v", node, err)
 		}
 	}
-	changeVictim(t) // so that all before it has been published, too
+	changeVictim(t) // so that everything before it has been published, too
 	if found := protectedSubjects(t); len(found) > 0 {
 		t.Errorf("the hub holds %q", found)
 	}
@@ -199,14 +199,14 @@ func TestProtectedNamespace_IsNotPublished(t *testing.T) {
 	}
 }
 
-// mirrorPod is a mirror pod of the stolen node in a namespace.
+// mirrorPod returns a mirror pod of the stolen node in a namespace.
 func mirrorPod(namespace string) []byte {
 	return fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"static-%[1]s","namespace":%[2]q,"annotations":{"kubernetes.io/config.mirror":"x"}},
 		"spec":{"nodeName":%[1]q,"containers":[{"name":"c","image":"x"}]}}`, stolen, namespace)
 }
 
-// TestProtectedNamespace_PrivilegedPodIsRefused: even a pod whose account may read every Secret of the cluster gets none of Frond's own by way of
-// its gateway: not by a request, not in a list or a watch of all namespaces, and not by a scope.
+// TestProtectedNamespace_PrivilegedPodIsRefused: even a pod whose account may read every Secret of the cluster gets none of Frond's own
+// through its gateway: not by a request, not in a list or a watch of all namespaces, and not by a scope.
 func TestProtectedNamespace_PrivilegedPodIsRefused(t *testing.T) {
 	createProtectedSecret(t)
 	name := "reads-all"
@@ -248,7 +248,7 @@ func TestProtectedNamespace_PrivilegedPodIsRefused(t *testing.T) {
 	if reply.Code != http.StatusForbidden {
 		t.Errorf("the Secret: %d %.300s", reply.Code, reply.Body)
 	}
-	// The other gateway's Secret may be read with this right, so the list leaves it out for the search of what the thief got.
+	// This right includes the victim's Secret, so the list excludes it: otherwise the search would find the canary.
 	reply = th.requestKube(t, wire.KubeRequest{Method: http.MethodGet, Path: "/api/v1/secrets", Query: "fieldSelector=metadata.name%21%3Dof-" + victim, Token: token})
 	if reply.Code != http.StatusOK || strings.Contains(string(reply.Body), protectedSecret) || !strings.Contains(string(reply.Body), "of-"+stolen) {
 		t.Errorf("all Secrets: %d %.300s", reply.Code, reply.Body)
@@ -281,7 +281,7 @@ func TestProtectedNamespace_PrivilegedPodIsRefused(t *testing.T) {
 	}
 }
 
-// TestProtectedNamespace_StaticPodIsDropped reports one that runs on the stolen gateway: it gets no picture in Kubernetes, so nothing follows from it.
+// TestProtectedNamespace_StaticPodIsDropped reports a static pod of the stolen gateway: it gets no mirror pod, so nothing follows from it.
 func TestProtectedNamespace_StaticPodIsDropped(t *testing.T) {
 	createProtectedSecret(t)
 	dropped := counterDelta(t, "frond_reports_dropped_total", "reason=protected")

@@ -13,7 +13,7 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// TestAttackerSharesCellWithVictim: what a cell keeps apart is not what is tried here.
+// TestAttackerSharesCellWithVictim: the isolation between cells must not be what stops these attacks.
 func TestAttackerSharesCellWithVictim(t *testing.T) {
 	const cells = 4 // of the development cluster
 	if a, b := streams.CellAccount(victim, cells), streams.CellAccount(stolen, cells); a != b {
@@ -21,7 +21,7 @@ func TestAttackerSharesCellWithVictim(t *testing.T) {
 	}
 }
 
-// forbiddenSubjects are subjects on which something would happen, or somebody would say something, were they open to a thief.
+// forbiddenSubjects are subjects on which a message would have an effect or an answer if they were open to an attacker.
 func forbiddenSubjects() []string {
 	list := []string{
 		"$SYS.REQ.SERVER.PING", "$SYS.REQ.SERVER.PING.CONNZ", "$SYS.REQ.ACCOUNT.FROND.CONNZ", "$SYS.REQ.ACCOUNT.PING.STATZ", "$SYS.REQ.USER.INFO",
@@ -53,19 +53,19 @@ func forbiddenSubjects() []string {
 	return list
 }
 
-// apiPayload is what is sent with them: it suits several.
+// apiPayload is a payload that is valid for several of them.
 func apiPayload() []byte {
 	return fmt.Appendf(nil, `{"name":"thief","stream_name":"DESIRED-0","last_by_subj":"desired.%[1]s.core.secrets.default.of-%[1]s","batch":100,"seq":1,
 		"config":{"name":"thief","durable_name":"thief","filter_subject":"desired.%[1]s.>","deliver_subject":"_INBOX.%[2]s.loot","ack_policy":"none"},"subjects":["desired.>"]}`, victim, stolen)
 }
 
-// TestPublish_ForbiddenSubjectsAreRefused sends to whatever must not listen to it, as a leaf and as one that says it were a hub.
+// TestPublish_ForbiddenSubjectsAreRefused publishes on each forbidden subject, as a leaf and as a leaf that claims to be a hub.
 func TestPublish_ForbiddenSubjectsAreRefused(t *testing.T) {
 	l := stealCredentials(t, stolen)
 	l.addresses = hubLeafAddresses(t)
 	for name, more := range map[string]map[string]any{"as a leaf": nil, "as a hub": {"is_hub": true}} {
 		t.Run(name, func(t *testing.T) {
-			l.sourceIP = newAddress() // what is refused is logged once for each address
+			l.sourceIP = newAddress() // refusals are logged once for each address
 			before, logs := listTopology(t), logEnds(t)
 			risen := counterDelta(t, "frond_identity_offences_total", "reason=violation", "node="+stolen)
 			claims := counterDelta(t, "frond_identity_kicks_total", "reason=claims-hub")
@@ -80,7 +80,7 @@ func TestPublish_ForbiddenSubjectsAreRefused(t *testing.T) {
 					awaitLogged(t, "the hub closed a link for what came over it", stolen, l.sourceIP)
 					return
 				}
-				// The hub refuses without a word. Whoever stays is found out.
+				// The hub refuses silently. A link that stays is detected.
 				th := l.mustOpenLink(t, more)
 				if !pollWithin(t.Context(), waitTimeout, func() bool { return isClosed(th) }) {
 					t.Error("the link of a leaf that says it were the hub stays")
@@ -95,7 +95,7 @@ func TestPublish_ForbiddenSubjectsAreRefused(t *testing.T) {
 	}
 }
 
-// publishToEach sends to each subject over a link of its own, and counts those that the hub closed for it: all, of what says to be a leaf.
+// publishToEach publishes to each subject over a link of its own, and counts the links that the hub closed: all, for an ordinary leaf.
 func publishToEach(t *testing.T, l loot, more map[string]any, subjects []string) (refused int) {
 	t.Helper()
 	for _, subject := range subjects {
@@ -120,13 +120,13 @@ func publishToEach(t *testing.T, l loot, more map[string]any, subjects []string)
 	return refused
 }
 
-// allowedToAll are subjects that nats-server lets each leaf say, whatever its permissions: they end in its own account, where nobody
-// listens.
+// allowedToAll are subjects that nats-server accepts from each leaf, whatever its permissions: they end in its own account, which has no
+// subscriber for them.
 func allowedToAll(subject string) bool {
 	return strings.HasPrefix(subject, "$JS.ACK.") || strings.HasPrefix(subject, "_R_.")
 }
 
-// isRefusal tells answers that say nothing but that nobody listens, or no.
+// isRefusal recognizes answers that only report a refusal or a missing responder.
 func isRefusal(m leafMessage) bool {
 	return strings.Contains(string(m.header), " 503") || strings.Contains(string(m.data), `"error"`) && !strings.Contains(string(m.data), `"config"`)
 }
@@ -151,7 +151,7 @@ func listTopology(t *testing.T) (list []string) {
 	for s := range streams.Info() {
 		list = append(list, fmt.Sprint(s.Config.Name, " made ", s.Created, " ", s.Config.Subjects))
 		if strings.HasPrefix(s.Config.Name, "KV_") {
-			continue // who watches a bucket makes another consumer when it has heard nothing for a while
+			continue // a watcher of a bucket replaces its consumer after some silence
 		}
 		stream, err := js.Stream(t.Context(), s.Config.Name)
 		if err != nil {

@@ -22,7 +22,7 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// connectAdmin connects to the hub as its people do.
+// connectAdmin connects to the hub as an administrator.
 func connectAdmin(t *testing.T) *nats.Conn {
 	t.Helper()
 	c, err := natscontext.NewFromFile(shared.NATSContext())
@@ -37,7 +37,7 @@ func connectAdmin(t *testing.T) *nats.Conn {
 	return nc
 }
 
-// desiredMessage is the message that the hub holds for the victim's secret.
+// desiredMessage reads the hub's message with the victim's secret.
 func desiredMessage(t *testing.T, nc *nats.Conn) *jetstream.RawStreamMsg {
 	t.Helper()
 	js, err := jetstream.New(nc)
@@ -56,7 +56,7 @@ func desiredMessage(t *testing.T, nc *nats.Conn) *jetstream.RawStreamMsg {
 	return msg
 }
 
-// headerLines are headers as a thief sends them.
+// headerLines formats headers for a raw publish.
 func headerLines(h nats.Header) (all []string) {
 	for name, values := range h {
 		all = append(all, name+": "+values[0])
@@ -64,14 +64,14 @@ func headerLines(h nats.Header) (all []string) {
 	return all
 }
 
-// TestReplay_DesiredStateIsIgnored replays a message that the hub once delivered, to the gateway it was for, to the thief's own,
-// and wherever a gateway listens. It was overheard by whoever: the thief never gets it.
+// TestReplay_DesiredStateIsIgnored replays a message of the hub to its own gateway, to the attacker's, and to every subject on which a
+// gateway listens. The test obtains the message as administrator: the attacker never receives it.
 func TestReplay_DesiredStateIsIgnored(t *testing.T) {
 	nc := connectAdmin(t)
 	changeVictim(t)
 	old := desiredMessage(t, nc)
 	changeVictim(t)
-	// The newest is not always at once what each server of the hub answers with.
+	// A server of the hub may answer with an older message for a moment.
 	eventually(t, "the hub has the next", func(context.Context) string {
 		if now := desiredMessage(t, nc); now.Sequence <= old.Sequence {
 			return "it has the same"
@@ -92,7 +92,7 @@ func TestReplay_DesiredStateIsIgnored(t *testing.T) {
 			maps.Copy(header, old.Header)
 			header.Set("Frond-Cluster", epoch)
 			th := l.mustOpenLink(t, nil)
-			// What the hub says of the message to a consumer is in the reply subject: a late stream sequence makes it look new.
+			// A consumer reads a message's stream sequence from the reply subject: a high one makes the message look new.
 			th.publish(subject, fmt.Sprintf("$JS.ACK.DESIRED-0.%s.1.%d.1.1.0", victim, now.Sequence+100), old.Data, headerLines(header)...)
 			if said := th.flush(t.Context()); said == "" {
 				t.Errorf("%s was taken", subject)
@@ -118,7 +118,7 @@ func TestReplay_DesiredStateIsIgnored(t *testing.T) {
 	changeVictim(t)
 }
 
-// TestReplay_EnrolmentIsRefused replays what gateways ask about their keys, and what they are answered, over a link of another key.
+// TestReplay_EnrolmentIsRefused replays gateways' requests about their keys, and the answers, over a link of another key.
 func TestReplay_EnrolmentIsRefused(t *testing.T) {
 	before := nodeIdentity(t.Context(), t, victim)
 	token := issueToken(t, install.TokenOptions{Uses: 3}, time.Now())
@@ -127,7 +127,7 @@ func TestReplay_EnrolmentIsRefused(t *testing.T) {
 	if e := decodeEnrolment(t, answer); e.Reason != "" {
 		t.Fatal(e.Reason)
 	}
-	honest := stealCredentials(t, victim) // to make what it would send
+	honest := stealCredentials(t, victim) // to build its requests
 	other := newStranger(t, newName(), token)
 	inLobby, inCell := openWithToken(t, other), stealCredentials(t, stolen).mustOpenLink(t, nil)
 	for name, tt := range map[string]struct {
@@ -148,7 +148,7 @@ func TestReplay_EnrolmentIsRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { expectDenied(t, tt.th, tt.verb, tt.request, tt.reason) })
 	}
-	// An answer that was heard once, to who asks now.
+	// An earlier answer, replayed to a gateway that is asking now.
 	risen := counterDelta(t, "frond_identity_offences_total", "reason=violation")
 	for _, subject := range []string{streams.InboxPrefix(victim) + ".x", streams.InboxPrefix(other.publicKey()) + ".x", streams.InboxPrefix(stolen) + ".x"} {
 		th := stealCredentials(t, stolen).mustOpenLink(t, nil)
@@ -163,7 +163,7 @@ func TestReplay_EnrolmentIsRefused(t *testing.T) {
 	}
 }
 
-// TestReport_GatewayTimeIsNotTrusted says years that are not, in all that has a time, and looks at what the cloud writes of it.
+// TestReport_GatewayTimeIsNotTrusted sends wrong years in every timestamp, and checks what the cloud writes.
 func TestReport_GatewayTimeIsNotTrusted(t *testing.T) {
 	l := stealCredentials(t, stolen)
 	th := l.mustOpenLink(t, nil)

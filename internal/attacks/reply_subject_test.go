@@ -7,8 +7,8 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// TestReplySubject_NeverReachesOthers: the subject where an answer shall go is whatever the asker says. A thief says the other gateway's, and the
-// hub's own, in all that it may send.
+// TestReplySubject_NeverReachesOthers: the sender chooses the reply subject. The attacker names subjects of the other gateway and of
+// the hub in every message that it may send.
 func TestReplySubject_NeverReachesOthers(t *testing.T) {
 	l := stealCredentials(t, stolen)
 	replies := []string{

@@ -19,7 +19,7 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// encodedCSR is a request for a user's certificate, in base64.
+// encodedCSR returns a request for a user's certificate, in base64.
 func encodedCSR(t *testing.T, user string) string {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -35,7 +35,7 @@ func encodedCSR(t *testing.T, user string) string {
 	return base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))
 }
 
-// sumMetric adds up a metric of both cloudcores.
+// sumMetric sums a metric over both cloudcores.
 func sumMetric(ctx context.Context, name string, labels ...string) (sum float64) {
 	for _, part := range []string{"cloudcore-1", "cloudcore-2"} {
 		n, err := shared.Metric(ctx, part, name, labels...)
@@ -46,8 +46,8 @@ func sumMetric(ctx context.Context, name string, labels ...string) (sum float64)
 	return sum
 }
 
-// TestReport_ForeignNodeIsDropped sends reports on the stolen node's own subjects about what is not that node's, and what is no
-// report at all. Each is counted as dropped, refused or dead.
+// TestReport_ForeignNodeIsDropped sends reports about other nodes' objects, and malformed ones, on the stolen node's own subjects.
+// Each is counted as dropped, refused or dead.
 func TestReport_ForeignNodeIsDropped(t *testing.T) {
 	p, err := kube.CoreV1().Pods("default").Get(t.Context(), "on-"+victim, metav1.GetOptions{})
 	if err != nil {
@@ -99,7 +99,7 @@ func TestReport_ForeignNodeIsDropped(t *testing.T) {
 			}
 		}
 		eventually(t, "each forgery is counted", func(ctx context.Context) string {
-			// Those of one object replace each other in the stream: three of the pod may be one.
+			// Reports of one object replace each other in the stream: three of the pod may become one.
 			if n := count(ctx) - before; n < float64(len(forgeries)-2) {
 				return fmt.Sprintf("%v of %d", n, len(forgeries))
 			}

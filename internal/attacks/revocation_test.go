@@ -10,7 +10,7 @@ import (
 	"github.com/frond-edge/frond/internal/install"
 )
 
-// TestRevocation_KeyIsRefusedByEachHub has a gateway linked to each server of the hub, revokes it, and tries to come back in by all names.
+// TestRevocation_KeyIsRefusedByEachHub links a gateway to each server of the hub, revokes it, and tries to connect again under every name.
 func TestRevocation_KeyIsRefusedByEachHub(t *testing.T) {
 	token := issueToken(t, install.TokenOptions{}, time.Now())
 	l := newStranger(t, newName(), token)
@@ -61,7 +61,7 @@ func TestRevocation_KeyIsRefusedByEachHub(t *testing.T) {
 			awaitCounter(t, "the key", refused, 1)
 		})
 	}
-	// Nor does who is in already lend it the link.
+	// A link that is already admitted cannot be used either.
 	th := stealCredentials(t, stolen).mustOpenLink(t, nil)
 	expectDenied(t, th, identity.VerbRenew, l.renewRequest(t), "caller")
 	eventually(t, "no server of the hub has the link", func(ctx context.Context) string {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// wantedSubjects are what a thief would like to hear.
+// wantedSubjects are subjects with information for an attacker.
 func wantedSubjects() []string {
 	list := []string{
 		">", "*", "*.>", "*.*", "*.*.>", "*.*.*.>", "$SYS.>", "$SYS.ACCOUNT.>", "$SYS.REQ.>", "$SYS.REQ.USER.AUTH", "$JS.>", "$JS.API.>", "$JS.hub.API.>",
@@ -25,8 +25,8 @@ func wantedSubjects() []string {
 	return list
 }
 
-// TestSubscribe_ForeignSubjectsAreSilent subscribes to everything there is, with and without a queue group, as a leaf and as one that says it were a
-// hub, and listens while the victim gets its secret.
+// TestSubscribe_ForeignSubjectsAreSilent subscribes to every subject, with and without a queue group, as a leaf and as a leaf that claims to
+// be a hub, and listens while the victim receives its secret.
 func TestSubscribe_ForeignSubjectsAreSilent(t *testing.T) {
 	l := stealCredentials(t, stolen)
 	for name, more := range map[string]map[string]any{
@@ -69,7 +69,7 @@ func expectSilence(t *testing.T, l loot, more map[string]any, queue string) {
 	t.Logf("%d of %d wishes were refused", len(wantedSubjects())-len(ears), len(wantedSubjects()))
 }
 
-// isOwnSubject tells whether a subject is the link's own: what is said there it may hear.
+// isOwnSubject reports whether a subject is the link's own, whose messages it may receive.
 func isOwnSubject(node, subject string) bool {
 	for _, prefix := range []string{"_INBOX.", "call.node.", "tunnel."} {
 		if strings.HasPrefix(subject, prefix+node+".") {
@@ -79,7 +79,7 @@ func isOwnSubject(node, subject string) bool {
 	return false
 }
 
-// pollWithin waits for a condition, and tells whether it came.
+// pollWithin waits for a condition, and reports whether it became true.
 func pollWithin(ctx context.Context, limit time.Duration, holds func() bool) bool {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

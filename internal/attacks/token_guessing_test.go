@@ -13,10 +13,10 @@ import (
 	"github.com/frond-edge/frond/internal/install"
 )
 
-// tokenGuesser tries ever other tokens from one address, over several links at once.
+// tokenGuesser tries different tokens from one address, over several links at once.
 type tokenGuesser struct {
 	loot
-	refused  atomic.Int64 // by the hub, in its words
+	refused  atomic.Int64 // refusals by the hub
 	accepted atomic.Int64
 	ids      atomic.Int64
 }
@@ -51,12 +51,11 @@ func (g *tokenGuesser) tryToken(ctx context.Context) {
 	}
 }
 
-// TestToken_GuessingAddressIsLockedOut tries other tokens than any that was made, from one address, until no cloudcore looks at one from
-// there. While that goes on, a gateway joins from another address. A good token from there is of no use then, and a known key is. It
-// takes some 3 s.
+// TestToken_GuessingAddressIsLockedOut guesses tokens from one address until all cloudcores lock that address out. Meanwhile a gateway joins
+// from another address. From the locked address a valid token is refused, and a known key is accepted. It takes some 3 s.
 func TestToken_GuessingAddressIsLockedOut(t *testing.T) {
 	token := issueToken(t, install.TokenOptions{Uses: 2}, time.Now())
-	openWithToken(t, newStranger(t, newName(), token)) // it is known now, and was not used
+	openWithToken(t, newStranger(t, newName(), token)) // cloudcore knows the token now, and it was not used
 	g := &tokenGuesser{loot: newStranger(t, newName(), "")}
 	unknown, locked := counterDelta(t, "frond_identity_refusals_total", "reason=token-unknown"), counterDelta(t, "frond_identity_refusals_total", "reason=locked")
 	lockouts := counterDelta(t, "frond_identity_lockouts_total", "by=address")
@@ -98,7 +97,7 @@ func TestToken_GuessingAddressIsLockedOut(t *testing.T) {
 	if n := g.accepted.Load(); n > 0 {
 		t.Errorf("%d guesses were let in", n)
 	}
-	// The hub gives up on a cloudcore that is slow, and then refuses by itself.
+	// The hub times out on a slow cloudcore, and then refuses by itself.
 	awaitCounter(t, "what was guessed", func() float64 { return unknown() + locked() }, float64(g.refused.Load())*9/10)
 	for _, reason := range []string{"token-unknown", "locked"} {
 		awaitLogged(t, "link refused", reason, g.sourceIP)

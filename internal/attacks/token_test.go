@@ -13,20 +13,20 @@ import (
 	"github.com/frond-edge/frond/internal/install"
 )
 
-// wrongToken is a token of a good one's id whose other half is wrong.
+// wrongToken returns a token with a valid id and a wrong secret.
 func wrongToken(token string) string {
 	id, _, _ := strings.Cut(token, ".")
 	return fmt.Sprintf("%s.%016x", id, time.Now().UnixNano())
 }
 
-// guessCount is more guesses than any limit of two cloudcores allows.
+// guessCount exceeds every limit of two cloudcores.
 const guessCount = 500
 
-// TestToken_GuessingIsLimited tries one token after the other over ever new links: from one address, which is locked out alone, and from
+// TestToken_GuessingIsLimited tries one token after the other over new links: from one address, which alone is locked out, and from
 // many, which locks the token for the rest of a minute.
 func TestToken_GuessingIsLimited(t *testing.T) {
 	token := issueToken(t, install.TokenOptions{Uses: 1}, time.Now())
-	openWithToken(t, newStranger(t, newName(), token)) // it is known now, and was not used
+	openWithToken(t, newStranger(t, newName(), token)) // cloudcore knows the token now, and it was not used
 	hold := func(what string, until func() float64, from func() string) {
 		t.Helper()
 		wrong, locked := counterDelta(t, "frond_identity_refusals_total", "reason=token-wrong"), counterDelta(t, "frond_identity_refusals_total", "reason=locked")
@@ -56,7 +56,7 @@ func TestToken_GuessingIsLimited(t *testing.T) {
 	checkVictimServed(t)
 }
 
-// TestToken_LimitsAreEnforced shows tokens that are used up, expired, deleted, or another node's.
+// TestToken_LimitsAreEnforced uses tokens that are used up, expired, deleted, or another node's.
 func TestToken_LimitsAreEnforced(t *testing.T) {
 	before := nodeIdentity(t.Context(), t, victim)
 	once := issueToken(t, install.TokenOptions{Uses: 1}, time.Now())
@@ -68,7 +68,7 @@ func TestToken_LimitsAreEnforced(t *testing.T) {
 	}
 	second := newStranger(t, newName(), once)
 	expectRefused(t, second, "token-used")
-	// The link that came by it asks again, for itself, and for another node.
+	// The admitted link enrols again, for itself and for another node.
 	if again := decodeEnrolment(t, th.callCloud(t, identity.VerbEnrol, first.enrolRequest(t))); again.Reason != "" || !again.Expires.Equal(granted.Expires) {
 		t.Errorf("the same question has another answer: %+v, %+v", granted, again)
 	}
@@ -94,14 +94,14 @@ func TestToken_LimitsAreEnforced(t *testing.T) {
 	if err := kube.CoreV1().Secrets(identity.TokenNamespace).Delete(t.Context(), identity.TokenName(id), metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	expectDenied(t, th, identity.VerbEnrol, late.enrolRequest(t), "token-unknown") // though it came in while there was one
+	expectDenied(t, th, identity.VerbEnrol, late.enrolRequest(t), "token-unknown") // although the token existed when the link was admitted
 	expectRefused(t, newStranger(t, newName(), many), "token-unknown")
 	if after := nodeIdentity(t.Context(), t, victim); after.Key != before.Key || !after.Expires.Equal(&before.Expires) {
 		t.Errorf("the victim is another: %+v, %+v", before, after)
 	}
 }
 
-// expectRefused tries to come in until that is refused for one of the reasons: cloudcores hear of Secrets a little later.
+// expectRefused opens links until one is refused for one of the reasons: cloudcores learn of Secrets a little later.
 func expectRefused(t *testing.T, l loot, reasons ...string) {
 	t.Helper()
 	var risen []func() float64
@@ -125,7 +125,7 @@ func expectRefused(t *testing.T, l loot, reasons ...string) {
 	awaitLogged(t, "link refused", l.publicKey())
 }
 
-// expectDenied asks over a link and wants a no, counted for the reason.
+// expectDenied sends a request over a link and expects a refusal, counted by the reason.
 func expectDenied(t *testing.T, th *attacker, verb string, request []byte, reason string) {
 	t.Helper()
 	risen := counterDelta(t, "frond_identity_refusals_total", "reason="+reason)

@@ -26,7 +26,7 @@ const (
 	kindOpenAddress = 6
 
 	flagFin = 1
-	// maxFramePayload is what fits into a frame, and more than the window that a stream begins with has frames of it.
+	// maxFramePayload is the maximum payload of a frame. A test sends enough full frames to exceed the initial window of a stream.
 	maxFramePayload = 16 << 10
 )
 
@@ -39,7 +39,7 @@ func tunnelFrame(kind, flags byte, offset, consumed uint64, payload []byte) []by
 	return append(b, payload...)
 }
 
-// kubeletClient asks the kubelet of a node through the tunnel, as kube-apiserver does.
+// kubeletClient returns a function that sends a request to a node's kubelet through the tunnel, as kube-apiserver does.
 func kubeletClient(t *testing.T) func(ctx context.Context, node string) error {
 	t.Helper()
 	egress, secret, err := shared.Egress()
@@ -76,7 +76,7 @@ func kubeletClient(t *testing.T) func(ctx context.Context, node string) error {
 	}
 }
 
-// awaitOpen waits until the cloud opens a stream to the thief that was not there before, and returns the subject to answer on.
+// awaitOpen waits until the cloud opens another stream to the attacker, and returns the subject to answer on.
 func (th *attacker) awaitOpen(ctx context.Context, seen int) (back string, ok bool) {
 	prefix := "tunnel." + th.node + "."
 	ok = pollWithin(ctx, 10*time.Second, func() bool {
@@ -94,7 +94,7 @@ func (th *attacker) awaitOpen(ctx context.Context, seen int) (back string, ok bo
 	return back, ok
 }
 
-// countOpens are the streams that the cloud has opened to the thief.
+// countOpens counts the streams that the cloud has opened to the attacker.
 func (th *attacker) countOpens() (n int) {
 	for _, m := range th.received("") {
 		if strings.HasPrefix(m.subject, "tunnel."+th.node+".") && len(m.data) > 2 && (m.data[2] == kindOpen || m.data[2] == kindOpenAddress) {
@@ -104,7 +104,7 @@ func (th *attacker) countOpens() (n int) {
 	return n
 }
 
-// hostileFrames are what a gateway may answer with that was asked for a stream.
+// hostileFrames are malicious answers of a gateway to the opening of a stream.
 func hostileFrames() map[string]struct {
 	code   string
 	frames [][]byte
@@ -133,7 +133,7 @@ func hostileFrames() map[string]struct {
 	}
 }
 
-// TestTunnel_HostileFramesCloseStream answers for the stolen gateway's kubelet.
+// TestTunnel_HostileFramesCloseStream answers in place of the stolen gateway's kubelet.
 func TestTunnel_HostileFramesCloseStream(t *testing.T) {
 	ask := kubeletClient(t)
 	for name, tt := range hostileFrames() {
@@ -166,7 +166,7 @@ func TestTunnel_HostileFramesCloseStream(t *testing.T) {
 	}
 }
 
-// TestTunnel_ForeignStreamIsRefused: the thief knows the id of a stream to the victim, though nobody can know it, and opens what it likes.
+// TestTunnel_ForeignStreamIsRefused: the attacker has the secret id of a stream to the victim, and opens streams of its own.
 func TestTunnel_ForeignStreamIsRefused(t *testing.T) {
 	ask, nc := kubeletClient(t), connectAdmin(t)
 	ids := make(chan string, 1024)
@@ -215,7 +215,7 @@ func TestTunnel_ForeignStreamIsRefused(t *testing.T) {
 	t.Logf("%d frames of the victim's streams were answered for it", <-injected)
 	awaitLogged(t, "a node sent to another node's stream", stolen)
 
-	// Endless opens, of streams that there are not, and such that cannot be, at a replica that is.
+	// Endless opens of unknown and invalid streams, addressed to an existing replica.
 	replica, _, _ := strings.Cut(<-last, ".")
 	for code, id := range map[string]string{"unknown": "%022d", "garbage": "%d"} {
 		refused := counterDelta(t, "frond_tunnel_refused_total", "reason="+code)
@@ -227,7 +227,7 @@ func TestTunnel_ForeignStreamIsRefused(t *testing.T) {
 	if said := th.flush(t.Context()); said != "" {
 		t.Errorf("the link was closed: %s", said)
 	}
-	// In its own name towards a gateway, and in another's towards the cloud, it may not speak at all.
+	// It may not publish towards a gateway under its own name, nor towards the cloud under another's.
 	risen := counterDelta(t, "frond_identity_offences_total", "reason=violation", "node="+stolen)
 	for _, subject := range []string{"tunnel." + victim, "tunnel." + stolen, "tunnelup." + victim} {
 		th := stealCredentials(t, stolen).mustOpenLink(t, nil)

@@ -1,4 +1,4 @@
-// Package await waits in tests for what becomes true by itself, such as a state of a cluster.
+// Package await waits in tests for a condition, such as a state of a cluster.
 package await
 
 import (
@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// attemptTimeout bounds one look, so that one call that hangs is not all that was tried.
+// attemptTimeout bounds one attempt, so that a hanging call does not use up the whole limit.
 const attemptTimeout = 20 * time.Second
 
-// Until looks, once every tick, until nothing is missing, and fails the test after limit with what the last whole look said, or at
-// once with what Never wraps. The context of a look ends after 20 s, or with the limit.
+// Until calls missing once every tick until it returns nil. It fails the test after limit with the error of the last complete
+// attempt, or at once with an error of Permanent. The context of an attempt ends after 20 s, or with the limit.
 func Until(t testing.TB, what string, limit, tick time.Duration, missing func(ctx context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
@@ -30,7 +30,7 @@ func Until(t testing.TB, what string, limit, tick time.Duration, missing func(ct
 		if never := (*permanentError)(nil); errors.As(now, &never) {
 			t.Fatalf("%s: %v", what, now)
 		}
-		if ctx.Err() == nil || last == nil { // the last look was cut short and tells nothing
+		if ctx.Err() == nil || last == nil { // an attempt that the limit cut short says nothing
 			last = now
 		}
 		select {
@@ -41,7 +41,7 @@ func Until(t testing.TB, what string, limit, tick time.Duration, missing func(ct
 	}
 }
 
-// FromText makes a look of one that says what is missing in words, "" for nothing.
+// FromText adapts a check that describes what is missing as text, "" for nothing.
 func FromText(missing func(ctx context.Context) string) func(ctx context.Context) error {
 	return func(ctx context.Context) error {
 		if now := missing(ctx); now != "" {
@@ -51,7 +51,7 @@ func FromText(missing func(ctx context.Context) string) func(ctx context.Context
 	}
 }
 
-// Permanent says that there is nothing to wait for any more.
+// Permanent marks an error after which waiting is pointless.
 func Permanent(because error) error { return &permanentError{because} }
 
 type permanentError struct{ error }

@@ -12,7 +12,7 @@ import (
 	"github.com/frond-edge/frond/internal/await"
 )
 
-// failureRecorder is a test that fails without ending this one.
+// failureRecorder is a testing.TB whose failures do not end the real test.
 type failureRecorder struct {
 	testing.TB
 	message string

@@ -20,7 +20,7 @@ import (
 	"github.com/frond-edge/frond/internal/backup"
 )
 
-// newKeys are a pair of age's: who writes backups needs the first alone.
+// newKeys returns a pair of age keys: writing backups needs only the first.
 func newKeys(t *testing.T) (encrypt, decrypt backup.Key, pair *age.X25519Identity) {
 	t.Helper()
 	pair, err := age.GenerateX25519Identity()
@@ -101,7 +101,7 @@ func TestBackup_Passphrase(t *testing.T) {
 	}
 }
 
-// TestBackup_RefusesOtherContent encrypts what is no backup: the holder of a public key can do that.
+// TestBackup_RefusesOtherContent encrypts content that is no backup: any holder of a public key can do that.
 func TestBackup_RefusesOtherContent(t *testing.T) {
 	_, decrypt, pair := newKeys(t)
 	header := `{"apiVersion":"backup.frond.io/v1","kind":"Backup"}` + "\n"

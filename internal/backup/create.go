@@ -31,7 +31,7 @@ const (
 	portsName      = "frond-node-ports"
 )
 
-// clusterClients reach a cluster without client-side rate limits.
+// clusterClients are clients of a cluster without client-side rate limits.
 type clusterClients struct {
 	config     *rest.Config
 	kube       kubernetes.Interface
@@ -53,7 +53,7 @@ func newClients(cfg *rest.Config) (clusterClients, error) {
 	return clusterClients{config: cfg, kube: kube, objects: objects, identities: objects.Resource(identity.GroupVersionResource())}, nil
 }
 
-// clusterUID tells clusters apart, as cloudcore does.
+// clusterUID identifies the cluster, as for cloudcore.
 func (c clusterClients) clusterUID(ctx context.Context) (string, error) {
 	ns, err := c.kube.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
 	if err != nil {
@@ -62,7 +62,7 @@ func (c clusterClients) clusterUID(ctx context.Context) (string, error) {
 	return string(ns.UID), nil
 }
 
-// Create reads all that a backup holds. An installation that lacks a part is an error: a backup of it would restore nothing.
+// Create reads everything that a backup holds. An incomplete installation is an error: its backup could not be restored.
 func Create(ctx context.Context, cfg *rest.Config, now time.Time) (Content, error) {
 	k, err := newClients(cfg)
 	if err != nil {
@@ -87,7 +87,7 @@ func Create(ctx context.Context, cfg *rest.Config, now time.Time) (Content, erro
 	return c, err
 }
 
-// RecordTime writes down in the cluster when a backup was made, for frond init to tell people how old it is.
+// RecordTime records the time of a backup in the cluster, so that frond init can report its age.
 func RecordTime(ctx context.Context, cfg *rest.Config, made time.Time) error {
 	k, err := newClients(cfg)
 	if err != nil {
@@ -113,7 +113,7 @@ func (c clusterClients) readKeys(ctx context.Context, settings install.Settings,
 		{Namespace: identity.Namespace, Name: install.CloudcoreName},
 		{Namespace: identity.Namespace, Name: install.BundleName},
 		{Namespace: portsNamespace, Name: portsName},
-		{Namespace: identity.Namespace, Name: install.SettingsName}, // last, as frond init writes it: with it everything is there
+		{Namespace: identity.Namespace, Name: install.SettingsName}, // last, as frond init writes it: it marks a complete installation
 	} {
 		o, err := c.kube.CoreV1().ConfigMaps(at.Namespace).Get(ctx, at.Name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) && at.Name == portsName {
@@ -128,7 +128,7 @@ func (c clusterClients) readKeys(ctx context.Context, settings install.Settings,
 	return nil
 }
 
-// installFiles are the keys and certificates of a backup, as package install knows them.
+// installFiles returns the keys and certificates of a backup as Files of package install.
 func (c Content) installFiles() install.Files {
 	files := install.Files{}
 	for _, o := range c.Secrets {
@@ -137,7 +137,7 @@ func (c Content) installFiles() install.Files {
 	return files
 }
 
-// checkKeys finds keys that are torn, missing, or do not belong together.
+// checkKeys finds keys that are torn, missing, or do not match their certificate.
 func (c Content) checkKeys(now time.Time) error {
 	_, changes, err := install.Fill(c.installFiles(), install.Spec{}, now)
 	if err != nil {
@@ -155,7 +155,7 @@ func (c Content) checkKeys(now time.Time) error {
 	return nil
 }
 
-// readIdentities lists all gateways. A cluster without the kind has none.
+// readIdentities lists all gateways. A cluster without the custom resource has none.
 func (c clusterClients) readIdentities(ctx context.Context) (all []identity.NodeIdentity, err error) {
 	pages := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		return c.identities.List(ctx, o)
@@ -179,7 +179,7 @@ func (c clusterClients) readIdentities(ctx context.Context) (all []identity.Node
 	return all, nil
 }
 
-// bareMeta is what people write of an object's metadata. A confirmed deletion is not for an object that comes back.
+// bareMeta returns the client-written part of an object's metadata. It drops a confirmed deletion, which must not apply to the restored object.
 func bareMeta(o metav1.ObjectMeta) metav1.ObjectMeta {
 	annotations := maps.Clone(o.Annotations)
 	delete(annotations, protection.AnnotationConfirmDeletion)

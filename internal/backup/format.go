@@ -18,24 +18,24 @@ import (
 // APIVersion is the version of the format that this package writes, the only one that it reads.
 const APIVersion = "backup.frond.io/v1"
 
-// backupKind tells a backup from other JSON.
+// backupKind distinguishes a backup from other JSON.
 const backupKind = "Backup"
 
-// Header says what a backup is of.
+// Header identifies the backup and its cluster.
 type Header struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
-	// Created is when the first object was read.
+	// Created is the time at which the first object was read.
 	Created time.Time `json:"created"`
-	// ClusterUID is the UID of the namespace kube-system, which tells clusters apart.
+	// ClusterUID is the UID of the namespace kube-system, which identifies the cluster.
 	ClusterUID string `json:"clusterUID"`
-	// FrondVersion is that of the program that wrote it.
+	// FrondVersion is the version of the program that wrote it.
 	FrondVersion string `json:"frondVersion"`
-	// CAHash names the authority in it, as gateways know it.
+	// CAHash is the hash of the CA in it, as gateways know it.
 	CAHash string `json:"caHash"`
 }
 
-// Content is all of a backup. The objects have no metadata that the apiserver writes.
+// Content is the content of a backup. The objects have no metadata that the apiserver writes.
 type Content struct {
 	Header
 	Secrets    []corev1.Secret
@@ -43,7 +43,7 @@ type Content struct {
 	Identities []identity.NodeIdentity
 }
 
-// countObjects counts what a backup holds.
+// countObjects counts the objects in a backup.
 func (c Content) countObjects() int { return len(c.Secrets) + len(c.ConfigMaps) + len(c.Identities) }
 
 // backupRecord is one line after the header; exactly one field is set.
@@ -51,18 +51,18 @@ type backupRecord struct {
 	Secret    *corev1.Secret         `json:"secret,omitempty"`
 	ConfigMap *corev1.ConfigMap      `json:"configMap,omitempty"`
 	Identity  *identity.NodeIdentity `json:"identity,omitempty"`
-	// End is the last line: how many objects came before it.
+	// End is the last line: the number of objects before it.
 	End *int `json:"end,omitempty"`
 }
 
 const (
-	// maxPlainBytes bounds what is decompressed: 100,000 identities are some 70 MB.
+	// maxPlainBytes bounds the decompressed size: 100,000 identities are some 70 MB.
 	maxPlainBytes = 1 << 30
-	// maxRecordBytes bounds one line: etcd takes objects of 1.5 MiB.
+	// maxRecordBytes bounds one line: etcd accepts objects of 1.5 MiB.
 	maxRecordBytes = 4 << 20
 )
 
-// ErrFormat says that a file was decrypted and is not a backup that this version reads.
+// ErrFormat reports that a decrypted file is not a backup that this version can read.
 var ErrFormat = errors.New("not a backup that this frond can read")
 
 // Write encrypts a backup into w: JSON lines, compressed.
@@ -99,7 +99,7 @@ func Write(w io.Writer, c Content, key Key) error {
 	return nil
 }
 
-// Read decrypts a backup. One that was cut short, changed, or written by a newer version is an error.
+// Read decrypts a backup. It returns an error if the backup was truncated, changed, or written by a newer version.
 func Read(r io.Reader, key Key) (Content, error) {
 	plain, err := age.Decrypt(r, key.identities...)
 	if err != nil {
@@ -153,7 +153,7 @@ func readLines(lines *bufio.Scanner) (c Content, err error) {
 	return c, fmt.Errorf("%w: it ends after %d objects: %w", ErrFormat, c.countObjects(), errors.Join(io.ErrUnexpectedEOF, lines.Err()))
 }
 
-// checkTrailing reads to the end, where the checksums of both layers are.
+// checkTrailing reads to the end, which has the checksums of both layers.
 func checkTrailing(lines *bufio.Scanner) error {
 	if lines.Scan() {
 		return fmt.Errorf("%w: it goes on after its end", ErrFormat)

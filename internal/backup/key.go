@@ -9,16 +9,16 @@ import (
 	"filippo.io/age"
 )
 
-// Key encrypts or decrypts a backup, by a passphrase or by age's key pairs.
+// Key encrypts or decrypts a backup, with a passphrase or with age's key pairs.
 type Key struct {
 	recipients []age.Recipient
 	identities []age.Identity
 }
 
-// minPassphrase is the least length: a backup may be attacked for years where it is kept.
+// minPassphrase is the minimum length: a stored backup may be attacked for years.
 const minPassphrase = 12
 
-// NewPassphrase returns the key that a passphrase is, for both directions.
+// NewPassphrase returns the key of a passphrase, for both directions.
 func NewPassphrase(passphrase string) (Key, error) {
 	if len(passphrase) < minPassphrase {
 		return Key{}, fmt.Errorf("the passphrase has %d characters: use %d or more", len(passphrase), minPassphrase)
@@ -51,11 +51,11 @@ func NewRecipients(recipients []string) (Key, error) {
 	return Key{recipients: parsed}, nil
 }
 
-// NewIdentities returns the key that decrypts what was encrypted for one of the identities of a file, as age-keygen writes it.
+// NewIdentities returns the key that decrypts for any of the identities in a file of age-keygen.
 func NewIdentities(file io.Reader) (Key, error) {
 	parsed, err := age.ParseIdentities(file)
 	if err != nil {
-		return Key{}, errors.New("the identity file holds no AGE-SECRET-KEY-… as age-keygen writes it") // not the parser's words, which may quote the file
+		return Key{}, errors.New("the identity file holds no AGE-SECRET-KEY-… as age-keygen writes it") // the parser's error may quote the file
 	}
 	return Key{identities: parsed}, nil
 }

@@ -6,10 +6,10 @@ import (
 	"github.com/frond-edge/frond/api/identity"
 )
 
-// mergeIdentity returns what a NodeIdentity must be, of what the cluster has and what was saved.
+// mergeIdentity merges the NodeIdentity of the cluster and the saved one.
 //
-// The key that was recorded later counts: a backup may be older than the cluster, and a cluster that was restored from a copy of etcd may be
-// older than the backup. Revoked keys of both sides stay revoked, and a revocation holds unless a key was recorded after it, which takes
+// The later recorded key wins: a backup may be older than the cluster, and a cluster that was restored from a copy of etcd may be
+// older than the backup. Revoked keys of both sides stay revoked. A revocation holds unless a key was recorded after it, which requires
 // a token for this very node.
 func mergeIdentity(have, saved identity.NodeIdentitySpec) identity.NodeIdentitySpec {
 	merged := *have.DeepCopy()
@@ -40,7 +40,7 @@ func mergeIdentity(have, saved identity.NodeIdentitySpec) identity.NodeIdentityS
 	return merged
 }
 
-// distinctKeys keeps the order, for a list that is not changed must not look changed.
+// distinctKeys removes repeats and keeps the order, so that an unchanged list is equal to the original.
 func distinctKeys(keys []string) (distinct []string) {
 	for _, key := range keys {
 		if key != "" && !slices.Contains(distinct, key) {

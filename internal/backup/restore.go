@@ -20,17 +20,17 @@ import (
 	"github.com/frond-edge/frond/internal/install"
 )
 
-// Options are what an administrator asks of a restore.
+// Options are the administrator's choices for a restore.
 type Options struct {
-	// DryRun only says what would be done.
+	// DryRun only reports the planned changes.
 	DryRun bool
-	// Replace writes over Secrets and ConfigMaps that exist and differ, also where they are newer.
+	// Replace overwrites existing Secrets and ConfigMaps that differ, also newer ones.
 	Replace bool
-	// OtherCluster takes a backup of another cluster.
+	// OtherCluster accepts a backup of another cluster.
 	OtherCluster bool
 }
 
-// Action is what was done to an object, or would be.
+// Action is the action on an object, done or, in a dry run, planned.
 type Action string
 
 // The actions.
@@ -42,7 +42,7 @@ const (
 	Unchanged Action = "unchanged"
 )
 
-// Change is an object of the backup and what was done to it.
+// Change is an object of the backup and the action on it.
 type Change struct {
 	Kind      string `json:"kind"`
 	Namespace string `json:"namespace,omitempty"`
@@ -50,12 +50,12 @@ type Change struct {
 	Action    Action `json:"action"`
 }
 
-// Report says what a restore did, or would do.
+// Report lists the changes, done or, in a dry run, planned.
 type Report struct {
 	Header
 	// Objects are those of the backup.
 	Objects []Change `json:"objects"`
-	// Init is what frond init then made of what was still missing; nothing in a dry run.
+	// Init are the objects that frond init then completed; empty in a dry run.
 	Init     []install.Applied `json:"init,omitempty"`
 	Warnings []string          `json:"warnings,omitempty"`
 }
@@ -70,8 +70,8 @@ func (r Report) Changed() (n int) {
 	return n
 }
 
-// Restore writes what a backup has and the cluster lacks: the keys, then what frond init makes, then who each gateway is. It may be
-// interrupted at any point and run again.
+// Restore writes the objects that a backup has and the cluster lacks: the keys, then the objects of frond init, then the identities of
+// gateways. It may be interrupted at any point and run again.
 func Restore(ctx context.Context, cfg *rest.Config, c Content, o Options, now time.Time) (Report, error) {
 	r := Report{Header: c.Header, Objects: []Change{}}
 	k, err := newClients(cfg)
@@ -113,7 +113,7 @@ func Restore(ctx context.Context, cfg *rest.Config, c Content, o Options, now ti
 	return r, err
 }
 
-// checkCluster refuses what would hand one cluster's gateways to another.
+// checkCluster refuses a restore that would give one cluster's gateways to another.
 func (c clusterClients) checkCluster(ctx context.Context, saved Content, o Options) error {
 	uid, err := c.clusterUID(ctx)
 	if err != nil {
@@ -134,7 +134,7 @@ func (c clusterClients) checkCluster(ctx context.Context, saved Content, o Optio
 	return nil
 }
 
-// restoreStep is an object of the backup and, where it is to be written, the object as it is applied.
+// restoreStep is an object of the backup and, if it must be written, its applied form.
 type restoreStep struct {
 	Change
 	write *unstructured.Unstructured
@@ -181,7 +181,7 @@ func (c clusterClients) planSteps(ctx context.Context, saved Content, o Options)
 	return steps, nil
 }
 
-// decideAction says what becomes of an object.
+// decideAction returns the action on an object.
 func decideAction(exists, same, replace bool) Action {
 	switch {
 	case !exists:
@@ -194,7 +194,7 @@ func decideAction(exists, same, replace bool) Action {
 	return Kept
 }
 
-// toManifest is the object as it is applied, nil where it is not.
+// toManifest returns the applied form of an object, nil if it is not written.
 func toManifest(c Change, o runtime.Object) (*unstructured.Unstructured, error) {
 	if c.Action != Created && c.Action != Replaced {
 		return nil, nil //nolint:nilnil // nothing is written
@@ -208,7 +208,7 @@ func toManifest(c Change, o runtime.Object) (*unstructured.Unstructured, error) 
 	return &unstructured.Unstructured{Object: fields}, nil
 }
 
-// applyObject writes as frond init does, whose fields these are: what it takes out later must not be kept by another owner.
+// applyObject writes with the field manager of frond init, which owns these fields: fields that it later removes must have no other owner.
 func (c clusterClients) applyObject(ctx context.Context, o *unstructured.Unstructured) error {
 	resource := corev1.SchemeGroupVersion.WithResource(map[string]string{"Secret": "secrets", "ConfigMap": "configmaps"}[o.GetKind()])
 	options := metav1.ApplyOptions{FieldManager: install.FieldOwner, Force: true}

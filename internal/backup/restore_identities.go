@@ -20,14 +20,14 @@ import (
 )
 
 const (
-	// maxParallel is how many identities are written at once: 100,000 in minutes, and the apiserver has time for others.
+	// maxParallel is the number of concurrent writes of identities: 100,000 take minutes, and the apiserver keeps capacity for other clients.
 	maxParallel = 8
-	// servedTimeout is how long the apiserver may take to serve a kind that was just defined; 1 to 3 s are usual.
+	// servedTimeout bounds the time until the apiserver serves a newly defined kind; 1 to 3 s are usual.
 	servedTimeout  = time.Minute
 	servedInterval = 200 * time.Millisecond
 )
 
-// restoreIdentities writes who each gateway is, and says for each what was done.
+// restoreIdentities writes the identities of gateways, and returns the action on each.
 func (c clusterClients) restoreIdentities(ctx context.Context, saved []identity.NodeIdentity, dryRun bool) ([]Change, error) {
 	if !dryRun {
 		if err := c.waitServed(ctx); err != nil {
@@ -53,10 +53,10 @@ func (c clusterClients) restoreIdentities(ctx context.Context, saved []identity.
 	return changes, g.Wait()
 }
 
-// isConflict says that cloudcore or a person wrote the same object meanwhile.
+// isConflict reports a concurrent write of the same object, by cloudcore or a person.
 func isConflict(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
 
-// waitServed waits for the kind.
+// waitServed waits until the apiserver serves the kind.
 func (c clusterClients) waitServed(ctx context.Context) error {
 	err := wait.PollUntilContextTimeout(ctx, servedInterval, servedTimeout, true, func(ctx context.Context) (bool, error) {
 		_, err := c.identities.List(ctx, metav1.ListOptions{Limit: 1})
@@ -116,7 +116,7 @@ func (c clusterClients) createIdentity(ctx context.Context, o *unstructured.Unst
 	return err
 }
 
-// updateIdentity fails with a conflict where the object is not the one that was read.
+// updateIdentity returns a conflict if the object changed since it was read.
 func (c clusterClients) updateIdentity(ctx context.Context, o *unstructured.Unstructured) error {
 	_, err := c.identities.Update(ctx, o, metav1.UpdateOptions{FieldManager: install.FieldOwner})
 	return err

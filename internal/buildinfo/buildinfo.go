@@ -1,4 +1,4 @@
-// Package buildinfo tells which version of Frond this binary is.
+// Package buildinfo returns the version of Frond of this binary.
 package buildinfo
 
 import "runtime/debug"

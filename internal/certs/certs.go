@@ -1,8 +1,8 @@
-// Package certs is the TLS side of our own listeners: TLS 1.3, with files that are read again for each connection, so that
-// rotation needs no restart; and a metric of when certificates end.
+// Package certs configures TLS 1.3 for Frond's own listeners. It reads certificate files again for each connection, so that
+// rotation needs no restart. It also exports a metric of the expiry of certificates.
 //
-// Two files cannot be replaced at once. While they do not fit each other, or one cannot be read, what was read last still
-// serves.
+// Two files cannot be replaced at once. While certificate and key do not match, or a file cannot be read, the last valid ones
+// are served.
 package certs
 
 import (
@@ -20,13 +20,13 @@ import (
 
 // Listener names the files of a listener.
 type Listener struct {
-	// CertFile and KeyFile are what it shows.
+	// CertFile and KeyFile are the server's certificate and key.
 	CertFile, KeyFile string
-	// ClientCAFile are the authorities of its clients; "": they are not asked for certificates.
+	// ClientCAFile has the CAs of its clients; "" means that clients need no certificates.
 	ClientCAFile string
-	// Auth says what is asked of clients where there is a ClientCAFile.
+	// Auth is the policy for client certificates where there is a ClientCAFile.
 	Auth tls.ClientAuthType
-	// Protocols are what is spoken over TLS, the preferred one first; none: nothing is said about it.
+	// Protocols are the ALPN protocols, the preferred one first; none disables ALPN.
 	Protocols []string
 }
 
@@ -42,7 +42,7 @@ func (l Listener) Config() (*tls.Config, error) {
 	}, nil
 }
 
-// fileReader remembers what was read last.
+// fileReader caches the last valid files.
 type fileReader struct {
 	files Listener
 
@@ -80,7 +80,7 @@ func (r *fileReader) loadConfig() (*tls.Config, error) {
 	return c, nil
 }
 
-// LoadPool reads a file of authorities.
+// LoadPool reads a file of CA certificates.
 func LoadPool(file string) (*x509.CertPool, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -107,21 +107,21 @@ func ReadCertificate(file string) (*x509.Certificate, error) {
 	return nil, errors.New("no certificate in " + file)
 }
 
-// Expiry is the metric frond_certificate_expiry_seconds: when each certificate ends, by the clock of the certificates and not
-// of this machine. What cannot be read is not shown.
+// Expiry is the metric frond_certificate_expiry_seconds: the expiry time in each certificate, independent of the clock
+// of this machine. Unreadable certificates are omitted.
 type Expiry struct {
 	metric *prometheus.Desc
 	ends   map[string]func() (time.Time, error)
 }
 
-// NewExpiry makes the metric of some certificates by name.
+// NewExpiry makes the metric of the named certificates.
 func NewExpiry(ends map[string]func() (time.Time, error)) *Expiry {
 	return &Expiry{ends: ends, metric: prometheus.NewDesc("frond_certificate_expiry_seconds",
 		"When a certificate that this process shows or trusts ends, as Unix time; of several authorities in one file the first.",
 		[]string{"certificate"}, nil)}
 }
 
-// FileExpiry tells when the first certificate of a file ends.
+// FileExpiry returns a function that reads the expiry of the first certificate of a file.
 func FileExpiry(file string) func() (time.Time, error) {
 	return func() (time.Time, error) {
 		cert, err := ReadCertificate(file)
@@ -132,7 +132,7 @@ func FileExpiry(file string) func() (time.Time, error) {
 	}
 }
 
-// FileExpiries is File for each that has a name; "" is left out.
+// FileExpiries is FileExpiry for each file that has a name; "" is omitted.
 func FileExpiries(files map[string]string) map[string]func() (time.Time, error) {
 	ends := map[string]func() (time.Time, error){}
 	for name, file := range files {
@@ -143,10 +143,10 @@ func FileExpiries(files map[string]string) map[string]func() (time.Time, error) 
 	return ends
 }
 
-// Describe is prometheus.Collector's.
+// Describe implements prometheus.Collector.
 func (e *Expiry) Describe(to chan<- *prometheus.Desc) { to <- e.metric }
 
-// Collect is prometheus.Collector's.
+// Collect implements prometheus.Collector.
 func (e *Expiry) Collect(to chan<- prometheus.Metric) {
 	for name, end := range e.ends {
 		if at, err := end(); err == nil {

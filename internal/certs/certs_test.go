@@ -31,7 +31,7 @@ func mustSucceed(t testing.TB, err error) {
 	}
 }
 
-// writeCertificate makes a certificate that signs itself and a key, in two files.
+// writeCertificate writes a self-signed certificate and its key to two files.
 func writeCertificate(t testing.TB, cert, key, name string, ends time.Time) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -50,7 +50,7 @@ func writeCertificate(t testing.TB, cert, key, name string, ends time.Time) {
 	}
 }
 
-// handshakeErrors shakes hands, and returns the error of each side.
+// handshakeErrors runs a handshake, and returns the error of each side.
 func handshakeErrors(t testing.TB, server, client *tls.Config) (served, dialled error) {
 	t.Helper()
 	near, far := net.Pipe()
@@ -66,7 +66,7 @@ func handshakeErrors(t testing.TB, server, client *tls.Config) (served, dialled 
 	})
 	conn := tls.Client(near, client)
 	if dialled = conn.HandshakeContext(t.Context()); dialled == nil {
-		_, dialled = conn.Read(make([]byte, 1)) // with TLS 1.3 a client hears only then that it is refused
+		_, dialled = conn.Read(make([]byte, 1)) // with TLS 1.3 a client learns of its refusal only then
 	}
 	if dialled != nil {
 		_ = near.SetDeadline(time.Now()) // the server need not wait

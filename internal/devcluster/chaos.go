@@ -15,11 +15,11 @@ import (
 	"github.com/frond-edge/frond/internal/devcluster/wan"
 )
 
-// What the fault suite plays beside Kill, Start, Cut and Heal. Faults of a link's quality need the forwarder to see single
-// gateways by themselves: the hollow runtime.
+// This file has the actions of the fault suite in addition to Kill, Start, Cut and Heal. Faults of a link's quality need a forwarder
+// that sees each gateway separately: the hollow runtime.
 
-// Launch starts a part that does not run and does not wait until it is ready. env is added to its environment, for this
-// life of it only.
+// Launch starts a component that does not run and does not wait until it is ready. env is added to its environment, for this
+// run only.
 func (c *Cluster) Launch(ctx context.Context, name string, env ...string) error {
 	return c.withLockedState(ctx, func() error {
 		p, err := c.findComponent(name)
@@ -37,7 +37,7 @@ func (c *Cluster) Launch(ctx context.Context, name string, env ...string) error 
 	})
 }
 
-// Ready tells, by its error, whether a part does its work now.
+// Ready returns an error unless a component is ready now.
 func (c *Cluster) Ready(ctx context.Context, name string) error {
 	p, err := c.findComponent(name)
 	if err != nil {
@@ -52,7 +52,7 @@ func (c *Cluster) Ready(ctx context.Context, name string) error {
 	return nil
 }
 
-// Components names all parts.
+// Components names all components.
 func (c *Cluster) Components() []string {
 	var names []string
 	for _, p := range c.allComponents() {
@@ -61,12 +61,12 @@ func (c *Cluster) Components() []string {
 	return names
 }
 
-// Pause stops a part with SIGSTOP: its connections stay open and nobody answers. Resume lets it go on.
+// Pause stops a component with SIGSTOP: its connections stay open and get no answer. Resume continues it.
 func (c *Cluster) Pause(ctx context.Context, name string) error {
 	return c.signalProcess(ctx, name, syscall.SIGSTOP)
 }
 
-// Resume undoes Pause; of a part that goes on already it is no error.
+// Resume undoes Pause. A component that is not paused is no error.
 func (c *Cluster) Resume(ctx context.Context, name string) error {
 	return c.signalProcess(ctx, name, syscall.SIGCONT)
 }
@@ -81,7 +81,7 @@ func (c *Cluster) signalProcess(ctx context.Context, name string, sig syscall.Si
 	})
 }
 
-// CutOneWay loses what goes up, from the gateway to the cloud, or what goes down. Heal undoes it.
+// CutOneWay drops the traffic from the gateway to the cloud with up, else the traffic to the gateway. Heal undoes it.
 func (c *Cluster) CutOneWay(ctx context.Context, edge string, up bool) error {
 	only := "down"
 	if up {
@@ -90,12 +90,12 @@ func (c *Cluster) CutOneWay(ctx context.Context, edge string, up bool) error {
 	return c.postLinkCommand(ctx, edge, "/links/"+edge+"/cut?only="+only)
 }
 
-// Reset breaks a gateway's connections; the next ones are as good as ever.
+// Reset breaks a gateway's open connections; new ones are not affected.
 func (c *Cluster) Reset(ctx context.Context, edge string) error {
 	return c.postLinkCommand(ctx, edge, "/links/"+edge+"/reset")
 }
 
-// Shape makes a gateway's link bad; the zero shape makes it good again.
+// Shape degrades a gateway's link; the zero shape restores it.
 func (c *Cluster) Shape(ctx context.Context, edge string, shape wan.Shape) error {
 	return c.postLinkCommand(ctx, edge, wan.ShapePath(edge, shape))
 }
@@ -112,7 +112,7 @@ func (c *Cluster) postLinkCommand(ctx context.Context, edge, path string) error 
 	})
 }
 
-// Wipe empties the disk of a gateway that does not run, as if it had been replaced: its name and credentials stay.
+// Wipe empties the disk of a gateway that does not run, as if the disk had been replaced. Its name and credentials stay.
 func (c *Cluster) Wipe(ctx context.Context, edge string) error {
 	return c.withLockedState(ctx, func() error {
 		if err := c.mustBeStopped(edge); err != nil {
@@ -132,7 +132,7 @@ func (c *Cluster) Wipe(ctx context.Context, edge string) error {
 	})
 }
 
-// mustBeStopped refuses what needs a gateway that does not run.
+// mustBeStopped returns an error if the gateway runs.
 func (c *Cluster) mustBeStopped(edge string) error {
 	if err := c.mustBeEdge(edge); err != nil {
 		return err
@@ -143,7 +143,7 @@ func (c *Cluster) mustBeStopped(edge string) error {
 	return nil
 }
 
-// MountSmallDisk gives a gateway that does not run a new and empty disk of some bytes, in memory. It needs root.
+// MountSmallDisk gives a gateway that does not run a new, empty disk of size bytes, in memory. It needs root.
 func (c *Cluster) MountSmallDisk(ctx context.Context, edge string, size int64) error {
 	return c.withLockedState(ctx, func() error {
 		if err := c.mustBeStopped(edge); err != nil {
@@ -157,10 +157,10 @@ func (c *Cluster) MountSmallDisk(ctx context.Context, edge string, size int64) e
 	})
 }
 
-// ballast fills a small disk.
+// ballast is the name of the file that fills a small disk.
 const ballast = "ballast"
 
-// FillDisk fills a small disk to its last byte, and FreeDisk takes away what it put there.
+// FillDisk fills a small disk to its last byte. FreeDisk removes the ballast.
 func (c *Cluster) FillDisk(edge string) error {
 	if err := c.mustBeEdge(edge); err != nil {
 		return err
@@ -180,7 +180,7 @@ func (c *Cluster) FillDisk(edge string) error {
 	return errors.Join(err, f.Close())
 }
 
-// FreeDisk undoes FillDisk; of a disk that is not filled it is no error.
+// FreeDisk undoes FillDisk. A disk that is not filled is no error.
 func (c *Cluster) FreeDisk(edge string) error {
 	err := os.Remove(filepath.Join(c.layout.edgeFiles(edge).storeDir(), ballast))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -189,15 +189,15 @@ func (c *Cluster) FreeDisk(edge string) error {
 	return nil
 }
 
-// releaseDisk takes away what was mounted as a gateway's disk, with all that is on it, if there is something.
+// releaseDisk unmounts a gateway's small disk, if it has one; its content is lost.
 func (c *Cluster) releaseDisk(edge string) {
 	for _, dir := range []string{c.StreamsDir(edge), c.layout.edgeFiles(edge).storeDir()} {
-		_ = unix.Unmount(dir, unix.MNT_DETACH) // fails where nothing is mounted: nothing to take away
+		_ = unix.Unmount(dir, unix.MNT_DETACH) // fails if nothing is mounted
 	}
 }
 
-// StreamsDir is where a gateway has its store and its outbox. A test may mount something there while the gateway stands.
+// StreamsDir is the folder of a gateway's store and outbox. A test may mount a file system there while the gateway is stopped.
 func (c *Cluster) StreamsDir(edge string) string { return c.layout.edgeFiles(edge).streamsDir() }
 
-// History is the file of a gateway's history; see Spec.History.
+// History returns the file of a gateway's history; see Spec.History.
 func (c *Cluster) History(edge string) string { return c.layout.edgeFiles(edge).historyFile() }

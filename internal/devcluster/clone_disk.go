@@ -11,13 +11,13 @@ import (
 	"github.com/frond-edge/frond/internal/devcluster/daemon"
 )
 
-// A gateway's disk that is copied gives two agents of one identity. The copy is no part of the cluster: nothing starts it
-// again, and Down ends it.
+// A copy of a gateway's disk gives two agents with one identity. The copy is not a component of the cluster: only LaunchClone starts
+// it, and Down ends it.
 
 // cloneName names the copy of a gateway.
 func cloneName(edge string) string { return edge + "-clone" }
 
-// CopyDisk gives a gateway that does not run a copy of its disk, in place of the copy that was there.
+// CopyDisk copies the disk of a gateway that does not run, and replaces an earlier copy.
 func (c *Cluster) CopyDisk(ctx context.Context, edge string) error {
 	return c.withLockedState(ctx, func() error {
 		if err := c.mustBeStopped(edge); err != nil {
@@ -86,17 +86,17 @@ func (c *Cluster) LaunchClone(ctx context.Context, edge string) error {
 	})
 }
 
-// KillClone ends the copy of a gateway with SIGKILL; of one that does not run it is no error.
+// KillClone ends the copy of a gateway with SIGKILL. A copy that does not run is no error.
 func (c *Cluster) KillClone(ctx context.Context, edge string) error {
 	return c.withLockedState(ctx, func() error { return c.state.Processes[cloneName(edge)].Kill(ctx) })
 }
 
-// CloneReady tells, by its error, whether the copy of a gateway says that it does its work.
+// CloneReady returns an error unless the copy of a gateway is ready.
 func (c *Cluster) CloneReady(ctx context.Context, edge string) error {
 	return c.requestComponent(ctx, plainClient, cloneName(edge), "/readyz", nil)
 }
 
-// CloneHistory is the file of the copy's history.
+// CloneHistory returns the file of the copy's history.
 func (c *Cluster) CloneHistory(edge string) string {
 	return c.layout.edgeFiles(cloneName(edge)).historyFile()
 }
@@ -114,7 +114,7 @@ func (c *Cluster) killClones(ctx context.Context) error {
 	return nil
 }
 
-// cloneNames are the folders of all copies that there may be.
+// cloneNames lists the folders of all possible copies.
 func cloneNames(s Spec) []string {
 	var names []string
 	for _, e := range numberedNames("edge", s.Edges) {

@@ -19,19 +19,19 @@ import (
 // component is one process of the cluster.
 type component struct {
 	name string
-	// stage orders starts; parts of one stage start together, once those of the stages before are ready.
+	// stage orders the starts: components of one stage start together, once those of earlier stages are ready.
 	stage   int
 	command daemon.Command
-	// edge is the gateway whose network namespace it runs in; "" for the host's. held adds the mount namespace.
+	// edge is the gateway whose network namespace it runs in; "" for the host's. inMountNamespace adds the gateway's mount namespace.
 	edge             string
 	inMountNamespace bool
-	// ready is one try; nil says that running is enough.
+	// ready is one readiness check; nil means that a running process is ready.
 	ready func(context.Context) error
-	// onReady runs once when it has become ready.
+	// onReady runs once after the first successful check.
 	onReady func(context.Context) error
-	// grace is how long it may take to end when asked to.
+	// grace is the time between SIGTERM and SIGKILL.
 	grace time.Duration
-	// port names it listens on, for the preflight.
+	// ports are the names of the ports it listens on, for the preflight.
 	ports []string
 }
 
@@ -46,7 +46,7 @@ const (
 // tryTimeout bounds one try of a readiness check.
 const tryTimeout = 3 * time.Second
 
-// allComponents lists all processes of the cluster in the order they start.
+// allComponents lists all processes of the cluster in start order.
 func (c *Cluster) allComponents() []component {
 	l, s := c.layout, c.state
 	parts := []component{
@@ -84,7 +84,7 @@ func (c *Cluster) allComponents() []component {
 	return parts
 }
 
-// edgeComponents are the edgecores.
+// edgeComponents lists the edgecores, and the kube-proxies beside them.
 func (c *Cluster) edgeComponents() []component {
 	l, s := c.layout, c.state
 	var parts []component
@@ -108,7 +108,7 @@ func (c *Cluster) edgeComponents() []component {
 	return parts
 }
 
-// controlComponents are the Kubernetes control plane above etcd, and the cloudcores.
+// controlComponents lists the Kubernetes control plane above etcd, and the cloudcores.
 func (c *Cluster) controlComponents() []component {
 	l, s := c.layout, c.state
 	parts := []component{
@@ -133,7 +133,7 @@ func (c *Cluster) controlComponents() []component {
 		},
 	}
 	if s.Programs.Cloudcore == "" {
-		return parts // a caller who names no such program wants the layers below alone
+		return parts // without this program the caller gets only the components below
 	}
 	for _, name := range numberedNames("cloudcore", s.Spec.Cloudcores) {
 		parts = append(parts, component{
@@ -145,7 +145,7 @@ func (c *Cluster) controlComponents() []component {
 	return parts
 }
 
-// holderComponent keeps a gateway's mount namespace, and runs in its network namespace.
+// holderComponent is the process that keeps a gateway's mount namespace. It runs in the gateway's network namespace.
 func (c *Cluster) holderComponent(edge string, i int) component {
 	e := c.layout.edgeFiles(edge)
 	return component{
@@ -171,7 +171,7 @@ func (c *Cluster) containerdComponent(edge string, i int) component {
 	}
 }
 
-// findComponent returns the part of this name.
+// findComponent returns the component of this name.
 func (c *Cluster) findComponent(name string) (component, error) {
 	var names []string
 	for _, p := range c.allComponents() {
@@ -183,7 +183,7 @@ func (c *Cluster) findComponent(name string) (component, error) {
 	return component{}, fmt.Errorf("%q is no part of this cluster; its parts are %s", name, strings.Join(names, ", "))
 }
 
-// startComponent starts a part that does not run. It returns at once.
+// startComponent starts a component that does not run. It returns at once.
 func (c *Cluster) startComponent(p component) error {
 	cmd := p.command
 	cmd.Log, cmd.Dir = c.layout.logFile(p.name), c.layout.dir
@@ -195,7 +195,7 @@ func (c *Cluster) startComponent(p component) error {
 				return fmt.Errorf("start %s: the holder of its mount namespace is gone: run frond dev up", p.name)
 			}
 		} else {
-			_ = os.Remove(c.layout.edgeFiles(p.edge).holderReadyFile()) // it is a holder: what it said before does not count
+			_ = os.Remove(c.layout.edgeFiles(p.edge).holderReadyFile()) // this is a holder: the ready file of its predecessor does not count
 		}
 		cmd = c.enterNamespaces(p.edge, holder, cmd)
 	}
@@ -213,9 +213,9 @@ func (c *Cluster) holderName(edge string) string {
 	return "holder-" + strings.TrimPrefix(edge, "edge-")
 }
 
-// awaitReady waits until a part is ready, or has died, or ctx ends.
+// awaitReady waits until a component is ready. It fails if the process ends or ctx does.
 func (c *Cluster) awaitReady(ctx context.Context, p component) error {
-	tick := time.NewTicker(100 * time.Millisecond) // an outside process has no event for "ready"
+	tick := time.NewTicker(100 * time.Millisecond) // another process has no event for "ready"
 	defer tick.Stop()
 	var last error
 	for {
@@ -247,7 +247,7 @@ func (c *Cluster) awaitReady(ctx context.Context, p component) error {
 	return nil
 }
 
-// tailLog is the end of a log file, for an error message.
+// tailLog returns the end of a log file, for an error message.
 func tailLog(path string) string {
 	const most, lines, width = 16 << 10, 12, 400
 	f, err := os.Open(path)
@@ -272,7 +272,7 @@ func tailLog(path string) string {
 	return "  " + strings.Join(all, "\n  ") + "\n  (" + path + ")"
 }
 
-// fetchLinks asks the forwarder about the gateways' links.
+// fetchLinks returns the state of the gateways' links from the forwarder.
 func (c *Cluster) fetchLinks(ctx context.Context) (map[string]wan.Link, error) {
 	var links map[string]wan.Link
 	err := c.requestSocket(ctx, c.layout.wanSocket(), http.MethodGet, "/links", &links)

@@ -17,14 +17,14 @@ import (
 	"github.com/frond-edge/frond/internal/install"
 )
 
-// cloudcoreConfig is the configuration file of one cloudcore.
+// cloudcoreConfig returns the configuration file of one cloudcore.
 func cloudcoreConfig(l clusterLayout, s clusterState, name string) config.CloudCore {
-	// Gateways are told of no URLs: they keep those that they have, which lead through the WAN.
+	// The configuration has no URLs for gateways: they keep their own URLs, which lead through the WAN.
 	c := installSettings(s).Cloudcore(l.secretFile(install.FolderCloudcore, ""), filepath.Join(l.pkiDir(), "ca.crt"))
 	c.ID, c.Kubeconfig, c.Listen = name, l.path("cloudcore.kubeconfig"), loopbackAddress(s.Ports[name])
 	c.Hub.URLs, c.Inspect.Address = hubURLs(s), loopbackAddress(s.Ports[inspectPort(name)])
 	c.Gateway = config.Gateway{
-		// The apiserver knows one address. All cloudcores listen on it, and the kernel spreads what comes in.
+		// The apiserver knows one address. All cloudcores listen on it, and the kernel spreads the connections.
 		Address: loopbackAddress(s.Ports["egress"]), ScrapeAddress: loopbackAddress(s.Ports["scrape"]), ReusePort: true,
 		CertFile: filepath.Join(l.pkiDir(), "gateway.crt"), KeyFile: filepath.Join(l.pkiDir(), "gateway.key"),
 		ClientCAFile:    filepath.Join(l.pkiDir(), "egress-ca.crt"),
@@ -46,10 +46,10 @@ func cloudcoreConfig(l clusterLayout, s clusterState, name string) config.CloudC
 	return c
 }
 
-// testTombstoneAge lets a fault test see purges.
+// testTombstoneAge is short so that a fault test covers purges.
 const testTombstoneAge = 20 * time.Second
 
-// edgecoreConfig is the configuration file of gateway number i, counted from 1.
+// edgecoreConfig returns the configuration file of gateway number i, counted from 1.
 func edgecoreConfig(l clusterLayout, s clusterState, hash, name string, i int) config.EdgeCore {
 	e := l.edgeFiles(name)
 	clusterCA := filepath.Join(l.pkiDir(), "ca.crt")
@@ -77,14 +77,14 @@ func edgecoreConfig(l clusterLayout, s clusterState, hash, name string, i int) c
 	}
 	if s.Spec.Runtime == Hollow {
 		c.Runtime.Hollow = true
-		c.Kubelet.Port = int32(s.Ports[name+"-kubelet"]) // the host's: others are there too
+		c.Kubelet.Port = int32(s.Ports[name+"-kubelet"]) // the host's network, shared with the other gateways
 		return c
 	}
 	c.Runtime.Endpoint = "unix://" + e.containerdSocket()
 	c.Kubelet.NodeIP = wan.Address(i)
 	c.Kubelet.CgroupDriver = "cgroupfs"
 	c.Kubelet.CgroupRoot = e.podCgroup()
-	c.Kubelet.Settings = map[string]any{ // the disk is the developer's, and may be nearly full
+	c.Kubelet.Settings = map[string]any{ // the developer's disk may be nearly full
 		"evictionHard":                map[string]any{"nodefs.available": "0%", "imagefs.available": "0%", "nodefs.inodesFree": "0%"},
 		"imageGCHighThresholdPercent": 100,
 	}
@@ -113,7 +113,7 @@ func writeCores(l clusterLayout, s clusterState) error {
 	return writeGateways(l, s, ca)
 }
 
-// writeGateways is the part of writeCores that is about gateways.
+// writeGateways is the gateways' part of writeCores.
 func writeGateways(l clusterLayout, s clusterState, ca *pki.Authority) error {
 	for i, name := range numberedNames("edge", s.Spec.Edges) {
 		if err := writeEdge(l, s, ca, name, i+1); err != nil {
@@ -123,7 +123,7 @@ func writeGateways(l clusterLayout, s clusterState, ca *pki.Authority) error {
 	return nil
 }
 
-// writeEdge writes the configuration of one gateway, and of what runs beside its edgecore, and makes its folders.
+// writeEdge writes the configuration of one gateway and of the components beside its edgecore, and makes its folders.
 func writeEdge(l clusterLayout, s clusterState, ca *pki.Authority, name string, i int) error {
 	e := l.edgeFiles(name)
 	for _, dir := range []string{e.storeDir(), e.manifestDir(), e.run} {
@@ -165,7 +165,7 @@ func writeYAML(path string, v any) error {
 	return writeFile(path, data, 0o600)
 }
 
-// writeEnv writes what a shell sources to look around.
+// writeEnv writes the shell settings that a developer sources.
 func writeEnv(l clusterLayout, s clusterState) error {
 	in := func(entry string) string { return l.secretFile(install.FolderAdmin, entry) }
 	env := fmt.Sprintf(`# Made by "frond dev up". In a shell: . %[1]s
@@ -181,7 +181,7 @@ export NATS_CA=%[8]q NATS_CERT=%[9]q NATS_KEY=%[10]q
 	return writeFile(l.path("env"), []byte(env), 0o644)
 }
 
-// linkPrograms fills bin/ with links to what people call.
+// linkPrograms fills bin/ with links to the programs that a developer calls.
 func linkPrograms(l clusterLayout, s clusterState) error {
 	if err := os.MkdirAll(l.path("bin"), 0o755); err != nil {
 		return fmt.Errorf("make bin: %w", err)
@@ -199,7 +199,7 @@ func linkPrograms(l clusterLayout, s clusterState) error {
 		if target == "" {
 			continue
 		}
-		temp := l.programFile("." + name + time.Now().Format(".150405.000000")) // a link is replaced whole, never missing
+		temp := l.programFile("." + name + time.Now().Format(".150405.000000")) // a link is replaced atomically, never missing
 		if err := os.Symlink(target, temp); err != nil {
 			return fmt.Errorf("link %s: %w", name, err)
 		}

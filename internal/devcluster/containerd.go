@@ -10,12 +10,12 @@ import (
 	"github.com/frond-edge/frond/internal/toolchain"
 )
 
-// containerdConf is what containerd's configuration is filled with. Root lasts, Run holds sockets and mounts.
+// containerdConf holds the values of containerd's configuration. Root is persistent, Run holds sockets and mounts.
 type containerdConf struct{ Root, Run, Shim, Runc, CNI, CNIConf, CNITemplate, Sandbox, Registries string }
 
-// containerdText is the template of the configuration of containerd 2.4 that is known to work beside others on one machine, without
-// AppArmor and without CAP_SYS_RESOURCE (restrict_oom_score_adj). Snapshotters and services that want what a gateway
-// has not are switched off; NRI is, because its socket would be shared. Stats every 10 s instead of 1 s cost a quarter.
+// containerdText is the template of the configuration of containerd 2.4, which works beside other containerds on one machine, without
+// AppArmor and without CAP_SYS_RESOURCE (restrict_oom_score_adj). Snapshotters and services that need what a gateway
+// lacks are disabled; so is NRI, because its socket would be shared. Collecting stats every 10 s instead of 1 s costs a quarter.
 const containerdText = `version = 4
 root = {{q .Root}}
 state = {{printf "%s/state" .Run | q}}

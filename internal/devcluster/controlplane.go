@@ -18,8 +18,8 @@ const (
 	issuer      = "https://kubernetes.default.svc.cluster.local"
 )
 
-// etcdFlags: nothing is synced, for a development cluster does not outlive a power cut; what a killed etcd wrote is in
-// the kernel and stays.
+// etcdFlags returns etcd's flags. etcd does not sync, because a development cluster need not survive a power cut. The writes of
+// a killed etcd are in the kernel and survive.
 func etcdFlags(l clusterLayout, ports map[string]int) []string {
 	p := l.pkiDir()
 	client, peer := "https://"+loopbackAddress(ports["etcd"]), "https://"+loopbackAddress(ports["etcd-peer"])
@@ -44,7 +44,7 @@ func apiserverFlags(l clusterLayout, s clusterState) []string {
 		"--etcd-servers=https://" + loopbackAddress(ports["etcd"]),
 		"--etcd-cafile=" + p + "/etcd-ca.crt",
 		"--etcd-certfile=" + p + "/apiserver-etcd.crt", "--etcd-keyfile=" + p + "/apiserver-etcd.key",
-		// Nobody calls the advertised address; but a loopback one would leave the Service default/kubernetes without endpoints.
+		// No client uses the advertised address, but a loopback one would leave the Service default/kubernetes without endpoints.
 		"--bind-address=127.0.0.1", "--advertise-address=192.0.2.1",
 		fmt.Sprintf("--secure-port=%d", ports["apiserver"]),
 		"--service-cluster-ip-range=" + serviceCIDR,
@@ -67,8 +67,8 @@ func apiserverFlags(l clusterLayout, s clusterState) []string {
 	}, egressFlags(l, s)...)
 }
 
-// egressFlags are the apiserver's way to nodes. Two gateways may have the same address, so that nodes are called by one of their
-// own, and only cloudcores know the way. The direct way needs no flag.
+// egressFlags returns the apiserver's flags for its route to nodes. Two gateways may have the same host address, so each node is
+// called by a tunnel address of its own, whose route only cloudcores know. Direct mode needs no flag.
 func egressFlags(l clusterLayout, s clusterState) []string {
 	if s.Spec.Direct {
 		return nil
@@ -79,7 +79,7 @@ func egressFlags(l clusterLayout, s clusterState) []string {
 	}
 }
 
-// controllerManagerFlags: the client limits keep service account credentials from delaying every controller by 5 s.
+// controllerManagerFlags returns the flags. The client limits keep service account credentials from delaying every controller by 5 s.
 func controllerManagerFlags(l clusterLayout) []string {
 	p := l.pkiDir()
 	return []string{
@@ -111,11 +111,11 @@ func writeControlPlane(l clusterLayout, ports map[string]int) error {
 	if err != nil {
 		return err
 	}
-	etcd, err := pki.NewAuthority(l.pkiDir(), "etcd-ca") // its own: who may talk to etcd may read every Secret
+	etcd, err := pki.NewAuthority(l.pkiDir(), "etcd-ca") // its own CA: a client of etcd can read every Secret
 	if err != nil {
 		return err
 	}
-	egress, err := pki.NewAuthority(l.pkiDir(), "egress-ca") // its own: whom it vouches for may reach every node's kubelet
+	egress, err := pki.NewAuthority(l.pkiDir(), "egress-ca") // its own CA: its clients can reach every node's kubelet
 	if err != nil {
 		return err
 	}
@@ -164,7 +164,7 @@ func writeControlPlane(l clusterLayout, ports map[string]int) error {
 	return writeCloudcore(l, ports, cluster)
 }
 
-// egressConfig sends what the apiserver asks nodes, pods and services through the gateway of the cloudcores.
+// egressConfig routes the apiserver's requests to nodes, pods and services through the gateway of the cloudcores.
 func egressConfig(l clusterLayout, ports map[string]int) []byte {
 	return fmt.Appendf(nil, `apiVersion: apiserver.k8s.io/v1beta1
 kind: EgressSelectorConfiguration
@@ -182,7 +182,7 @@ egressSelections:
 `, loopbackAddress(ports["egress"]), l.pkiDir()+"/egress-ca.crt", l.pkiDir()+"/apiserver-egress.crt", l.pkiDir()+"/apiserver-egress.key")
 }
 
-// kubeconfig is the part of a kubeconfig file that is needed here; the keys are upstream's.
+// kubeconfig is the subset of a kubeconfig file that is needed here; the keys are upstream's.
 type kubeconfig struct {
 	APIVersion     string          `json:"apiVersion"`
 	Kind           string          `json:"kind"`
@@ -213,12 +213,12 @@ type namedAuthInfo struct {
 	User struct {
 		Cert string `json:"client-certificate-data,omitempty"`
 		Key  string `json:"client-key-data,omitempty"`
-		// TokenFile is instead of both.
+		// TokenFile replaces the client certificate and key.
 		TokenFile string `json:"tokenFile,omitempty"`
 	} `json:"user"`
 }
 
-// writeKubeconfig writes a kubeconfig that holds its certificates itself, so that it may be copied.
+// writeKubeconfig writes a kubeconfig with embedded certificates, so that it may be copied.
 func writeKubeconfig(path, server, caFile string, pair pki.Pair) error {
 	k := newKubeconfig(server)
 	return k.write(path, map[string]*string{
@@ -237,7 +237,7 @@ func newKubeconfig(server string) kubeconfig {
 	return k
 }
 
-// write fills fields with what files hold, and writes the whole.
+// write fills fields with the contents of files and writes the kubeconfig.
 func (k *kubeconfig) write(path string, files map[string]*string) error {
 	for file, field := range files {
 		data, err := os.ReadFile(file)

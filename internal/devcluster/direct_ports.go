@@ -10,14 +10,14 @@ import (
 	"github.com/frond-edge/frond/internal/devcluster/pki"
 )
 
-// directPorts names the ports of gateways at the cloudcores. Which gateway has which is the cloudcores' affair.
+// directPorts names the ports of gateways at the cloudcores. The cloudcores assign them to gateways.
 func directPorts(s Spec) []string { return numberedNames("direct", max(s.Edges, minDirectPorts)) }
 
-// minDirectPorts can be added later: cloudcore reads its configuration when it starts.
+// minDirectPorts allows gateways to be added later: cloudcore reads its configuration only when it starts.
 const minDirectPorts = 8
 
-// directHost is an address of this machine that kube-apiserver calls for nodes/proxy, too, which loopback is not; loopback
-// where there is no other.
+// directHost is an address of this machine that kube-apiserver also calls for nodes/proxy, which excludes loopback. It is loopback
+// where the machine has no other address.
 func directHost() string {
 	addresses, err := net.InterfaceAddrs()
 	if err != nil {
@@ -31,7 +31,7 @@ func directHost() string {
 	return "127.0.0.1"
 }
 
-// directConfig lets this machine alone connect.
+// directConfig accepts connections of this machine alone.
 func directConfig(l clusterLayout, s clusterState) config.Direct {
 	host := directHost()
 	d := config.Direct{
@@ -44,7 +44,7 @@ func directConfig(l clusterLayout, s clusterState) config.Direct {
 	return d
 }
 
-// issueDirect makes what a cloudcore shows in place of a gateway that is not reached.
+// issueDirect makes the certificate that a cloudcore serves in place of an unreachable gateway's.
 func issueDirect(ca *pki.Authority) error {
 	_, err := ca.Issue("direct", pki.Subject{Name: "frond-gateway", Hosts: []string{directHost()}})
 	return err

@@ -1,16 +1,17 @@
-// Package devcluster runs a whole Frond on one machine, every part of it real: the Kubernetes control plane, the NATS
+// Package devcluster runs a complete Frond cluster of real components on one machine: the Kubernetes control plane, the NATS
 // hub, cloudcores, and gateways that each have a containerd and a network namespace of their own.
 //
-// It owns one folder. Everything it starts is a detached process, written down in state.json there by process id, start
-// time and boot, so that any later call, also one after a crash or a reboot, finds what runs and starts what does not.
+// It owns one folder. Each component is a detached process, recorded in state.json there by process id, start
+// time and boot, so that any later call, also after a crash or a reboot, finds the running components and starts the others.
 // Ports are chosen once and kept. Changing calls (Up, Start, Kill, Cut, Heal, Down) hold the folder's lock; reading ones
 // do not. Nothing is kept in memory that state.json does not hold.
 //
-// Without root, or when asked, gateways use edgecore's hollow runtime and share the host's network.
+// Without root, or on request, gateways use edgecore's hollow runtime and share the host's network.
 //
-// What the hub and the cloudcores need is made by internal/install, as by frond init: first in the folder, for the hub runs before
-// Kubernetes does, then in Kubernetes, which has the last word from then on. Only Kubernetes' own certificates are made here.
+// internal/install makes the keys and certificates of the hub and the cloudcores, as for frond init. They are first made in the folder,
+// because the hub starts before Kubernetes does, and then stored in Kubernetes, whose copy is authoritative from then on. This package
+// makes only Kubernetes' own certificates.
 //
-// The frond command and the end-to-end tests use this package alike. It is Linux only, and for development: one user's
-// loopback, an etcd that does not sync, and certificates of Kubernetes that live ten years.
+// The frond command and the end-to-end tests use this package alike. It is Linux only, and for development: it serves one user on
+// loopback, its etcd does not sync, and the certificates of Kubernetes are valid for ten years.
 package devcluster

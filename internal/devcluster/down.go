@@ -14,11 +14,11 @@ import (
 	"github.com/frond-edge/frond/api/identity"
 )
 
-// downTimeout bounds Down; each part has its own, shorter time to end before it is killed.
+// downTimeout bounds Down; each component has its own, shorter grace period before it is killed.
 const downTimeout = 90 * time.Second
 
-// Down ends and removes everything: processes, pods, mounts, namespaces, cgroups and files. With keepLogs the logs
-// stay. It goes on past errors and may be repeated.
+// Down stops and removes everything: processes, pods, mounts, namespaces, cgroups and files. With keepLogs the logs
+// stay. It continues after errors and may be repeated.
 func (c *Cluster) Down(ctx context.Context, keepLogs bool) error {
 	ctx, cancel := context.WithTimeout(ctx, downTimeout)
 	defer cancel()
@@ -28,7 +28,7 @@ func (c *Cluster) Down(ctx context.Context, keepLogs bool) error {
 			errs = append(errs, c.removeEdges(ctx)...)
 		}
 		if len(errs) > 0 {
-			return errors.Join(errs...) // state.json stays, so that down may be called again
+			return errors.Join(errs...) // state.json stays, so that Down can be repeated
 		}
 		if err := c.removeFiles(keepLogs); err != nil {
 			return err
@@ -38,8 +38,8 @@ func (c *Cluster) Down(ctx context.Context, keepLogs bool) error {
 	})
 }
 
-// stopAll ends the parts, those of the last stage first, and the parts of one stage together. A gateway's last words
-// need the stages below, and the apiserver must not outlive its etcd.
+// stopAll stops the components in reverse order of stages, those of one stage together. A gateway's last reports need the stages
+// below, and the apiserver must not outlive its etcd.
 func (c *Cluster) stopAll(ctx context.Context) []error {
 	parts := c.allComponents()
 	errs := []error{c.killClones(ctx)}
@@ -62,7 +62,7 @@ func (c *Cluster) stopAll(ctx context.Context) []error {
 	return slices.DeleteFunc(errs, func(err error) bool { return err == nil })
 }
 
-// removeEdges ends the pods of each gateway with their shims, its containerd and holder, which frees its mounts, and
+// removeEdges ends each gateway's pods with their shims, its containerd and its holder, which frees its mounts, and
 // removes its cgroups and network namespaces.
 func (c *Cluster) removeEdges(ctx context.Context) []error {
 	var errs []error
@@ -71,7 +71,7 @@ func (c *Cluster) removeEdges(ctx context.Context) []error {
 			errs = append(errs, err)
 		}
 		for _, name := range []string{fmt.Sprintf("containerd-%d", i+1), c.holderName(e)} {
-			if err := c.state.Processes[name].Kill(ctx); err != nil { // one that is not in the cgroup any more
+			if err := c.state.Processes[name].Kill(ctx); err != nil { // a process that has left the cgroup
 				errs = append(errs, err)
 			}
 		}
@@ -113,7 +113,7 @@ func (c *Cluster) removeFiles(keepLogs bool) error {
 	if err := os.RemoveAll(l.run); err != nil {
 		return fmt.Errorf("remove run folder: %w", err)
 	}
-	for _, name := range []string{"state.json", "lock"} { // last: until then down can be repeated
+	for _, name := range []string{"state.json", "lock"} { // last, so that Down can be repeated until then
 		if err := os.Remove(l.path(name)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return fmt.Errorf("remove files: %w", err)
 		}

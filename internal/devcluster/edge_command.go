@@ -8,8 +8,8 @@ import (
 	"strconv"
 )
 
-// Command makes a command that runs as on a gateway: in its network and mount namespaces where it has some, with the
-// cluster's programs before all others and with frond edge led to its edgecore.
+// Command returns a command that runs as on a gateway: in its network and mount namespaces where it has some, with the
+// cluster's programs first in PATH, and with frond edge connected to its edgecore.
 func (c *Cluster) Command(ctx context.Context, edge string, args ...string) (*exec.Cmd, error) {
 	if err := c.mustBeEdge(edge); err != nil {
 		return nil, err
@@ -21,7 +21,7 @@ func (c *Cluster) Command(ctx context.Context, edge string, args ...string) (*ex
 		}
 		args = append([]string{"nsenter", "--target=" + strconv.Itoa(holder.PID), "--net", "--mount", "--wdns=/", "--"}, args...)
 	}
-	// The program is looked for in the new PATH, by env: exec.Command would look in this process's.
+	// env looks the program up in the new PATH; exec.Command would use this process's PATH.
 	env := []string{"PATH=" + c.layout.path("bin") + ":" + os.Getenv("PATH"), "FROND_SOCKET=" + c.layout.edgeFiles(edge).apiSocket()}
 	return exec.CommandContext(ctx, "env", append(env, args...)...), nil
 }

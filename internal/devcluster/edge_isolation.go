@@ -21,11 +21,11 @@ import (
 	"github.com/frond-edge/frond/internal/devcluster/wan"
 )
 
-// cgroupRoot is where Debian, and this machine, mount the hierarchies.
+// cgroupRoot is the mount point of the hierarchies on Debian.
 const cgroupRoot = "/sys/fs/cgroup"
 
-// cgroupDirs are the cgroup folders that containers of a gateway need, absolute, one for each v1 controller or one in
-// all for v2.
+// cgroupDirs are the cgroup folders that containers of a gateway need, as absolute paths: one for each v1 controller, or a single
+// one for v2.
 func cgroupDirs(cgroup string) []string {
 	if isCgroupV2() {
 		return []string{filepath.Join(cgroupRoot, cgroup)}
@@ -46,8 +46,8 @@ func isCgroupV2() bool {
 	return err == nil
 }
 
-// trackerCgroup is the cgroup that holds every process of a gateway that is not in a container: shims, for one, have no
-// parent that knows them. With v1 it is the pids hierarchy alone, so that memory stays with whoever runs the cluster.
+// trackerCgroup is the cgroup of all processes of a gateway outside containers: shims, for example, have no parent that tracks
+// them. With v1 it is in the pids hierarchy alone, so that memory is still charged to the user that runs the cluster.
 func (e edgeLayout) trackerCgroup() string {
 	if isCgroupV2() {
 		return filepath.Join(cgroupRoot, e.cgroup, "system")
@@ -55,7 +55,7 @@ func (e edgeLayout) trackerCgroup() string {
 	return filepath.Join(cgroupRoot, "pids", e.cgroup, "system")
 }
 
-// podCgroup is the cgroup that pods of a gateway go below, as a kubelet's cgroupRoot.
+// podCgroup is the parent cgroup of a gateway's pods, for the kubelet's cgroupRoot.
 func (e edgeLayout) podCgroup() string { return "/" + e.cgroup + "/pods" }
 
 // makeCgroups makes the cgroups of a gateway. In v1 a new cpuset is empty and takes no process until it is filled.
@@ -87,7 +87,7 @@ func (e edgeLayout) makeCgroups() error {
 
 // killCgroups kills every process of a gateway, in containers or not, and removes its cgroups.
 func (e edgeLayout) killCgroups(ctx context.Context) error {
-	tick := time.NewTicker(20 * time.Millisecond) // a killed process leaves its cgroup when the kernel gets to it
+	tick := time.NewTicker(20 * time.Millisecond) // a killed process leaves its cgroup asynchronously
 	defer tick.Stop()
 	for {
 		pids := e.listPIDs()
@@ -96,7 +96,7 @@ func (e edgeLayout) killCgroups(ctx context.Context) error {
 		}
 		for _, pid := range pids {
 			if id, err := daemon.Identify(pid); err == nil {
-				_ = id.Signal(unix.SIGKILL) // gone meanwhile, or still there in the next round
+				_ = id.Signal(unix.SIGKILL) // an exited process is no error; a survivor is killed in the next round
 			}
 		}
 		select {
@@ -151,8 +151,8 @@ func removeCgroup(root string) error {
 	return err
 }
 
-// holderScript makes a mount namespace in which / is shared, as pods with mount propagation want it, gives the gateway
-// private copies of host folders, and stays, so that others can enter.
+// holderScript makes a mount namespace in which / is shared, which mount propagation of pods requires. It gives the gateway
+// private copies of host folders and keeps running, so that other processes can enter the namespace.
 func holderScript(e edgeLayout) string {
 	var script strings.Builder
 	script.WriteString("set -e\nmount --make-rshared /\n")
@@ -165,7 +165,7 @@ func holderScript(e edgeLayout) string {
 }
 
 // enterNamespaces wraps a command so that it runs in the gateway's network namespace and is tracked; with holder also in its mount
-// namespace. Each step replaces the one before, so the process that is started is the one that stays.
+// namespace. Each step of the wrapper execs the next, so the started process id stays valid.
 func (c *Cluster) enterNamespaces(edge string, holder daemon.Identity, cmd daemon.Command) daemon.Command {
 	e := c.layout.edgeFiles(edge)
 	args := []string{
@@ -182,7 +182,7 @@ func (c *Cluster) enterNamespaces(edge string, holder daemon.Identity, cmd daemo
 
 func (c *Cluster) wanNetwork() wan.Network { return wan.Network{Prefix: clusterID(c.layout.dir)} }
 
-// writeWan writes the forwarder's configuration and tells whether it changed.
+// writeWan writes the forwarder's configuration and reports whether it changed.
 func writeWan(l clusterLayout, s clusterState) (changed bool, err error) {
 	cfg := wan.Config{Control: l.wanSocket()}
 	edges, hubs := numberedNames("edge", s.Spec.Edges), numberedNames("hub", s.Spec.Hubs)
@@ -213,7 +213,7 @@ func writeWan(l clusterLayout, s clusterState) (changed bool, err error) {
 	return true, writeFile(l.wanConfig(), data, 0o600)
 }
 
-// leafURLs are the hub's leaf listeners as a gateway reaches them through the wan.
+// leafURLs are the addresses of the hub's leaf listeners for a gateway, through the wan.
 func leafURLs(s clusterState, edge string) []string {
 	var urls []string
 	for _, h := range numberedNames("hub", s.Spec.Hubs) {
@@ -226,7 +226,7 @@ func leafURLs(s clusterState, edge string) []string {
 	return urls
 }
 
-// importImages gives a gateway's containerd the images of the demo. It is quick when they are there already.
+// importImages imports the images of the demo into a gateway's containerd. It is quick when they are present.
 func (c *Cluster) importImages(ctx context.Context, edge string) error {
 	for _, image := range c.state.Programs.Images {
 		cmd := exec.CommandContext(ctx, c.state.Programs.Ctr, "-a", c.layout.edgeFiles(edge).containerdSocket(), "-n", "k8s.io",

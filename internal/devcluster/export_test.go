@@ -8,7 +8,7 @@ import (
 	"github.com/frond-edge/frond/internal/toolchain"
 )
 
-// Inside for the tests.
+// Unexported functions for the tests.
 var (
 	MergeSpec       = mergeSpec
 	PortNames       = portNames
@@ -21,12 +21,12 @@ var (
 	PodNetworkTemplateText = podNetworkTemplateText
 )
 
-// RemoveStalePodNetwork does as a reboot does, for the gateway edge of a cluster in dir.
+// RemoveStalePodNetwork removes the pod network as a reboot does, for the gateway edge of a cluster in dir.
 func RemoveStalePodNetwork(dir, edge, podCIDR string) error {
 	return removeStalePodNetwork(clusterLayout{dir: dir}.edgeFiles(edge), podCIDR)
 }
 
-// PodNetworkPath is where containerd writes the CNI configuration of a gateway.
+// PodNetworkPath returns the path of a gateway's CNI configuration, which containerd writes.
 func PodNetworkPath(dir, edge string) string {
 	return filepath.Join(clusterLayout{dir: dir}.edgeFiles(edge).podNetworkDir(), podNetworkFile)
 }
@@ -61,7 +61,7 @@ func RenderFiles(dir, run string, spec Spec, programs toolchain.Paths) error {
 	return writeEnv(l, s)
 }
 
-// Flags are the command lines of the control plane.
+// Flags returns the command lines of the control plane.
 func Flags(dir string) map[string][]string {
 	l := clusterLayout{dir: dir, run: "/run/x"}
 	ports := map[string]int{"etcd": 20000, "etcd-peer": 20001, "apiserver": 20002, "scrape": 20003, "metrics-server": 20004}
@@ -72,7 +72,7 @@ func Flags(dir string) map[string][]string {
 	}
 }
 
-// HubReady asks a server of the hub as Up does.
+// HubReady checks a server of the hub as Up does.
 func HubReady(ctx context.Context, dir, run, hub string, port int) error {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()

@@ -11,7 +11,7 @@ import (
 	"github.com/frond-edge/frond/internal/devcluster/wan"
 )
 
-// withLockedState runs do with the folder locked and the state read again.
+// withLockedState locks the folder, reads the state again and runs do.
 func (c *Cluster) withLockedState(ctx context.Context, do func() error) error {
 	unlock, err := lockFolder(ctx, c.layout.path("lock"))
 	if err != nil {
@@ -24,7 +24,7 @@ func (c *Cluster) withLockedState(ctx context.Context, do func() error) error {
 	return do()
 }
 
-// Kill ends a part as a crash would: SIGKILL, and nothing starts it again but Start and Up.
+// Kill ends a component as a crash would, with SIGKILL. Only Start and Up start it again.
 func (c *Cluster) Kill(ctx context.Context, name string) error {
 	return c.withLockedState(ctx, func() error {
 		p, err := c.findComponent(name)
@@ -43,10 +43,10 @@ func (c *Cluster) Kill(ctx context.Context, name string) error {
 	})
 }
 
-// startTimeout bounds Start; the slowest part, the apiserver, takes 5 s on two busy cores.
+// startTimeout bounds Start; the slowest component, the apiserver, takes 5 s on two busy cores.
 const startTimeout = 90 * time.Second
 
-// Start starts a part that does not run, and waits until it is ready.
+// Start starts a component that does not run, and waits until it is ready.
 func (c *Cluster) Start(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("gave up after %s", startTimeout))
 	defer cancel()
@@ -68,8 +68,7 @@ func (c *Cluster) Start(ctx context.Context, name string) error {
 	})
 }
 
-// awaitHubs waits until all servers of the hub that run are ready: one that comes back keeps the others from being so
-// for a moment.
+// awaitHubs waits until all running servers of the hub are ready: a server that returns makes the others unready for a moment.
 func (c *Cluster) awaitHubs(ctx context.Context) error {
 	for _, p := range c.allComponents() {
 		if !strings.HasPrefix(p.name, "hub-") || !c.state.Processes[p.name].Alive() {
@@ -82,7 +81,7 @@ func (c *Cluster) awaitHubs(ctx context.Context) error {
 	return nil
 }
 
-// Cut loses everything between a gateway and the cloud, silently; or, with loud, so that both ends are told.
+// Cut drops everything between a gateway and the cloud, silently. With loud both ends detect it at once.
 func (c *Cluster) Cut(ctx context.Context, edge string, loud bool) error {
 	return c.withLockedState(ctx, func() error {
 		if err := c.mustBeEdge(edge); err != nil {
@@ -124,7 +123,7 @@ func (c *Cluster) mustBeEdge(edge string) error {
 	return nil
 }
 
-// linkState returns the state of a gateway's link; forwarder is what the wan process says, nil if it does not answer.
+// linkState returns the state of a gateway's link. forwarder is the answer of the wan process, nil if it does not answer.
 func (c *Cluster) linkState(ctx context.Context, edge string, forwarder map[string]wan.Link) wan.State {
 	if c.state.Spec.Runtime == Containerd {
 		return c.wanNetwork().State(ctx, edge)
@@ -142,11 +141,11 @@ func (c *Cluster) linkState(ctx context.Context, edge string, forwarder map[stri
 	}
 }
 
-// portsTimeout is how long a process that was just killed may still hold its ports: its leader is gone at once, the
-// threads that hold its sockets a little later.
+// portsTimeout bounds how long a killed process may still hold its ports: its leader is gone at once, the threads that hold its
+// sockets a little later.
 const portsTimeout = 5 * time.Second
 
-// awaitPorts waits until the ports of a part are free, or says who is in the way.
+// awaitPorts waits until the ports of a component are free; its error names the process that holds one.
 func (c *Cluster) awaitPorts(ctx context.Context, p component) error {
 	ctx, cancel := context.WithTimeout(ctx, portsTimeout)
 	defer cancel()

@@ -26,7 +26,7 @@ import (
 // contextName is the name of the nats CLI's context.
 const contextName = "frond-dev"
 
-// writeHub writes the configuration files of the hub's servers and of people who connect to them. It returns the names of the
+// writeHub writes the configuration files of the hub's servers and the nats CLI's contexts. It returns the names of the
 // servers whose file has changed.
 func writeHub(l clusterLayout, s clusterState, files install.Files) (changed []string, err error) {
 	hubs := numberedNames("hub", s.Spec.Hubs)
@@ -64,7 +64,7 @@ func writeHub(l clusterLayout, s clusterState, files install.Files) (changed []s
 	return changed, writeContexts(l, s)
 }
 
-// writeContexts writes contexts for the nats CLI where XDG_CONFIG_HOME=DIR makes it look, and the admin's once more as
+// writeContexts writes contexts for the nats CLI into the folder of XDG_CONFIG_HOME=DIR, and the admin's context once more as
 // nats/context.json.
 func writeContexts(l clusterLayout, s clusterState) error {
 	in := func(entry string) string { return l.secretFile(install.FolderAdmin, entry) }
@@ -105,7 +105,7 @@ func hubURLs(s clusterState) []string {
 	return urls
 }
 
-// dialHub connects to one server of the hub, to see the servers themselves.
+// dialHub connects to one server of the hub with the system account.
 func dialHub(l clusterLayout, url string) (*nats.Conn, error) {
 	files, err := readMaterial(l)
 	if err != nil {
@@ -133,8 +133,7 @@ func dialHub(l clusterLayout, url string) (*nats.Conn, error) {
 	return nc, nil
 }
 
-// hubReady asks one server about itself. It is ready once it knows the leader of the JetStream cluster and has caught
-// up with it.
+// hubReady checks one server. It is ready once it knows the leader of the JetStream cluster and has caught up with it.
 func hubReady(ctx context.Context, l clusterLayout, s clusterState, hub string) error {
 	nc, err := dialHub(l, "nats://"+loopbackAddress(s.Ports[hub]))
 	if err != nil {

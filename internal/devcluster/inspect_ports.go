@@ -6,10 +6,10 @@ import (
 	"github.com/frond-edge/frond/internal/install"
 )
 
-// inspectPort names the port on which a cloudcore answers frond status and frond sync.
+// inspectPort names the port on which a cloudcore serves frond status and frond sync.
 func inspectPort(cloudcore string) string { return cloudcore + "-inspect" }
 
-// inspectURLs are where the cloudcores answer, as FROND_CLOUDCORE takes them.
+// inspectURLs returns the inspection addresses of the cloudcores, in the format of FROND_CLOUDCORE.
 func inspectURLs(s clusterState) string {
 	var urls []string
 	for _, name := range numberedNames("cloudcore", s.Spec.Cloudcores) {
@@ -18,10 +18,10 @@ func inspectURLs(s clusterState) string {
 	return strings.Join(urls, ",")
 }
 
-// Cloudcores are the addresses of the cloudcores for frond status and frond sync, separated by commas.
+// Cloudcores returns the addresses of the cloudcores for frond status and frond sync, separated by commas.
 func (c *Cluster) Cloudcores() string { return inspectURLs(c.state) }
 
-// HubCA is the file of the authorities that sign what the hub and the cloudcores show.
+// HubCA returns the file of the CAs that sign the certificates of the hub and the cloudcores.
 func (c *Cluster) HubCA() string {
 	return c.layout.secretFile(install.FolderAdmin, install.EntryBundle)
 }

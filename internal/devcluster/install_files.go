@@ -22,11 +22,11 @@ import (
 	"github.com/frond-edge/frond/internal/install"
 )
 
-// cells is how many accounts nodes are spread over: two nodes may share one, or not.
+// cells is the number of accounts that nodes are spread over. With 4, some nodes share a cell and some do not.
 const cells = 4
 
-// installSettings are what an administrator of this cluster would tell frond init. Who joins from this machine goes to the hub's own
-// listeners; the gateways of the cluster have other ways, through the WAN.
+// installSettings returns the settings that an administrator would pass to frond init. A gateway that joins from this machine uses the
+// hub's own listeners; the gateways of the cluster use other addresses, through the WAN.
 func installSettings(s clusterState) install.Settings {
 	hubs := numberedNames("hub", s.Spec.Hubs)
 	chosen := install.Settings{Cells: cells, HubServers: len(hubs), HubHosts: append([]string{wan.Gateway}, hubs...)}
@@ -36,8 +36,8 @@ func installSettings(s clusterState) install.Settings {
 	return chosen
 }
 
-// makeMaterial completes the files that frond init makes, for the hub starts before there is a Kubernetes to keep them. It says
-// whether any of them has changed.
+// makeMaterial completes the files that frond init makes, because the hub starts before a Kubernetes exists to keep them. changed
+// reports whether any file has changed.
 func makeMaterial(l clusterLayout, s clusterState) (files install.Files, changed bool, err error) {
 	have, err := readMaterial(l)
 	if err != nil {
@@ -50,8 +50,8 @@ func makeMaterial(l clusterLayout, s clusterState) (files install.Files, changed
 	return files, len(changes) > 0, writeMaterial(l, files)
 }
 
-// applyInstall makes in Kubernetes what frond init makes, of the files that are here, and brings here what is there: what people
-// did with frond init and frond ca rotate, as kubelets bring Secrets to pods.
+// applyInstall creates the objects of frond init in Kubernetes from the local files, then copies the present objects back. So the
+// results of frond init and frond ca rotate reach the cluster, as a kubelet mounts Secrets into pods.
 func (c *Cluster) applyInstall(ctx context.Context) error {
 	l, s := c.layout, c.state
 	have, err := readMaterial(l)
@@ -89,16 +89,16 @@ func (c *Cluster) applyInstall(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return writeGateways(l, s, ca) // the authority's hash is for those that are to join
+	return writeGateways(l, s, ca) // the authority's hash is for gateways that join
 }
 
-// Sync brings to the hub's servers and the cloudcores what frond init and frond ca rotate have written to Kubernetes since Up. Gateways
-// are told by cloudcores.
+// Sync copies the results of frond init and frond ca rotate since Up from Kubernetes to the hub's servers and the cloudcores. The
+// cloudcores inform the gateways.
 func (c *Cluster) Sync(ctx context.Context) error {
 	return c.withLockedState(ctx, func() error { return c.applyInstall(ctx) })
 }
 
-// reloadHubs has servers of the hub read their files again, if they run.
+// reloadHubs makes the running servers of the hub reload their files.
 func (c *Cluster) reloadHubs(hubs []string) error {
 	for _, h := range hubs {
 		if err := c.state.Processes[h].Signal(syscall.SIGHUP); err != nil && !errors.Is(err, daemon.ErrGone) {
@@ -108,10 +108,10 @@ func (c *Cluster) reloadHubs(hubs []string) error {
 	return nil
 }
 
-// isPodHubConfig tells whether a file is the configuration of a server of the hub that is a pod: those here have ports of their own.
+// isPodHubConfig reports whether a file is the configuration of a hub server in a pod: the servers here have ports of their own.
 func isPodHubConfig(file string) bool { return strings.HasSuffix(file, "/"+install.EntryConfig) }
 
-// readMaterial reads all files. What is not there it takes from where an earlier frond had it.
+// readMaterial reads all files. A missing file is read from the place where an earlier frond kept it.
 func readMaterial(l clusterLayout) (install.Files, error) {
 	files := install.Files{}
 	found, err := filepath.Glob(filepath.Join(l.materialDir(), "*", "[^.]*"))
@@ -143,8 +143,8 @@ func readInto(files install.Files, file, path string) error {
 	return nil
 }
 
-// legacyFileNames says where files are, in the folder nats, of a cluster that an earlier frond has made: gateways that have joined know its
-// authority, and until Up has been called there is nothing else to ask its hub with.
+// legacyFileNames maps files to their names in the folder nats of a cluster that an earlier frond has made. Joined gateways trust its
+// authority, and before Up has run its credentials are the only ones for its hub.
 func legacyFileNames() map[string]string {
 	return map[string]string{
 		install.FolderCA + "/" + install.EntryBundle:            "ca.crt",
@@ -161,7 +161,7 @@ func legacyFileNames() map[string]string {
 	}
 }
 
-// writeMaterial makes the folder hold these files and no other; those that are there already are not touched.
+// writeMaterial makes the folder hold exactly these files. Unchanged files are not touched.
 func writeMaterial(l clusterLayout, files install.Files) error {
 	have, err := readMaterial(l)
 	if err != nil {
@@ -189,7 +189,7 @@ func writeMaterial(l clusterLayout, files install.Files) error {
 	return nil
 }
 
-// writeOrder has keys written before certificates: what a crash has cut short is completed, for a key without a certificate gets one.
+// writeOrder sorts keys before certificates: after a crash in between, a key without a certificate gets one.
 func writeOrder(file string) int {
 	if strings.HasSuffix(file, ".crt") {
 		return 1
@@ -197,7 +197,7 @@ func writeOrder(file string) int {
 	return 0
 }
 
-// hubCAHash is how gateways know the hub's CA.
+// hubCAHash is the hash by which gateways verify the hub's CA.
 func hubCAHash(l clusterLayout) (string, error) {
 	ca, err := os.ReadFile(l.secretFile(install.FolderCA, install.EntryBundle))
 	if err != nil {

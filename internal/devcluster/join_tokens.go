@@ -10,10 +10,10 @@ import (
 	"github.com/frond-edge/frond/internal/install"
 )
 
-// tokenLife is that of the certificates of Kubernetes here.
+// tokenLife is the lifetime of the certificates of Kubernetes here.
 const tokenLife = 10 * 365 * 24 * time.Hour
 
-// writeTokens gives each gateway a token to join with, for its own name and as often as its disk is wiped.
+// writeTokens gives each gateway a join token, for its own name and reusable after each wipe of its disk.
 func (c *Cluster) writeTokens(ctx context.Context) error {
 	for _, edge := range numberedNames("edge", c.state.Spec.Edges) {
 		file := c.layout.edgeFiles(edge).tokenFile()

@@ -13,13 +13,13 @@ import (
 	"github.com/frond-edge/frond/internal/devcluster/wan"
 )
 
-// proxyHealth is where a kube-proxy answers for itself, inside its gateway; upstream's port.
+// proxyHealth is the health address of kube-proxy inside its gateway, upstream's default.
 const proxyHealth = "127.0.0.1:10256"
 
-// ErrMissingNft says what kube-proxy lacks on this machine.
+// ErrMissingNft names the program that kube-proxy lacks on this machine.
 var ErrMissingNft = errors.New("kube-proxy needs the program nft: apt-get install nftables")
 
-// checkNft looks for what kube-proxy calls, if there is to be one.
+// checkNft checks for the program that kube-proxy calls, if the spec has kube-proxy.
 func (s Spec) checkNft() error {
 	if !s.KubeProxy {
 		return nil
@@ -33,7 +33,7 @@ func (s Spec) checkNft() error {
 	return nil
 }
 
-// kubeProxyComponent is the kube-proxy of a gateway: upstream's, which knows no other API than the gateway's own.
+// kubeProxyComponent is the kube-proxy of a gateway: upstream's, with the gateway's own API as its only API.
 func (c *Cluster) kubeProxyComponent(edge string, i int) component {
 	return component{
 		name: fmt.Sprintf("proxy-%d", i), stage: stageEdge, edge: edge, inMountNamespace: true, grace: 2 * time.Second,
@@ -52,9 +52,9 @@ func (c *Cluster) kubeProxyName(edge string) string {
 	return "proxy-" + strings.TrimPrefix(edge, "edge-")
 }
 
-// writeProxy writes what a gateway's kube-proxy needs. As a process of the machine it shows the local API the node's own certificate;
-// in a pod it would have a token. Pods of a gateway are on one bridge, where a reply would go to the asker past the node: masqueradeAll.
-// Connection tracking belongs to the host and is left as it is.
+// writeProxy writes the files of a gateway's kube-proxy. As a process of the machine it authenticates to the local API with the node's
+// own certificate; in a pod it would have a token. Pods of a gateway are on one bridge, where a reply would reach the client without
+// passing the node, hence masqueradeAll. Connection tracking belongs to the host and is not changed.
 func writeProxy(l clusterLayout, s clusterState, clusterCA, edge string, serving pki.Pair) error {
 	e := l.edgeFiles(edge)
 	if err := writeKubeconfig(e.proxyKubeconfig(), "https://"+loopbackAddress(s.Ports[edge+"-api"]), clusterCA, serving); err != nil {

@@ -10,10 +10,10 @@ import (
 	"github.com/frond-edge/frond/api/identity"
 )
 
-// clusterLayout names each file of a cluster. dir lasts; run holds sockets and mounts, is short and may vanish in a reboot.
+// clusterLayout names each file of a cluster. dir is persistent; run holds sockets and mounts, is short and may vanish in a reboot.
 type clusterLayout struct{ dir, run string }
 
-// newLayout places a cluster whose absolute folder is dir. The run folder is elsewhere because the path of a unix
+// newLayout returns the layout of a cluster whose absolute folder is dir. The run folder is elsewhere because the path of a unix
 // socket holds 107 bytes at most, and containerd's shims need 66 of them.
 func newLayout(dir string) clusterLayout {
 	id := clusterID(dir)
@@ -27,7 +27,7 @@ func newLayout(dir string) clusterLayout {
 	return clusterLayout{dir: dir, run: filepath.Join(base, id+"-"+strconv.Itoa(os.Geteuid()))}
 }
 
-// clusterID tells clusters in different folders apart: in names of namespaces, cgroups and run folders.
+// clusterID distinguishes clusters in different folders, in names of namespaces, cgroups and run folders.
 func clusterID(dir string) string {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(dir)) // never fails
@@ -48,7 +48,7 @@ func (l clusterLayout) wanConfig() string              { return l.path("wan.json
 func (l clusterLayout) wanSocket() string              { return filepath.Join(l.run, "wan.sock") }
 func (l clusterLayout) hubConfig(h string) string      { return l.path(h, "nats-server.conf") }
 
-// secretFile is the file of an entry of a Secret that frond init makes.
+// secretFile returns the file of one entry of a Secret that frond init makes.
 func (l clusterLayout) secretFile(folder, entry string) string {
 	return filepath.Join(l.materialDir(), folder, entry)
 }
@@ -83,7 +83,7 @@ func (e edgeLayout) proxyConfig() string     { return filepath.Join(e.dir, "kube
 func (e edgeLayout) proxyKubeconfig() string { return filepath.Join(e.dir, "kube-proxy.kubeconfig") }
 func (e edgeLayout) holderReadyFile() string { return filepath.Join(e.run, "held") }
 
-// privateMounts are the host folders that each gateway sees as its own: upstream programs have their paths built in.
+// privateMounts are the host folders of which each gateway has a private copy: upstream programs have their paths built in.
 func (e edgeLayout) privateMounts() map[string]string {
 	return map[string]string{
 		"/var/lib/kubelet":    filepath.Join(e.dir, "host", "kubelet"),

@@ -13,8 +13,8 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// Metric returns the sum of one metric of a cloudcore or gateway over those of its label sets that hold all the given
-// name=value pairs. Of a histogram it is the number of observations. A metric that is not there is 0.
+// Metric returns the sum of one metric of a cloudcore or gateway over the label sets that contain all the given
+// name=value pairs. For a histogram it returns the number of observations. A missing metric is 0.
 func (c *Cluster) Metric(ctx context.Context, part, name string, labels ...string) (float64, error) {
 	read := c.CloudMetrics
 	if strings.HasPrefix(part, "edge-") {
@@ -54,12 +54,12 @@ func sumMetric(text io.Reader, name string, labels []string) (float64, error) {
 	return sum, nil
 }
 
-// Scrape is where Prometheus reads the gateways' metrics, and the file of the authority of its certificate.
+// Scrape returns the URL at which Prometheus reads the gateways' metrics, and the file of the CA of its certificate.
 func (c *Cluster) Scrape() (url, caFile string) {
 	return "https://" + loopbackAddress(c.state.Ports["scrape"]), filepath.Join(c.layout.pkiDir(), "egress-ca.crt")
 }
 
-// Egress is where the apiserver has connections to nodes opened, and what it shows there and to kubelets.
+// Egress returns the URL at which the apiserver opens connections to nodes, and its client certificates for there and for kubelets.
 func (c *Cluster) Egress() (url string, secret *tls.Config, err error) {
 	secret, err = clientTLS(filepath.Join(c.layout.pkiDir(), "egress-ca.crt"), filepath.Join(c.layout.pkiDir(), "apiserver-egress"))
 	if err != nil {
@@ -74,6 +74,6 @@ func (c *Cluster) Egress() (url string, secret *tls.Config, err error) {
 		return "", nil, fmt.Errorf("read authority: %w", err)
 	}
 	secret.RootCAs.AppendCertsFromPEM(ca)
-	secret.Certificates = append(secret.Certificates, kubelet.Certificates...) // each server names the authority it believes
+	secret.Certificates = append(secret.Certificates, kubelet.Certificates...) // each server names the CA that it accepts
 	return "https://" + loopbackAddress(c.state.Ports["egress"]), secret, nil
 }

@@ -15,15 +15,15 @@ import (
 	"github.com/frond-edge/frond/internal/devcluster/pki"
 )
 
-// metricsServerComponent names the process, its port and its files.
+// metricsServer is the name of the process, its port and its files.
 const metricsServer = "metrics-server"
 
-// metricsServerManifest has the rules of upstream's manifests; the Service leads to the process on this host.
+// metricsServerManifest has the RBAC rules of upstream's manifests. The Service routes to the process on this host.
 //
 //go:embed metrics-server.yaml
 var metricsServerManifest string
 
-// metricsServerFlags: all nodes are gateways here, so it asks the cloudcores for each.
+// metricsServerFlags returns the flags. All nodes are gateways here, so metrics-server scrapes each through the cloudcores.
 func metricsServerFlags(l clusterLayout, ports map[string]int) []string {
 	p, kubeconfig := l.pkiDir(), l.path(metricsServer+".kubeconfig")
 	return []string{
@@ -34,11 +34,11 @@ func metricsServerFlags(l clusterLayout, ports map[string]int) []string {
 		"--kubelet-port=" + strconv.Itoa(ports["scrape"]),
 		"--kubelet-certificate-authority=" + p + "/egress-ca.crt",
 		"--kubelet-request-timeout=5s",
-		"--metric-resolution=10s", // the least it takes
+		"--metric-resolution=10s", // the minimum it accepts
 	}
 }
 
-// metricsServerComponent is upstream's, with a token of its service account as in a pod.
+// metricsServerComponent is upstream's metrics-server, with a token of its service account as in a pod.
 func (c *Cluster) metricsServerComponent() component {
 	return component{
 		name: metricsServer, stage: stageControl, grace: 5 * time.Second, ports: []string{metricsServer},
@@ -49,7 +49,7 @@ func (c *Cluster) metricsServerComponent() component {
 	}
 }
 
-// writeMetricsServer makes what metrics-server reads and what Kubernetes has to know of it.
+// writeMetricsServer writes the kubeconfig, the certificates and the manifest of metrics-server.
 func writeMetricsServer(l clusterLayout, s clusterState) error {
 	if s.Spec.NoMetrics {
 		return nil

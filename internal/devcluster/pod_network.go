@@ -12,13 +12,13 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// podNetworkFile is the name that containerd gives to the CNI configuration it makes from its template.
+// podNetworkFile is the name of the CNI configuration that containerd makes from its template.
 const podNetworkFile = "10-containerd-net.conflist"
 
 // podNetworkTemplateText is the template of a gateway's CNI configuration. containerd fills in the podCIDR of the Node when the kubelet
 // calls UpdateRuntimeConfig, so that the addresses of pods are unique in the cluster.
-// A bare Debian has no iptables. Without it pods keep their address towards the wan, where nothing answers them anyway;
-// hostPort does with nft, and does not work where neither is there.
+// A bare Debian has no iptables. Without it pods keep their address towards the wan, where nothing answers them anyway.
+// hostPort works with nft instead, and does not work where both are missing.
 func podNetworkTemplateText(ipam string, iptables, nft bool) ([]byte, error) {
 	type object = map[string]any
 	plugins := []object{{
@@ -28,7 +28,7 @@ func podNetworkTemplateText(ipam string, iptables, nft bool) ([]byte, error) {
 			"routes": []object{{"dst": "0.0.0.0/0"}},
 		},
 	}}
-	if iptables || nft { // the plugin finds out by itself which of the two
+	if iptables || nft { // the plugin selects one of the two
 		plugins = append(plugins, object{"type": "portmap", "capabilities": object{"portMappings": true}, "snat": true})
 	}
 	data, err := json.MarshalIndent(object{"cniVersion": "1.0.0", "name": "edge", "plugins": plugins}, "", "  ")
@@ -38,10 +38,10 @@ func podNetworkTemplateText(ipam string, iptables, nft bool) ([]byte, error) {
 	return append(data, '\n'), nil
 }
 
-// writePodNetworkTemplate writes the template that containerd makes the CNI configuration from. The configuration itself is kept on the
+// writePodNetworkTemplate writes the template from which containerd makes the CNI configuration. The configuration itself is on the
 // gateway's disk: a gateway that boots without a link has its last podCIDR at once.
 func writePodNetworkTemplate(e edgeLayout) error {
-	// Addresses are allocated below run: after a reboot no pod has one, and the allocations must be gone too.
+	// Addresses are allocated below run: after a reboot no pod has an address, so the allocations must be gone too.
 	text, err := podNetworkTemplateText(filepath.Join(e.run, "ipam"), programInstalled("iptables"), programInstalled("nft"))
 	if err != nil {
 		return err
@@ -49,7 +49,7 @@ func writePodNetworkTemplate(e edgeLayout) error {
 	return writeFile(e.podNetworkTemplate(), text, 0o644)
 }
 
-// podCIDR asks a gateway for the podCIDR of its Node, "" if it has none or holds no Node.
+// podCIDR reads the podCIDR of a gateway's Node from the gateway, "" if it has none or holds no Node.
 func (c *Cluster) podCIDR(ctx context.Context, edge string) (string, error) {
 	raw, err := c.StoreGet(ctx, edge, wire.Key{Resource: "nodes", Name: edge})
 	if errors.Is(err, ErrNotInStore) {
@@ -69,8 +69,8 @@ func (c *Cluster) podCIDR(ctx context.Context, edge string) (string, error) {
 }
 
 // removeStalePodNetwork removes a gateway's CNI configuration if it is for another range than podCIDR, which happens when the Node was
-// deleted and registered again: containerd never replaces a configuration that it can load. Without a Node, "", no range is the gateway's.
-// The gateway's pods must be gone.
+// deleted and registered again: containerd never replaces a configuration that it can load. Without a Node, "", every range is stale.
+// No pod of the gateway may run.
 func removeStalePodNetwork(e edgeLayout, podCIDR string) error {
 	path := filepath.Join(e.podNetworkDir(), podNetworkFile)
 	subnet, err := podNetworkSubnet(path)
@@ -83,7 +83,7 @@ func removeStalePodNetwork(e edgeLayout, podCIDR string) error {
 	return nil
 }
 
-// podNetworkSubnet is the subnet that a CNI configuration made from our template gives addresses from.
+// podNetworkSubnet returns the address range of a CNI configuration made from our template.
 func podNetworkSubnet(path string) (string, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/frond-edge/frond/internal/devcluster"
 )
 
-// writePodNetwork writes a CNI configuration as containerd does from the template.
+// writePodNetwork writes a CNI configuration as containerd makes it from the template.
 func writePodNetwork(t *testing.T, path, podCIDR string) {
 	t.Helper()
 	text, err := devcluster.PodNetworkTemplateText("/run/ipam", true, true)

@@ -8,11 +8,11 @@ import (
 	"runtime"
 )
 
-// maxDirLength is how long the folder's path may be: the kubelet has unix sockets up to 52 bytes below it, and their paths
+// maxDirLength bounds the length of the folder's path: the kubelet has unix sockets up to 52 bytes below it, and socket paths
 // hold 107 bytes at most.
 const maxDirLength = 55
 
-// runPreflight names everything that is missing for a spec, at once, with what to do about it.
+// runPreflight returns an error that lists everything that is missing for a spec, with a fix for each.
 func runPreflight(dir string, spec Spec) error {
 	if len(dir) > maxDirLength {
 		return fmt.Errorf("--dir %s is %d bytes long, too long for unix sockets below it: choose one of up to %d", dir, len(dir), maxDirLength)

@@ -13,23 +13,23 @@ import (
 	"github.com/frond-edge/frond/internal/devcluster/wan"
 )
 
-// Reboot says what Cluster.Reboot is to do. The zero value is a power cycle with the link as it is.
+// Reboot holds the options of Cluster.Reboot. The zero value is a power cycle with the link as it is.
 type Reboot struct {
-	// Offline cuts the link before the power goes, and leaves it cut.
+	// Offline cuts the link before the power cut, and leaves it cut.
 	Offline bool
-	// Sudden takes the power first: the gateway dies in the midst of whatever it does with the link, and boots without one.
+	// Sudden cuts the power before the link: the gateway dies in the middle of its traffic, and boots without a link.
 	Sudden bool
-	// WhileOff runs while everything of the gateway is off; nil: nothing. It must not call the cluster.
+	// WhileOff runs while all processes of the gateway are stopped; nil means nothing. It must not call the cluster.
 	WhileOff func(context.Context) error
 	// Timeout bounds the wait for the pods; 0 means 3 min.
 	Timeout time.Duration
 }
 
-// RebootResult is how a reboot went.
+// RebootResult is the outcome of a reboot.
 type RebootResult struct {
 	Edge    string `json:"edge"`
 	Offline bool   `json:"offline"`
-	// Pods is how many had containers that ran before.
+	// Pods counts the pods whose containers ran before.
 	Pods int `json:"pods"`
 	// Agent is the time from the runtime being ready until edgecore's local API answered, Running until every container
 	// of every pod ran again, in seconds.
@@ -40,12 +40,12 @@ type RebootResult struct {
 // rebootTimeout is the default of Reboot.Timeout.
 const rebootTimeout = 3 * time.Minute
 
-// rebootPoll is how often the gateway is asked for its pods: the times of Rebooted are as exact as that.
+// rebootPoll is the interval at which the gateway is polled for its pods, and so the precision of RebootResult.
 const rebootPoll = 50 * time.Millisecond
 
-// Reboot takes the power from a gateway and gives it back. All its processes are killed at once, containers included;
-// with them go its mounts, sockets, cgroups, network and everything below its run folder. Then the runtime and edgecore
-// start. It returns when the containers of all pods that ran before run again, as new ones.
+// Reboot power-cycles a gateway. It kills all its processes at once, containers included, and removes
+// its mounts, sockets, cgroups, network and everything below its run folder. Then it starts the runtime and edgecore.
+// It returns when the containers of all pods that ran before run again, as new ones.
 func (c *Cluster) Reboot(ctx context.Context, edge string, o Reboot) (RebootResult, error) {
 	result := RebootResult{Edge: edge, Offline: o.Offline || o.Sudden}
 	if err := c.mustBeEdge(edge); err != nil {
@@ -98,10 +98,10 @@ func (c *Cluster) Reboot(ctx context.Context, edge string, o Reboot) (RebootResu
 	return result, c.awaitPods(ctx, &result, before, began)
 }
 
-// powerOff kills all processes of a gateway and removes what a machine loses with its power.
+// powerOff kills all processes of a gateway and removes what a machine loses in a power cut.
 func (c *Cluster) powerOff(ctx context.Context, edge string) error {
 	if c.state.Spec.Runtime != Containerd {
-		return c.state.Processes[edge].Kill(ctx) // the hollow runtime lives in edgecore, and all it knows with it
+		return c.state.Processes[edge].Kill(ctx) // the hollow runtime is part of edgecore, with all its state
 	}
 	e := c.layout.edgeFiles(edge)
 	link := c.wanNetwork().State(ctx, edge)
@@ -127,7 +127,7 @@ func (c *Cluster) powerOff(ctx context.Context, edge string) error {
 	return e.makeCgroups()
 }
 
-// powerOn starts the parts of a gateway in their order. It waits until its runtime is ready, and for edgecore not at all.
+// powerOn starts the components of a gateway in order. It waits until the runtime is ready, but not for edgecore.
 func (c *Cluster) powerOn(ctx context.Context, edge string) error {
 	agent, err := c.findComponent(edge)
 	if err != nil {
@@ -139,7 +139,7 @@ func (c *Cluster) powerOn(ctx context.Context, edge string) error {
 			if err != nil {
 				return err
 			}
-			p.onReady = nil // its images are on its disk
+			p.onReady = nil // the images are on its disk
 			if err := c.startStage(ctx, []component{p}); err != nil {
 				return err
 			}
@@ -162,7 +162,7 @@ func (c *Cluster) containerdName(edge string) string {
 	return "containerd-" + strings.TrimPrefix(edge, "edge-")
 }
 
-// edgePod is what is read of a pod at a gateway.
+// edgePod has the fields of a gateway's pod that are read here.
 type edgePod struct {
 	Metadata struct {
 		Namespace string `json:"namespace"`
@@ -180,7 +180,7 @@ type edgePod struct {
 	} `json:"status"`
 }
 
-// runningContainers lists the containers of a pod that run and are ready.
+// runningContainers lists the containers of a pod that are running and ready.
 func (p edgePod) runningContainers() []string {
 	var ids []string
 	for _, s := range p.Status.ContainerStatuses {
@@ -191,7 +191,7 @@ func (p edgePod) runningContainers() []string {
 	return ids
 }
 
-// edgePods asks a gateway for its pods with containers that run, by namespace and name.
+// edgePods returns a gateway's pods with running containers, by namespace and name.
 func (c *Cluster) edgePods(ctx context.Context, edge string) (map[string]edgePod, error) {
 	var list struct {
 		Items []edgePod `json:"items"`
@@ -208,7 +208,7 @@ func (c *Cluster) edgePods(ctx context.Context, edge string) (map[string]edgePod
 	return pods, nil
 }
 
-// awaitPods waits until each pod has as many running containers as before and none of the old ones, and notes the times.
+// awaitPods waits until each pod has as many running containers as before and none of the old ones, and records the times.
 func (c *Cluster) awaitPods(ctx context.Context, result *RebootResult, before map[string]edgePod, began time.Time) error {
 	tick := time.NewTicker(rebootPoll)
 	defer tick.Stop()
@@ -233,7 +233,7 @@ func (c *Cluster) awaitPods(ctx context.Context, result *RebootResult, before ma
 	}
 }
 
-// checkPodsRestarted names the pods that do not run again.
+// checkPodsRestarted returns an error that names the pods that do not run again.
 func checkPodsRestarted(before, now map[string]edgePod) error {
 	var names []string
 	for name, old := range before {

@@ -5,8 +5,8 @@ import (
 	"path/filepath"
 )
 
-// MirrorRegistry has a gateway's containerd pull the images of a registry from a server that it reaches by plain HTTP at this address.
-// It counts from the next pull on; an empty folder of registries is what Up leaves.
+// MirrorRegistry makes a gateway's containerd pull the images of a registry from a server at this address, over plain HTTP.
+// It takes effect at the next pull. Up leaves the folder of registries empty.
 func (c *Cluster) MirrorRegistry(edge, registry, address string) error {
 	if err := c.mustBeEdge(edge); err != nil {
 		return err

@@ -22,7 +22,7 @@ import (
 
 var updateGolden = flag.Bool("update", false, "write the golden files")
 
-// testPaths of programs that need not exist.
+// testPaths returns paths of programs that need not exist.
 func testPaths() toolchain.Paths {
 	return toolchain.Paths{
 		Kube: "/tools/kube", NatsServer: "/tools/nats-server", Cloudcore: "/tools/cloudcore", Edgecore: "/tools/edgecore",
@@ -82,7 +82,7 @@ var (
 	caHashPattern = regexp.MustCompile(`sha256:[0-9a-f]{64}`)
 )
 
-// maskVolatile replaces what differs from run to run: folders and keys, and the names made of folders.
+// maskVolatile replaces the values that differ between runs: folders, keys, and names derived from folders.
 func maskVolatile(s, dir, run string) string {
 	s = strings.ReplaceAll(s, devcluster.ClusterID(dir), "CLUSTER")
 	s = strings.ReplaceAll(strings.ReplaceAll(s, dir, "DIR"), run, "RUN")
@@ -106,7 +106,7 @@ func compareGolden(t *testing.T, name, got string) {
 	}
 }
 
-// TestRender_HubConfigIsClosed lets the server itself read the file.
+// TestRender_HubConfigIsClosed parses the file with the server's own parser.
 func TestRender_HubConfigIsClosed(t *testing.T) {
 	dir, run := t.TempDir(), t.TempDir()
 	spec := devcluster.Spec{Edges: 2, Cloudcores: 1, Hubs: 3, Runtime: devcluster.Containerd}
@@ -134,7 +134,7 @@ func TestRender_HubConfigIsClosed(t *testing.T) {
 	if !o.SyncAlways || o.MaxPayload != 8<<20 || o.JetStreamDomain != "hub" || o.LeafNode.Compression.Mode != server.CompressionOff {
 		t.Errorf("sync always %t, max payload %d, domain %q, leaf compression %q", o.SyncAlways, o.MaxPayload, o.JetStreamDomain, o.LeafNode.Compression.Mode)
 	}
-	// The five that stand in the file are cloudcores and people; gateways are let in by the callout alone.
+	// The file has five users, for cloudcores and people. Gateways are admitted only by the auth callout.
 	for _, u := range o.Nkeys {
 		if _, leaf := u.AllowedConnectionTypes["LEAFNODE"]; leaf || len(u.AllowedConnectionTypes) == 0 && u.Account.Name != streams.SystemAccount {
 			t.Errorf("a user of %s may come in as a leaf: %v", u.Account.Name, u.AllowedConnectionTypes)
@@ -145,7 +145,7 @@ func TestRender_HubConfigIsClosed(t *testing.T) {
 	}
 }
 
-// TestRender_NATSContextIsValid lets the package that the nats CLI uses read the file.
+// TestRender_NATSContextIsValid parses the file with the package of the nats CLI.
 func TestRender_NATSContextIsValid(t *testing.T) {
 	dir, run := t.TempDir(), t.TempDir()
 	if err := devcluster.RenderFiles(dir, run, devcluster.Spec{Edges: 1, Cloudcores: 1, Hubs: 3, Runtime: devcluster.Hollow}, testPaths()); err != nil {
@@ -192,7 +192,7 @@ func TestRender_TwiceKeepsKeys(t *testing.T) {
 	}
 }
 
-// A cluster whose files have the names that an earlier frond gave them keeps its authority and its keys: gateways have joined there.
+// A cluster with the file names of an earlier frond keeps its authority and its keys: gateways have joined it.
 func TestRender_LegacyClusterKeepsKeys(t *testing.T) {
 	dir, run := t.TempDir(), t.TempDir()
 	spec := devcluster.Spec{Edges: 1, Cloudcores: 1, Hubs: 1, Runtime: devcluster.Hollow}

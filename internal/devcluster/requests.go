@@ -18,10 +18,10 @@ import (
 	"github.com/frond-edge/frond/internal/devcluster/wan"
 )
 
-// maxReplySize bounds what is read of an answer: the store of a gateway with 10,000 objects fits.
+// maxReplySize bounds the bytes read of an answer: the store of a gateway with 10,000 objects fits.
 const maxReplySize = 64 << 20
 
-// clientKind says which certificates a request shows.
+// clientKind selects the client certificate of a request.
 type clientKind int
 
 const (
@@ -30,7 +30,7 @@ const (
 	etcdClient                    // as the apiserver
 )
 
-// requestComponent asks a part that listens on the host's loopback and decodes the JSON answer into v, unless v is nil.
+// requestComponent sends a request to a component on the host's loopback and decodes the JSON answer into v, unless v is nil.
 func (c *Cluster) requestComponent(ctx context.Context, kind clientKind, part, path string, v any) error {
 	scheme, transport := "https", &http.Transport{DisableKeepAlives: true}
 	var err error
@@ -48,7 +48,7 @@ func (c *Cluster) requestComponent(ctx context.Context, kind clientKind, part, p
 	return sendRequest(ctx, transport, http.MethodGet, scheme+"://"+loopbackAddress(c.state.Ports[part])+path, v)
 }
 
-// requestSocket asks a server on a unix socket.
+// requestSocket sends a request to a server on a unix socket.
 func (c *Cluster) requestSocket(ctx context.Context, socket, method, path string, v any) error {
 	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		var d net.Dialer
@@ -112,7 +112,7 @@ func (e *statusError) Error() string {
 	return fmt.Sprintf("%s answers %d: %s", e.URL, e.Code, text)
 }
 
-// clientTLS shows the certificate in the files pair.crt and pair.key.
+// clientTLS returns a TLS configuration with the client certificate in the files pair.crt and pair.key.
 func clientTLS(caFile, pair string) (*tls.Config, error) {
 	ca, err := os.ReadFile(caFile)
 	if err != nil {
@@ -127,7 +127,7 @@ func clientTLS(caFile, pair string) (*tls.Config, error) {
 	return &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS13}, nil
 }
 
-// nodeObject is what is read of a Kubernetes Node.
+// nodeObject has the fields of a Kubernetes Node that are read here.
 type nodeObject struct {
 	Metadata struct {
 		Name string `json:"name"`
@@ -152,7 +152,7 @@ func (n nodeObject) condition(kind string) (status, message string) {
 	return "", ""
 }
 
-// edgeReady asks edgecore itself and Kubernetes: after a restart the Node still looks as it did before.
+// edgeReady checks edgecore itself and the Node: after a restart the Node alone still shows its earlier state.
 func (c *Cluster) edgeReady(ctx context.Context, name string) error {
 	if _, err := c.FromEdge(ctx, name, "http://"+loopbackAddress(c.state.Ports[name])+"/readyz"); err != nil {
 		return err
@@ -175,7 +175,7 @@ func (c *Cluster) ctrVersion(ctx context.Context, edge string) error {
 	return nil
 }
 
-// Kubectl runs kubectl as the cluster's admin and returns what it printed.
+// Kubectl runs kubectl as the cluster's admin and returns its output.
 func (c *Cluster) Kubectl(ctx context.Context, stdin string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, c.layout.programFile("kubectl"), args...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.layout.kubeconfigFile())
@@ -190,8 +190,8 @@ func (c *Cluster) Kubectl(ctx context.Context, stdin string, args ...string) (st
 	return "", fmt.Errorf("kubectl %s: %w", strings.Join(args, " "), err)
 }
 
-// FromEdge gets a URL, whose host is an IP address, as a process on the gateway would: from inside its network
-// namespace where it has one. It returns the body.
+// FromEdge gets a URL, whose host is an IP address, from inside the gateway's network namespace where it has one. It returns
+// the body.
 func (c *Cluster) FromEdge(ctx context.Context, edge, url string) (string, error) {
 	if err := c.mustBeEdge(edge); err != nil {
 		return "", err
@@ -208,12 +208,12 @@ func (c *Cluster) FromEdge(ctx context.Context, edge, url string) (string, error
 	return string(body), err
 }
 
-// EdgeMetrics returns what a gateway's edgecore shows on /metrics.
+// EdgeMetrics returns /metrics of a gateway's edgecore.
 func (c *Cluster) EdgeMetrics(ctx context.Context, edge string) (string, error) {
 	return c.FromEdge(ctx, edge, "http://"+loopbackAddress(c.state.Ports[edge])+"/metrics")
 }
 
-// CloudMetrics returns what a cloudcore shows on /metrics.
+// CloudMetrics returns /metrics of a cloudcore.
 func (c *Cluster) CloudMetrics(ctx context.Context, name string) (string, error) {
 	var body json.RawMessage
 	err := c.requestComponent(ctx, plainClient, name, "/metrics", &body)

@@ -18,20 +18,20 @@ const (
 	clusterDomain = "cluster.local"
 )
 
-// servicesManifest is CoreDNS as a DaemonSet, and the Service that leads each pod to the one of its own gateway.
+// servicesManifest is CoreDNS as a DaemonSet, and a Service that routes each pod to the CoreDNS of its own gateway.
 //
 //go:embed services.yaml
 var servicesManifest string
 
-// servicesObjects fills the manifest. CoreDNS comes from the host's cache of programs, as a volume: an image of its own would be imported
-// once a gateway.
+// servicesObjects fills in the manifest. CoreDNS is mounted from the host's cache of programs as a volume: an image of its own would
+// have to be imported once per gateway.
 func servicesObjects(p toolchain.Paths) string {
 	return strings.NewReplacer(
 		"CLUSTER_DNS", clusterDNS, "CLUSTER_DOMAIN", clusterDomain, "IMAGE", toolchain.ImageTools, "PROGRAM_DIR", filepath.Dir(p.CoreDNS),
 	).Replace(servicesManifest)
 }
 
-// installServices tells Kubernetes of CoreDNS.
+// installServices creates CoreDNS in Kubernetes.
 func (c *Cluster) installServices(ctx context.Context) error {
 	if !c.state.Spec.Services {
 		return nil
@@ -67,7 +67,7 @@ func (c *Cluster) awaitServices(ctx context.Context) error {
 	}
 }
 
-// coreDNSReady is nil when the DaemonSet of this generation has a Ready pod on each gateway.
+// coreDNSReady returns nil when the DaemonSet of this generation has a Ready pod on each gateway.
 func (c *Cluster) coreDNSReady(ctx context.Context) error {
 	var set struct {
 		Metadata struct {
@@ -88,7 +88,7 @@ func (c *Cluster) coreDNSReady(ctx context.Context) error {
 	return nil
 }
 
-// routePods has the wan forward between the pods of gateways, as Kubernetes expects of a cluster's network.
+// routePods makes the wan forward between the pods of gateways, as Kubernetes expects of a cluster's network.
 func (c *Cluster) routePods(ctx context.Context) error {
 	routes := map[string]string{}
 	for i, edge := range numberedNames("edge", c.state.Spec.Edges) {

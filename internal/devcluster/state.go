@@ -31,40 +31,40 @@ const (
 	Hollow     Runtime = "hollow"
 )
 
-// Spec is the size and kind of a cluster. A zero field means: as it is, or the default for a new cluster (2 edges,
+// Spec is the size and kind of a cluster. A zero field keeps the present value, or takes the default for a new cluster (2 edges,
 // 2 cloudcores, 3 hubs, containerd if root).
 type Spec struct {
 	Edges      int     `json:"edges"`
 	Cloudcores int     `json:"cloudcores"`
 	Hubs       int     `json:"hubs"`
 	Runtime    Runtime `json:"runtime"`
-	// History has each gateway write down what its store did (package history), beside its data; chosen once.
+	// History makes each gateway record the changes of its store (package history) in a file beside its data. Chosen once.
 	History bool `json:"history,omitempty"`
-	// Direct has the apiserver call nodes at ports of the cloudcores, without a proxy; chosen once.
+	// Direct makes the apiserver call nodes at ports of the cloudcores, without a proxy. Chosen once.
 	Direct bool `json:"direct,omitempty"`
-	// NoMetrics leaves out metrics-server; chosen once.
+	// NoMetrics leaves out metrics-server. Chosen once.
 	NoMetrics bool `json:"noMetrics,omitempty"`
-	// KubeProxy runs upstream's kube-proxy beside each edgecore, with the gateway's own API. It can be added, and needs
+	// KubeProxy runs upstream's kube-proxy beside each edgecore, with the gateway's own API. It can be added later. It needs
 	// Containerd and the program nft.
 	KubeProxy bool `json:"kubeProxy,omitempty"`
-	// Services adds to KubeProxy, which it includes, CoreDNS on each gateway and routes between the gateways' pods; chosen once.
+	// Services adds to KubeProxy, which it includes, CoreDNS on each gateway and routes between the gateways' pods. Chosen once.
 	Services bool `json:"services,omitempty"`
-	// Kubernetes is the minor version of an older control plane, such as "1.36"; empty for the one that Frond is built with. Chosen once.
+	// Kubernetes is the minor version of an older control plane, such as "1.36"; empty means the version that Frond is built with. Chosen once.
 	Kubernetes string `json:"kubernetes,omitempty"`
 }
 
-// clusterState is state.json.
+// clusterState is the content of state.json.
 type clusterState struct {
 	Spec Spec `json:"spec"`
-	// Programs are what the cluster was last brought up with.
+	// Programs are the programs of the last Up.
 	Programs  toolchain.Paths            `json:"programs"`
 	Ports     map[string]int             `json:"ports"`
 	Processes map[string]daemon.Identity `json:"processes"`
 }
 
 const (
-	// portBase and portSpan bound the ports that are tried. They lie below Linux' range for outgoing connections,
-	// (from 32768) and for NodePorts (from 30000), so that nothing takes a port while its part is down.
+	// portBase and portSpan bound the ports that are tried. They lie below Linux' range for outgoing connections
+	// (from 32768) and for NodePorts (from 30000), so that nothing takes a port while its component is down.
 	portBase = 20000
 	portSpan = 10000
 )
@@ -94,7 +94,7 @@ func (s clusterState) save(path string) error {
 	return nil
 }
 
-// mergeSpec returns the spec that results from asking for want where have is there.
+// mergeSpec merges the requested spec into the existing one. Root decides the default runtime.
 func mergeSpec(have, want Spec, root bool) (Spec, error) {
 	fresh := have == Spec{}
 	if fresh {
@@ -143,7 +143,7 @@ func mergeSpec(have, want Spec, root bool) (Spec, error) {
 	return have, errors.Join(errs...)
 }
 
-// portNames lists each port a cluster of this spec listens on, in the order they are chosen.
+// portNames lists every port that a cluster of this spec listens on, in the order of allocation.
 func portNames(s Spec) []string {
 	names := []string{"etcd", "etcd-peer", "apiserver"}
 	for _, h := range numberedNames("hub", s.Hubs) {
@@ -161,7 +161,7 @@ func portNames(s Spec) []string {
 			}
 		}
 	}
-	names = append(names, "egress", "scrape") // of all cloudcores together
+	names = append(names, "egress", "scrape") // shared by all cloudcores
 	if s.Direct {
 		names = append(names, directPorts(s)...)
 	}
@@ -171,7 +171,7 @@ func portNames(s Spec) []string {
 	return names
 }
 
-// choosePorts gives each name that has no port yet a free one. seed spreads clusters over the range.
+// choosePorts allocates a free port for each name without one. seed spreads clusters over the range.
 func choosePorts(have map[string]int, names []string, seed uint32, free func(port int) bool) (map[string]int, error) {
 	ports, taken := map[string]int{}, map[int]bool{}
 	for name, p := range have {
@@ -197,7 +197,7 @@ func choosePorts(have map[string]int, names []string, seed uint32, free func(por
 	return ports, nil
 }
 
-// portFree tells whether nobody listens on a port of 127.0.0.1.
+// portFree reports whether no process listens on a port of 127.0.0.1.
 func portFree(port int) bool {
 	l, err := net.Listen("tcp", loopbackAddress(port)) //nolint:noctx // an address, not a name: nothing to wait for
 	if err != nil {
@@ -217,10 +217,10 @@ func numberedNames(kind string, n int) []string {
 	return names
 }
 
-// lockPoll is how often a waiting caller tries again: flock cannot be interrupted.
+// lockPoll is the retry interval of a waiting caller: flock cannot be interrupted.
 const lockPoll = 100 * time.Millisecond
 
-// lockFolder takes the folder's lock, which the kernel drops when the process ends.
+// lockFolder takes the folder's lock. The kernel releases it when the process ends.
 func lockFolder(ctx context.Context, path string) (unlock func(), err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("make folder: %w", err)

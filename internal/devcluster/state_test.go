@@ -67,7 +67,7 @@ func TestChoosePorts(t *testing.T) {
 	if diff := cmp.Diff(map[string]int{"a": 20006, "b": 20008}, first); diff != "" {
 		t.Errorf("ports (-want +got):\n%s", diff)
 	}
-	busy[20006] = true // its own part listens now: the port stays
+	busy[20006] = true // its own component listens now: the port stays
 	second, err := devcluster.ChoosePorts(first, []string{"a", "b", "c"}, 5, free)
 	if err != nil {
 		t.Fatal(err)

@@ -20,32 +20,32 @@ type Status struct {
 // ComponentStatus is one process.
 type ComponentStatus struct {
 	Name string `json:"name"`
-	// Running says that the process lives; Ready, that it also does its work.
+	// Running reports that the process is alive, Ready that it also passes its readiness check.
 	Running bool      `json:"running"`
 	Ready   bool      `json:"ready"`
 	PID     int       `json:"pid,omitempty"`
 	Started time.Time `json:"started,omitzero"`
 	// RSS is its resident memory in bytes.
 	RSS int64 `json:"rss,omitempty"`
-	// Problem says why it is not ready.
+	// Problem is the reason why it is not ready.
 	Problem string `json:"problem,omitempty"`
 	Log     string `json:"log"`
 }
 
-// EdgeStatus is one gateway as its link and Kubernetes show it.
+// EdgeStatus is one gateway, by the state of its link and of its Node.
 type EdgeStatus struct {
 	Name string `json:"name"`
 	// Link is up, cut (silent), down (loud) or unknown.
 	Link string `json:"link"`
 	// NodeReady is the Node's Ready condition: True, False, Unknown, or "" if there is no such Node.
 	NodeReady string `json:"nodeReady"`
-	// Connections, UpBytes and DownBytes are what passed the wan since its forwarder started.
+	// Connections, UpBytes and DownBytes count the traffic through the wan since its forwarder started.
 	Connections int   `json:"connections"`
 	UpBytes     int64 `json:"upBytes"`
 	DownBytes   int64 `json:"downBytes"`
 }
 
-// Ready tells whether every part does its work.
+// Ready reports whether every component is ready.
 func (s Status) Ready() bool {
 	for _, p := range s.Components {
 		if !p.Ready {
@@ -55,7 +55,7 @@ func (s Status) Ready() bool {
 	return true
 }
 
-// Status looks at every part. It changes nothing.
+// Status checks every component. It changes nothing.
 func (c *Cluster) Status(ctx context.Context) Status {
 	s := Status{Dir: c.layout.dir, Runtime: c.state.Spec.Runtime}
 	for _, p := range c.allComponents() {
@@ -72,7 +72,7 @@ func (c *Cluster) Status(ctx context.Context) Status {
 	}
 	links, err := c.fetchLinks(ctx)
 	if err != nil {
-		links = nil // the part "wan" says so
+		links = nil // the component "wan" reports the error
 	}
 	for _, e := range numberedNames("edge", c.state.Spec.Edges) {
 		l := links[e]
@@ -101,7 +101,7 @@ func readinessProblem(ctx context.Context, p component) string {
 	return ""
 }
 
-// Print writes the status as tables for people.
+// Print writes the status as tables.
 func (s Status) Print(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
 	_, _ = fmt.Fprintln(t, "PART\tSTATE\tPID\tAGE\tMEMORY\tPROBLEM")
@@ -141,7 +141,7 @@ func firstLine(s string) string {
 	return s
 }
 
-// Log opens the log of a part.
+// Log opens the log of a component.
 func (c *Cluster) Log(name string) (*os.File, error) {
 	if _, err := c.findComponent(name); err != nil {
 		return nil, err
@@ -153,22 +153,22 @@ func (c *Cluster) Log(name string) (*os.File, error) {
 	return f, nil
 }
 
-// Kubeconfig is the path of the admin's kubeconfig.
+// Kubeconfig returns the path of the admin's kubeconfig.
 func (c *Cluster) Kubeconfig() string { return c.layout.kubeconfigFile() }
 
-// Env is the path of the file to source.
+// Env returns the path of the shell settings.
 func (c *Cluster) Env() string { return c.layout.path("env") }
 
-// Dir is the cluster's folder.
+// Dir returns the cluster's folder.
 func (c *Cluster) Dir() string { return c.layout.dir }
 
-// Spec is the cluster's size and kind.
+// Spec returns the cluster's size and kind.
 func (c *Cluster) Spec() Spec { return c.state.Spec }
 
-// NATSContext is the path of the admin's context file for the nats CLI.
+// NATSContext returns the path of the admin's context file for the nats CLI.
 func (c *Cluster) NATSContext() string { return c.layout.path("nats", "context.json") }
 
-// PID is the process id of a part, 0 if it does not run.
+// PID returns the process id of a component, 0 if it does not run.
 func (c *Cluster) PID(name string) int {
 	if id := c.state.Processes[name]; id.Alive() {
 		return id.PID

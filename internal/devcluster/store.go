@@ -15,7 +15,7 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// StoreContents is what a gateway's store holds, as edgecore tells it on its unix socket.
+// StoreContents lists the objects in a gateway's store, as edgecore serves it on its unix socket.
 type StoreContents struct {
 	Cursor wire.Cursor `json:"cursor"`
 	// Revision is the store's own version: a resourceVersion of the gateway's API, less 10^18.
@@ -36,12 +36,12 @@ type StoredObject struct {
 	Bytes     int    `json:"bytes"`
 }
 
-// Key names the object.
+// Key returns the object's key.
 func (o StoredObject) Key() wire.Key {
 	return wire.Key{Group: o.Group, Resource: o.Resource, Namespace: o.Namespace, Name: o.Name}
 }
 
-// Store lists what a gateway holds. It asks the gateway itself, so it also works while the link is cut.
+// Store lists the objects of a gateway. The gateway itself answers, so it also works while the link is cut.
 func (c *Cluster) Store(ctx context.Context, edge string) (StoreContents, error) {
 	var s StoreContents
 	if err := c.mustBeEdge(edge); err != nil {
@@ -50,11 +50,11 @@ func (c *Cluster) Store(ctx context.Context, edge string) (StoreContents, error)
 	return s, c.requestSocket(ctx, c.layout.edgeFiles(edge).apiSocket(), http.MethodGet, "/frond/store", &s)
 }
 
-// ErrNotInStore says that a gateway's store does not hold an object.
+// ErrNotInStore reports that a gateway's store does not hold an object.
 var ErrNotInStore = errors.New("the gateway does not hold it")
 
-// StoreGet returns one object as the gateway's Kubernetes API serves it, or ErrNotInStore: the API alone would ask the
-// cloud for what the gateway does not hold.
+// StoreGet returns one object as the gateway's Kubernetes API serves it, or ErrNotInStore. It checks the store first, because the
+// API forwards requests for objects it does not hold to the cloud.
 func (c *Cluster) StoreGet(ctx context.Context, edge string, key wire.Key) (json.RawMessage, error) {
 	held, err := c.Store(ctx, edge)
 	if err != nil {
@@ -67,15 +67,15 @@ func (c *Cluster) StoreGet(ctx context.Context, edge string, key wire.Key) (json
 	return object, c.requestSocket(ctx, c.layout.edgeFiles(edge).apiSocket(), http.MethodGet, apiPath(key), &object)
 }
 
-// EdgeAPI is how to reach the local API of a gateway: on its socket, as who may open that.
+// EdgeAPI returns the client configuration for a gateway's local API on its socket, with the rights of the socket's owner.
 func (c *Cluster) EdgeAPI(edge string) *rest.Config {
 	return &rest.Config{Host: "http://localhost", Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", c.layout.edgeFiles(edge).apiSocket())
 	}}
 }
 
-// apiPath is where a Kubernetes API serves an object. Groups other than the core one are asked for as v1: all that a
-// gateway holds is served so.
+// apiPath is the path of an object in a Kubernetes API. Groups other than the core group use v1: the gateway serves all that it
+// holds so.
 func apiPath(k wire.Key) string {
 	path := "/api/v1"
 	if k.Group != "" {

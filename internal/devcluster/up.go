@@ -18,13 +18,13 @@ import (
 type Options struct {
 	// Dir is the cluster's folder.
 	Dir string
-	// Spec is what is wanted.
+	// Spec is the requested size and kind.
 	Spec Spec
-	// Programs gives the programs for the spec that results. It is called once, with the folder locked, and may build.
+	// Programs returns the programs for the merged spec. It is called once, with the folder locked, and may build.
 	Programs func(context.Context, Spec) (toolchain.Paths, error)
-	// Progress receives progress; nil means nobody.
+	// Progress receives progress messages; nil discards them.
 	Progress io.Writer
-	// Timeout bounds the wait for all parts together, without Programs; 0 means 3 min.
+	// Timeout bounds the wait for all components together, without Programs; 0 means 3 min.
 	Timeout time.Duration
 }
 
@@ -36,7 +36,7 @@ type Cluster struct {
 	began    time.Time
 }
 
-// Open returns the cluster in a folder, running or not, or ErrNoCluster. Talk may be nil.
+// Open returns the cluster in a folder, running or not, or ErrNoCluster. talk receives progress messages and may be nil.
 func Open(dir string, talk io.Writer) (*Cluster, error) {
 	c, err := newCluster(dir, talk)
 	if err != nil {
@@ -59,8 +59,8 @@ func newCluster(dir string, talk io.Writer) (*Cluster, error) {
 	return &Cluster{layout: newLayout(abs), progress: talk, began: time.Now()}, nil
 }
 
-// Up brings a cluster to the wanted size and starts each part that does not run, then waits until all are ready.
-// Doing it twice does nothing the second time.
+// Up brings a cluster to the requested size and starts each component that does not run, then waits until all are ready.
+// It is idempotent.
 func Up(ctx context.Context, o Options) (*Cluster, error) {
 	c, err := newCluster(o.Dir, o.Progress)
 	if err != nil {
@@ -86,7 +86,7 @@ func Up(ctx context.Context, o Options) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.began = time.Now() // what was built before does not count as time to start
+	c.began = time.Now() // builds do not count as start time
 	timeout := o.Timeout
 	if timeout == 0 {
 		timeout = 3 * time.Minute
@@ -139,7 +139,7 @@ func (c *Cluster) bringUp(ctx context.Context) error {
 	return nil
 }
 
-// startStage starts the parts of one stage that do not run and waits for all of them.
+// startStage starts the stopped components of one stage and waits until all of the stage are ready.
 func (c *Cluster) startStage(ctx context.Context, stage []component) error {
 	started := map[string]bool{}
 	for _, p := range stage {
@@ -162,7 +162,7 @@ func (c *Cluster) startStage(ctx context.Context, stage []component) error {
 	return nil
 }
 
-// checkPortsFree names every port that was free when it was chosen and that another process holds now.
+// checkPortsFree returns an error that names every port that was free when it was chosen and that another process holds now.
 func (c *Cluster) checkPortsFree(parts ...component) error {
 	var errs []error
 	for _, p := range parts {
@@ -179,7 +179,7 @@ func (c *Cluster) checkPortsFree(parts ...component) error {
 	return errors.Join(errs...)
 }
 
-// writeFiles makes folders, files, namespaces and cgroups, and tells running parts about changed files.
+// writeFiles makes folders, files, namespaces and cgroups, and makes running components reload changed files.
 func (c *Cluster) writeFiles(ctx context.Context) error {
 	l, s := c.layout, c.state
 	if err := os.MkdirAll(l.run, 0o755); err != nil {
@@ -228,8 +228,8 @@ func (c *Cluster) writeFiles(ctx context.Context) error {
 	return writeEnv(l, s)
 }
 
-// writeEdges makes the gateways' namespaces and cgroups. A gateway whose holder is gone has lost the way into its mount
-// namespace, one whose link is gone its network: what still runs there ends, and starts again in new ones.
+// writeEdges makes the gateways' namespaces and cgroups. Without its holder a gateway's mount namespace cannot be entered, and
+// without its link the gateway has no network. In both cases its remaining processes are killed, and start again in new namespaces.
 func (c *Cluster) writeEdges(ctx context.Context) error {
 	edges := numberedNames("edge", c.state.Spec.Edges)
 	for _, e := range edges {
@@ -252,7 +252,7 @@ func (c *Cluster) writeEdges(ctx context.Context) error {
 
 func (c *Cluster) saveState() error { return c.state.save(c.layout.path("state.json")) }
 
-// logProgress tells the user what happened and when.
+// logProgress prints a progress message with the time since the start.
 func (c *Cluster) logProgress(format string, args ...any) {
 	_, _ = fmt.Fprintf(c.progress, "%6.1fs  %s\n", time.Since(c.began).Seconds(), fmt.Sprintf(format, args...))
 }

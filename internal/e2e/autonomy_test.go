@@ -13,13 +13,13 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// nodeGroupManifest is a NodeGroup of one node that asks for something.
+// nodeGroupManifest is a NodeGroup of one node with a value of the annotation frond.io/autonomy.
 func nodeGroupManifest(name, node, value string) string {
 	return fmt.Sprintf("apiVersion: apps.kubeedge.io/v1alpha1\nkind: NodeGroup\nmetadata: {name: %s, annotations: {%s: %q}}\nspec: {nodes: [%s]}\n",
 		name, wire.AutonomyAnnotation, value, node)
 }
 
-// checkTolerations says why the pods of a label do not all tolerate for ever that their node is away, or why one does; "" if they do as wanted.
+// checkTolerations returns a message unless the selected pods all have (or, with want false, all lack) unlimited tolerations; "" if they do.
 func checkTolerations(ctx context.Context, selector string, want bool) string {
 	list, err := listPods(ctx, selector)
 	if err != nil {
@@ -36,7 +36,7 @@ func checkTolerations(ctx context.Context, selector string, want bool) string {
 	return ""
 }
 
-// expectAutonomy fails until frond status says how long the pods of a node stay, and which group says so.
+// expectAutonomy waits until frond status shows how long the pods of a node stay, and which group sets it.
 func expectAutonomy(node, value, group string) func(context.Context) string {
 	return func(ctx context.Context) string {
 		var n inspect.Node
@@ -50,7 +50,7 @@ func expectAutonomy(node, value, group string) func(context.Context) string {
 	}
 }
 
-// TestNodeGroup_IsAutonomous has cloudcore, with its own rights, follow a NodeGroup.
+// TestNodeGroup_IsAutonomous checks that cloudcore, with its own permissions, follows a NodeGroup.
 func TestNodeGroup_IsAutonomous(t *testing.T) {
 	applyManifest(t, strings.ReplaceAll(evictedPod, "leaver", "grouped"))
 	awaitRunning(t, "app=grouped", 1)

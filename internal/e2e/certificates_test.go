@@ -31,7 +31,7 @@ import (
 	"github.com/frond-edge/frond/api/config"
 )
 
-// oldTLS makes this program a client that speaks TLS 1.2 at most to the address in it, and says what came of it.
+// oldTLS makes this program a client that offers TLS 1.2 at most to the address in it, and prints the result.
 const oldTLS = "FROND_E2E_OLD_TLS"
 
 func speakOldTLS(ctx context.Context, address string) int {
@@ -59,7 +59,7 @@ func edgeConfig(t *testing.T, name string) config.EdgeCore {
 	return cfg
 }
 
-// Whoever speaks TLS 1.2 hears from every listener of cloudcore and edgecore that he is too old. (The hub has a test of its own.)
+// A client of TLS 1.2 is refused by every listener of cloudcore and edgecore. (The hub has a test of its own.)
 func TestListeners_RequireTLS13(t *testing.T) {
 	program, err := os.Executable()
 	if err != nil {
@@ -109,7 +109,7 @@ func TestListeners_RequireTLS13(t *testing.T) {
 	}
 }
 
-// newCSR makes a request as edgecore does, for a node and names.
+// newCSR returns a request as edgecore makes it, for a node and names.
 func newCSR(t *testing.T, node, signer string, names ...string) *certificatesv1.CertificateSigningRequest {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -136,7 +136,7 @@ func newCSR(t *testing.T, node, signer string, names ...string) *certificatesv1.
 	}
 }
 
-// postAsNode sends a request with all that a gateway has: its link, and its local API's word that it is the node.
+// postAsNode sends a request through the local API of a gateway, and so over its link and as its node.
 func postAsNode(t *testing.T, edge string, csr *certificatesv1.CertificateSigningRequest) (code int, made certificatesv1.CertificateSigningRequest, said string) {
 	t.Helper()
 	socket := edgeConfig(t, edge).LocalAPI.Socket
@@ -169,7 +169,7 @@ func postAsNode(t *testing.T, edge string, csr *certificatesv1.CertificateSignin
 	return resp.StatusCode, made, string(body)
 }
 
-// A gateway in hostile hands asks for certificates through the real cloudcore, and gets none but its own.
+// A hostile gateway requests certificates through the real cloudcore, and gets only its own.
 func TestCSR_ForeignCertificatesAreRefused(t *testing.T) {
 	const serving, client = certificatesv1.KubeletServingSignerName, certificatesv1.KubeAPIServerClientKubeletSignerName
 	huge := newCSR(t, "edge-2", serving, "edge-2")
@@ -223,14 +223,14 @@ func TestCSR_ForeignCertificatesAreRefused(t *testing.T) {
 	t.Logf("%d requests were taken", many)
 }
 
-// servingExpiry is when the certificate that a gateway's kubelet shows ends, by the gateway's own metric.
+// servingExpiry returns the expiry of a kubelet's serving certificate, from the gateway's own metric.
 func servingExpiry(ctx context.Context, edge string) (time.Time, error) {
 	ends, err := shared.Metric(ctx, edge, "frond_certificate_expiry_seconds", "certificate=kubelet")
 	return time.Unix(int64(ends), 0), err
 }
 
-// A gateway whose serving certificate expired while it was off starts without a link, and gets the next one when it has one, by
-// itself.
+// A gateway whose serving certificate expired while it was off starts without a link, and gets the next certificate without help once
+// it has a link.
 func TestServingCertificate_ExpiredIsRenewed(t *testing.T) {
 	pki := filepath.Join(edgeConfig(t, "edge-1").Dir, "kubelet", "pki")
 	eventually(t, "edge-1 has a certificate", func(ctx context.Context) string {
@@ -255,7 +255,7 @@ func TestServingCertificate_ExpiredIsRenewed(t *testing.T) {
 	expired := time.Now().Add(-time.Hour).Truncate(time.Second)
 	current, old := filepath.Join(pki, "kubelet-server-current.pem"), filepath.Join(pki, "kubelet-server-old.pem")
 	writeExpiredCert(t, old, expired)
-	if err := errors.Join(os.Remove(current), os.Symlink(old, current)); err != nil { // as the manager keeps them
+	if err := errors.Join(os.Remove(current), os.Symlink(old, current)); err != nil { // as the certificate manager stores them
 		t.Fatal(err)
 	}
 	if err := shared.Start(t.Context(), "edge-1"); err != nil {
@@ -285,8 +285,8 @@ func TestServingCertificate_ExpiredIsRenewed(t *testing.T) {
 	}
 }
 
-// A call of a gateway that is Ready and whose serving certificate is not issued yet waits for it. Its user never reads that the
-// certificate shown is wrong.
+// A call of a Ready gateway whose serving certificate is not issued yet waits for the certificate. The user never sees a certificate
+// error.
 func TestServingCertificate_IsWaitedFor(t *testing.T) {
 	const signer = "controller-manager"
 	ctx := context.WithoutCancel(t.Context())
@@ -313,7 +313,7 @@ func TestServingCertificate_IsWaitedFor(t *testing.T) {
 		}
 		return fmt.Sprint(err)
 	}
-	// The apiserver's connection to the killed process may still be in its pool: a call that meets it ends with its end, and says nothing here.
+	// The apiserver's connection to the killed process may still be in its pool. A call over it ends with it, and proves nothing.
 	eventually(t, "a call is held at the gateway", func(ctx context.Context) string {
 		said := ask(ctx)
 		if n, err := shared.Metric(ctx, "edge-1", "frond_tunnel_refused_total", "reason=unready"); err != nil || n == 0 {
@@ -327,7 +327,7 @@ func TestServingCertificate_IsWaitedFor(t *testing.T) {
 	eventually(t, "the kubelet answers", ask)
 }
 
-// writeExpiredCert writes a certificate with its key that is over.
+// writeExpiredCert writes an expired certificate with its key.
 func writeExpiredCert(t *testing.T, file string, ended time.Time) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -23,7 +23,7 @@ import (
 	"github.com/frond-edge/frond/internal/toolchain"
 )
 
-// waitTimeout is how long a test waits for what should take seconds: the machines are shared and slow at times.
+// waitTimeout bounds a wait for something that should take seconds: the machines are shared and slow at times.
 const waitTimeout = 2 * time.Minute
 
 // shared is the one cluster of all tests.
@@ -67,7 +67,7 @@ func runTests(m *testing.M) int {
 func startCluster(ctx context.Context, dir string) (*devcluster.Cluster, error) {
 	whole := os.Geteuid() == 0 && os.Getenv("FROND_E2E_DIR") == ""
 	if whole {
-		if _, err := toolchain.Ensure(ctx, toolchain.Request{Node: true}, os.Stderr); err != nil { // nft comes with it
+		if _, err := toolchain.Ensure(ctx, toolchain.Request{Node: true}, os.Stderr); err != nil { // includes nft
 			return nil, err
 		}
 		if _, err := exec.LookPath("nft"); err != nil {
@@ -97,7 +97,7 @@ func needContainers(t *testing.T) {
 	}
 }
 
-// runKubectl runs the real kubectl and returns what it printed.
+// runKubectl runs the real kubectl and returns its output.
 func runKubectl(t *testing.T, args ...string) string {
 	t.Helper()
 	out, err := shared.Kubectl(t.Context(), "", args...)
@@ -107,7 +107,7 @@ func runKubectl(t *testing.T, args ...string) string {
 	return out
 }
 
-// applyManifest applies a manifest and deletes it when the test ends, waiting until it is gone.
+// applyManifest applies a manifest. When the test ends it deletes the objects and waits until they are gone.
 func applyManifest(t *testing.T, manifest string) {
 	t.Helper()
 	if _, err := shared.Kubectl(t.Context(), manifest, "apply", "-f", "-"); err != nil {
@@ -122,7 +122,7 @@ func applyManifest(t *testing.T, manifest string) {
 	})
 }
 
-// kubeClient talks to the apiserver directly.
+// kubeClient returns a client of the apiserver.
 func kubeClient(t *testing.T) kubernetes.Interface {
 	t.Helper()
 	c, err := kubernetes.NewForConfig(restConfig(t))
@@ -142,7 +142,7 @@ func restConfig(t testing.TB) *rest.Config {
 	return cfg
 }
 
-// eventually waits until a condition holds; the condition says what is missing, "" when it holds.
+// eventually waits until a condition holds; missing describes what is missing, "" when it holds.
 func eventually(t *testing.T, what string, missing func(ctx context.Context) string) {
 	t.Helper()
 	await.Until(t, what, waitTimeout, 200*time.Millisecond, await.FromText(missing))
@@ -216,7 +216,7 @@ func containerRuns(list []corev1.Pod) map[string]string {
 	return ids
 }
 
-// volumeFile reads a file of a pod's volume as the pod sees it, through the gateway's mount namespace.
+// volumeFile reads a file of a pod's volume, through the gateway's mount namespace.
 func volumeFile(p *corev1.Pod, plugin, volume, file string) (string, error) {
 	root := fmt.Sprintf("/proc/%d/root", shared.PID(p.Spec.NodeName))
 	path := filepath.Join(root, shared.Dir(), p.Spec.NodeName, "data", "kubelet", "pods", string(p.UID), "volumes", plugin, volume, file)
@@ -224,7 +224,7 @@ func volumeFile(p *corev1.Pod, plugin, volume, file string) (string, error) {
 	return string(data), err
 }
 
-// storeHolds tells whether a gateway's store holds an object.
+// storeHolds reports whether a gateway's store holds an object.
 func storeHolds(ctx context.Context, edge string, key wire.Key) (bool, error) {
 	stored, err := shared.Store(ctx, edge)
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/frond-edge/frond/internal/devcluster"
 )
 
-// dnsManifest is a web server on each gateway, each behind a Service, and a pod on edge-1 that asks for them by name all the time, with no
-// more settings than any pod has.
+// dnsManifest is a web server on each gateway, each behind a Service, and a pod on edge-1 that resolves their names repeatedly, with default
+// settings.
 const dnsManifest = `
 apiVersion: v1
 kind: Namespace
@@ -60,8 +60,8 @@ spec:
   volumes: [{name: out, hostPath: {path: %[1]s, type: DirectoryOrCreate}}]
 `
 
-// askingScript asks for the apiserver's name, for a Service by its short name, for one whose pod is on the other gateway, and by a whole
-// name for one that is made later.
+// askingScript resolves the apiserver's name, a Service by its short name, one whose pod is on the other gateway, and by its full
+// name one that is created later.
 const askingScript = `while true; do
   nslookup kubernetes.default >> /out/kubernetes 2>&1
   wget -qO- -T 2 http://web/hostname >> /out/web; echo >> /out/web
@@ -77,8 +77,8 @@ metadata: {name: later, namespace: names}
 spec: {internalTrafficPolicy: Local, selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}
 `
 
-// TestCoreDNS_ResolvesOffline: the DNS server of a gateway's pods is upstream's, in a pod of the gateway, which has its Services from the gateway's
-// own API. Names are resolved with the link, without it, and after a boot without it. A pod of another gateway is reached with the link.
+// TestCoreDNS_ResolvesOffline: the DNS server of a gateway's pods is upstream's, in a pod of the gateway, and reads Services from the gateway's
+// own API. Names are resolved with the link, without it, and after a boot without it. A pod of another gateway is reached over the link.
 func TestCoreDNS_ResolvesOffline(t *testing.T) {
 	needContainers(t)
 	if !shared.Spec().Services {

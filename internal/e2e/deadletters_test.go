@@ -18,8 +18,8 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// Nothing that a healthy cluster says is a dead letter: not what its kube-proxies said first, through events.k8s.io, nor what other
-// tests did since. TestMalformedMessages_OnEverySubject alone makes some.
+// A healthy cluster produces no dead letters: neither the first events of its kube-proxies, through events.k8s.io, nor the
+// messages of the other tests. Only TestMalformedMessages_OnEverySubject produces some.
 func TestDeadLetters_AreNoneInAHealthyCluster(t *testing.T) {
 	api := kubeClient(t)
 	for _, edge := range []string{"edge-1", "edge-2"} {
@@ -50,13 +50,13 @@ func TestDeadLetters_AreNoneInAHealthyCluster(t *testing.T) {
 		seq = m.Sequence
 		about := m.Header.Get("Frond-Subject")
 		if strings.HasPrefix(about, "beat.") || strings.HasPrefix(about, "call.") || strings.Contains(about, ".core.configmaps.default.") {
-			continue // garbage
+			continue // malformed by a test
 		}
 		t.Errorf("dead letter %s of %s: %s", m.Subject, about, m.Header.Get("Frond-Reason"))
 	}
 }
 
-// recordSeries writes an event at a gateway's local API as the newer recorder does, and then that it was seen again.
+// recordSeries writes an event at a gateway's local API as the newer recorder does, and then updates its series.
 func recordSeries(t *testing.T, edge string) {
 	t.Helper()
 	local, err := kubernetes.NewForConfig(shared.EdgeAPI(edge))
@@ -72,7 +72,7 @@ func recordSeries(t *testing.T, edge string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = kubeClient(t).EventsV1().Events("default").Delete(context.WithoutCancel(t.Context()), "series-"+edge, metav1.DeleteOptions{}) // it expires, too
+		_ = kubeClient(t).EventsV1().Events("default").Delete(context.WithoutCancel(t.Context()), "series-"+edge, metav1.DeleteOptions{}) // otherwise it expires
 	})
 	patch := fmt.Sprintf(`{"series":{"count":2,"lastObservedTime":%q}}`, time.Now().UTC().Format(metav1.RFC3339Micro))
 	if _, err := events.Patch(t.Context(), "series-"+edge, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {

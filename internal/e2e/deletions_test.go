@@ -13,7 +13,7 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// deletionsHeld reads the condition of a Node that says whether deletions are held back: its status and its reason.
+// deletionsHeld reads the status and reason of the Node condition for held deletions.
 func deletionsHeld(ctx context.Context, node string) (status corev1.ConditionStatus, reason string, err error) {
 	out, err := shared.Kubectl(ctx, "", "get", "node", node, "-o", "json")
 	if err != nil {
@@ -31,7 +31,7 @@ func deletionsHeld(ctx context.Context, node string) (status corev1.ConditionSta
 	return corev1.ConditionFalse, "", nil
 }
 
-// forceDelete deletes pods from Kubernetes with one sweep and without their termination.
+// forceDelete deletes pods from Kubernetes at once, without their termination.
 func forceDelete(t *testing.T, list []corev1.Pod) {
 	t.Helper()
 	args := []string{"delete", "pod", "--force", "--grace-period=0"}
@@ -41,8 +41,8 @@ func forceDelete(t *testing.T, list []corev1.Pod) {
 	runKubectl(t, args...)
 }
 
-// TestDeletions_MadeWhileOffline: what is deleted while a gateway is away goes as soon as the link is back, without a word if it is
-// little. If it is most of what the gateway runs, and by force, everything else arrives and the pods run on until somebody
+// TestDeletions_MadeWhileOffline: deletions during an outage take effect as soon as the link is back, without confirmation if they are
+// few. If they are most of the gateway's pods, and forced, all other changes arrive and the pods keep running until an operator
 // confirms.
 func TestDeletions_MadeWhileOffline(t *testing.T) {
 	const edge, swept = "edge-1", 8
@@ -117,7 +117,7 @@ func TestDeletions_MadeWhileOffline(t *testing.T) {
 	awaitRunning(t, "app=kept", 1)
 }
 
-// localContainers maps the containers of pods to their ids as their gateway sees them.
+// localContainers maps the containers of pods to their ids in the gateway's own API.
 func localContainers(t *testing.T, edge string, list []corev1.Pod) map[string]string {
 	t.Helper()
 	found, err := containerIDs(t.Context(), edge, list)

@@ -21,7 +21,7 @@ import (
 	"github.com/frond-edge/frond/internal/devcluster"
 )
 
-// lampDriver is a driver of one device on edge-1, made with upstream's library; it prepares nothing but notes for whom.
+// lampDriver is a driver of one device on edge-1, made with upstream's library. It prepares nothing, and records the claims.
 const lampDriver = "lamp.frond.test"
 
 const lampPod = `
@@ -45,7 +45,7 @@ spec:
   - {name: main, image: "localhost/frond/tools:dev", imagePullPolicy: Never, command: [sleep, "36000"], resources: {claims: [{name: lamp}]}}
 `
 
-// lampDriverPlugin is the driver's part of kubeletplugin.
+// lampDriverPlugin implements the driver's interface of kubeletplugin.
 type lampDriverPlugin struct {
 	mu       sync.Mutex
 	prepared map[types.UID]string // guarded by mu; claims' names
@@ -95,7 +95,7 @@ func (l *lampDriverPlugin) preparedClaims() map[types.UID]string {
 	return maps.Clone(l.prepared)
 }
 
-// gatewayClient is a client of a gateway's local API, on its unix socket.
+// gatewayClient returns a client of a gateway's local API, on its unix socket.
 func gatewayClient(t *testing.T, edge string) kubernetes.Interface {
 	t.Helper()
 	cfg := shared.EdgeAPI(edge)
@@ -132,8 +132,8 @@ func startLampDriver(t *testing.T, kube kubernetes.Interface) *lampDriverPlugin 
 	return driver
 }
 
-// TestPod_HasItsDevice: a driver on a gateway publishes a device and sees what it has published, the scheduler gives it to a pod by a
-// claim made from a template, and the kubelet prepares it; after the power was lost without a link the pod runs again.
+// TestPod_HasItsDevice: a driver on a gateway publishes a device and reads it back, the scheduler allocates it to a pod by a
+// claim made from a template, and the kubelet prepares it. After a power cut without a link the pod runs again.
 func TestPod_HasItsDevice(t *testing.T) {
 	needContainers(t)
 	local := gatewayClient(t, "edge-1")
@@ -185,7 +185,7 @@ func TestPod_HasItsDevice(t *testing.T) {
 	if err := shared.Heal(t.Context(), "edge-1"); err != nil {
 		t.Fatal(err)
 	}
-	// The kubelet has started anew and deletes the slices, once it can; the driver sees that and publishes again.
+	// The restarted kubelet deletes the slices, once it can; the driver notices that and publishes again.
 	eventually(t, "the device is published again", published)
 	runKubectl(t, "delete", "pod", "lit", "--timeout=100s")
 	awaitGone(t, "edge-1", wire.Key{Group: "resource.k8s.io", Resource: "resourceclaims", Namespace: "default", Name: name})

@@ -12,7 +12,7 @@ import (
 	"github.com/frond-edge/frond/internal/toolchain"
 )
 
-// directCluster is one whose apiserver knows no proxy.
+// directCluster returns a cluster whose apiserver has no proxy configuration.
 func directCluster(t *testing.T) *devcluster.Cluster {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "fd") //nolint:usetesting // sockets need a short path
@@ -70,7 +70,7 @@ func TestDirectMode(t *testing.T) {
 		says("logs", "hello of "+node, "logs", "on-"+node)
 		says("exec", "inside "+node, "exec", "on-"+node, "--", "sh", "-c", "echo inside "+node)
 	}
-	if proxied := !strings.Contains(nodeAddress(t, c, "edge-1"), "127.0.0.1"); proxied { // which nodes/proxy does not call
+	if proxied := !strings.Contains(nodeAddress(t, c, "edge-1"), "127.0.0.1"); proxied { // nodes/proxy does not call loopback addresses
 		for _, node := range []string{"edge-1", "edge-2"} {
 			says("nodes/proxy", fmt.Sprintf("kubelet_node_name{node=%q} 1", node), "get", "--raw", "/api/v1/nodes/"+node+"/proxy/metrics")
 		}
@@ -91,12 +91,12 @@ func TestDirectMode(t *testing.T) {
 	if err := c.Cut(t.Context(), "edge-1", false); err != nil {
 		t.Fatal(err)
 	}
-	says("why a node is not reached", "node edge-1 ", "logs", "on-edge-1") // that it does not answer, later since when it is offline
+	says("why a node is not reached", "node edge-1 ", "logs", "on-edge-1") // that it does not answer; later, since when it is offline
 	says("the same of exec", "node edge-1 ", "exec", "on-edge-1", "--", "true")
 	says("another node", "hello of edge-2", "logs", "on-edge-2")
 }
 
-// nodeAddress is the address and the port by which the apiserver calls a node.
+// nodeAddress returns the address and the port at which the apiserver calls a node.
 func nodeAddress(t *testing.T, c *devcluster.Cluster, node string) string {
 	t.Helper()
 	out, err := c.Kubectl(t.Context(), "", "get", "node", node, "-o", `jsonpath={.status.addresses[?(@.type=="InternalIP")].address}:{.status.daemonEndpoints.kubeletEndpoint.Port}`)

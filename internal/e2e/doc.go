@@ -1,5 +1,5 @@
-// Package e2e holds the tests of the whole: real processes of a development cluster, driven as a user drives them and
-// broken as the world breaks them. It has no other content.
+// Package e2e holds the end-to-end tests: real processes of a development cluster, driven as a user would, under real
+// faults. It has no other content.
 //
 // The cluster starts once for all tests, in a temporary folder. FROND_E2E_DIR names a folder to use and keep instead.
 package e2e

@@ -17,7 +17,7 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// evictedPod is a pod on edge-1 that Kubernetes evicts soon after it takes the node for unreachable.
+// evictedPod is a pod on edge-1 that Kubernetes evicts soon after it considers the node unreachable.
 const evictedPod = `
 apiVersion: v1
 kind: Pod
@@ -30,12 +30,12 @@ spec:
   - {name: main, image: localhost/frond/tools:dev, imagePullPolicy: Never, command: [sleep, "36000"]}
 `
 
-// cutGateways is two gateways that are cut off at the same time: edge-2 is autonomous, as its group is, edge-1 is not.
+// cutGateways are two gateways whose links are cut at the same time: edge-2 is autonomous through its group, edge-1 is not.
 type cutGateways struct {
 	kube kubernetes.Interface
 }
 
-// newCutGateways makes edge-2 autonomous and cuts edge-1. It takes a minute until Kubernetes minds.
+// newCutGateways makes edge-2 autonomous and cuts edge-1. It takes a minute until Kubernetes reacts.
 func newCutGateways(t *testing.T) cutGateways {
 	t.Helper()
 	a := cutGateways{kube: kubeClient(t)}
@@ -55,7 +55,7 @@ func newCutGateways(t *testing.T) cutGateways {
 	return a
 }
 
-// keepThird keeps a third Node Ready: while none is, Kubernetes takes itself for what is cut off, and evicts nobody.
+// keepThird keeps a third Node Ready: while no Node is, Kubernetes assumes that it is itself cut off, and evicts no pod.
 func (a cutGateways) keepThird(t *testing.T) {
 	t.Helper()
 	const name, every = "third", 5 * time.Second
@@ -101,8 +101,8 @@ func (a cutGateways) keepThird(t *testing.T) {
 	})
 }
 
-// checkEviction waits until Kubernetes has evicted the pod of edge-1, and checks that it has left those of edge-2 alone, though it
-// takes that one for unreachable too, and that everybody is told so. Then edge-1 comes back and its pod goes.
+// checkEviction waits until Kubernetes has evicted the pod of edge-1. It checks that Kubernetes keeps those of edge-2, although that node is
+// unreachable too, and that this is reported everywhere. Then edge-1 returns and its pod ends.
 func (a cutGateways) checkEviction(t *testing.T) {
 	t.Helper()
 	eventually(t, "the pod of edge-1 is evicted", func(ctx context.Context) string {
@@ -149,13 +149,13 @@ func (a cutGateways) checkEviction(t *testing.T) {
 	})
 }
 
-// checkReported checks that the Node and frond status say that edge-2 is away, on its own, since when, and how far behind.
+// checkReported checks that the Node and frond status report edge-2 as away and autonomous, since when, and how far behind.
 func (a cutGateways) checkReported(t *testing.T) {
 	t.Helper()
 	if err := setConfigMap(t.Context(), a.kube, "flow-0", "changed while away"); err != nil {
 		t.Fatal(err)
 	}
-	for _, value := range []string{wire.AutonomyForever, "9999h"} { // and hears of a change at once
+	for _, value := range []string{wire.AutonomyForever, "9999h"} { // a change is noticed at once
 		runKubectl(t, "annotate", "nodegroup", "away", "--overwrite", wire.AutonomyAnnotation+"="+value)
 		eventually(t, "the Node tells", func(ctx context.Context) string {
 			node, err := a.kube.CoreV1().Nodes().Get(ctx, "edge-2", metav1.GetOptions{})

@@ -112,7 +112,7 @@ func TestLinkCut_DeliversLastStateOnce(t *testing.T) {
 	for i := range objects {
 		awaitValue(t, fmt.Sprintf("cut-%d", i), strconv.Itoa(rounds), "edge-1")
 	}
-	// Some other objects change meanwhile; 200 updates as such would stand out.
+	// Some other objects change meanwhile; 200 separate updates would be noticed.
 	if n := mustMetric(t, "edge-1", "frond_delivered_total") - delivered; n > objects+15 {
 		t.Errorf("%v messages were delivered for %d objects", n, objects)
 	}
@@ -188,7 +188,7 @@ func TestKillsDuringUpdates(t *testing.T) {
 		if err := shared.Kill(t.Context(), part); err != nil {
 			t.Fatal(err)
 		}
-		// Deliveries must go on without the part: a version that is newer than the kill arrives at both gateways.
+		// Deliveries must continue without the component: a version that is newer than the kill arrives at both gateways.
 		passed := version.Load()
 		for edge, name := range map[string]string{"edge-1": "storm-0", "edge-2": "gale-0"} {
 			eventually(t, fmt.Sprintf("%s gets changes while %s is dead", edge, part), func(ctx context.Context) string {

@@ -13,7 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// runOnEdge runs a command on a gateway and returns what it printed and its exit code.
+// runOnEdge runs a command on a gateway and returns its output and exit code.
 func runOnEdge(t *testing.T, edge string, stdin io.Reader, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
@@ -28,7 +28,7 @@ func runOnEdge(t *testing.T, edge string, stdin io.Reader, args ...string) (stdo
 	return out.String(), errs.String(), exitCode(err)
 }
 
-// runFrondEdge runs frond edge on edge-1, and fails the test if that fails.
+// runFrondEdge runs frond edge on edge-1, and fails the test if it fails.
 func runFrondEdge(t *testing.T, args ...string) string {
 	t.Helper()
 	out, errs, code := runOnEdge(t, "edge-1", nil, slices.Concat([]string{"frond", "edge"}, args)...)
@@ -38,7 +38,7 @@ func runFrondEdge(t *testing.T, args ...string) string {
 	return out
 }
 
-// Someone who stands before a gateway without a link sees what it runs, reads logs, looks inside, and restarts.
+// A technician at a gateway without a link lists its pods, reads logs, runs commands in containers, and restarts them.
 func TestFrondEdge_WorksOffline(t *testing.T) {
 	needContainers(t)
 	applyManifest(t, scriptPod("field", "edge-1", "trap 'exit 0' TERM; echo started; while :; do sleep 0.1; done"))
@@ -79,7 +79,7 @@ func TestFrondEdge_WorksOffline(t *testing.T) {
 	}
 }
 
-// checkPodOutputs reads the gateway's pods in the forms that kubectl has.
+// checkPodOutputs reads the gateway's pods in the output formats of kubectl.
 func checkPodOutputs(t *testing.T) {
 	t.Helper()
 	if out := runFrondEdge(t, "get", "pods", "-A", "-o", "wide"); !strings.Contains(out, "NOMINATED NODE") || !strings.Contains(out, "field") {
@@ -116,7 +116,7 @@ func checkExec(t *testing.T) {
 	}
 }
 
-// checkRestart restarts the pod's container, gently: it ends with code 0.
+// checkRestart restarts the pod's container gracefully: it ends with code 0.
 func checkRestart(t *testing.T, before corev1.Pod) {
 	t.Helper()
 	var result []struct {
@@ -144,7 +144,7 @@ func checkRestart(t *testing.T, before corev1.Pod) {
 	}
 }
 
-// localPod is a pod as its gateway sees it.
+// localPod reads a pod from its gateway's API.
 func localPod(t *testing.T, name string) corev1.Pod {
 	t.Helper()
 	var pod corev1.Pod

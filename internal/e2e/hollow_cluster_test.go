@@ -12,11 +12,11 @@ import (
 	"github.com/frond-edge/frond/internal/toolchain"
 )
 
-// nobodyUID is Debian's nobody: a user without any right.
+// nobodyUID is Debian's user nobody, which has no rights.
 const nobodyUID = 65534
 
-// TestHollowCluster_UnprivilegedUser runs the frond command as somebody without rights: a whole cluster with the hollow
-// runtime comes up, a pod runs in it, and it goes without a trace. What was built before is handed to that user.
+// TestHollowCluster_UnprivilegedUser runs the frond command as a user without rights: a whole cluster with the hollow
+// runtime starts, a pod runs in it, and the cluster is removed completely. The user gets the existing builds.
 func TestHollowCluster_UnprivilegedUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to become another user")

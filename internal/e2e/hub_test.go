@@ -14,7 +14,7 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// dialAdmin connects to the hub as the `nats` CLI would, from the context file that the dev cluster wrote.
+// dialAdmin connects to the hub as the `nats` CLI does, with the context file of the dev cluster.
 func dialAdmin() (*nats.Conn, error) {
 	ctx, err := natscontext.NewFromFile(shared.NATSContext())
 	if err != nil {
@@ -55,7 +55,7 @@ func expectTombstone(t *testing.T, subject string) {
 	}
 }
 
-// TestCluster_DocumentedFiles holds the folder to what the documentation promises.
+// TestCluster_DocumentedFiles compares the cluster's folder with the documentation.
 func TestCluster_DocumentedFiles(t *testing.T) {
 	for _, name := range []string{"kubeconfig", "bin/kubectl", "nats/context.json", "env", "logs"} {
 		if _, err := os.Stat(filepath.Join(shared.Dir(), name)); err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/frond-edge/frond/api/protection"
 )
 
-// runFrond runs the frond that the cluster was built with, and returns what it printed.
+// runFrond runs the cluster's frond program, and returns its output.
 func runFrond(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
@@ -30,8 +30,8 @@ func runFrond(t *testing.T, args ...string) (string, error) {
 	return string(out), nil
 }
 
-// TestToken_PrintedCommandJoins: the development cluster is one that frond init has made. The command that frond token create prints lets
-// in who runs it, and nobody else: with another hash nothing is asked of the hub.
+// TestToken_PrintedCommandJoins: the development cluster is one that frond init has made. The command printed by frond token create enrols
+// the machine that runs it, and no other; with another CA hash it sends nothing to the hub.
 func TestToken_PrintedCommandJoins(t *testing.T) {
 	node := fmt.Sprintf("newcomer-%d", time.Now().UnixNano())
 	printed, err := runFrond(t, "token", "create", "--node", node, "--print-join-command")
@@ -55,7 +55,7 @@ func TestToken_PrintedCommandJoins(t *testing.T) {
 	})
 	join := func(words []string) (string, error) {
 		t.Helper()
-		dir := t.TempDir() // a machine of its own; its edgecore is not started, for the ports are the first gateway's
+		dir := t.TempDir() // a machine of its own; its edgecore is not started, because the first gateway uses the ports
 		return runFrond(t, slices.Concat(words[1:], []string{
 			"--no-start", "--config", filepath.Join(dir, "edgecore.yaml"), "--dir", filepath.Join(dir, "data"), "--unit-dir", dir,
 			"--runtime-endpoint", "hollow", "--timeout", "90s", "-o", "json",
@@ -80,7 +80,7 @@ func TestToken_PrintedCommandJoins(t *testing.T) {
 	}
 }
 
-// TestInit_IsIdempotent: what frond init would make is there, and is what the hub and the cloudcores use.
+// TestInit_IsIdempotent: everything that frond init would make exists, and is what the hub and the cloudcores use.
 func TestInit_IsIdempotent(t *testing.T) {
 	out, err := runFrond(t, "init")
 	if err != nil || !strings.Contains(out, "nothing to change") {

@@ -101,7 +101,7 @@ metadata: {name: valve, namespace: robots}
 spec: {size: 7}
 `
 
-// robotState is what the program says; its fields are the program's State.
+// robotState is the program's status file; its fields are those of the program's State.
 type robotState struct {
 	Started    time.Time         `json:"started"`
 	Synced     bool              `json:"synced"`
@@ -116,7 +116,7 @@ type robotState struct {
 	Refused    int64             `json:"refused"`
 }
 
-// robotEvents is an event of nobody's, and a lease of somebody else.
+// robotEvents is an event and another client's lease.
 const robotEvents = `
 apiVersion: v1
 kind: Event
@@ -132,7 +132,7 @@ metadata: {generateName: other-, namespace: robots}
 spec: {holderIdentity: %s}
 `
 
-// checkRobotFollows makes the program see an event and a lease that were made just now.
+// checkRobotFollows creates an event and a lease, and checks that the program sees both.
 func checkRobotFollows(t *testing.T, file, holder string) {
 	t.Helper()
 	before := awaitRobot(t, file, "the pod follows events", func(s robotState) bool { return len(s.Heard) > 0 }).Heard["Proof"]
@@ -144,7 +144,7 @@ func checkRobotFollows(t *testing.T, file, holder string) {
 	})
 }
 
-// startRobot builds the program and starts its pod. It returns the file where the program says how it fares.
+// startRobot builds the program and starts its pod. It returns the path of its status file.
 func startRobot(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(shared.Dir(), "edge-1", "robot")
@@ -168,7 +168,7 @@ func startRobot(t *testing.T) string {
 	return filepath.Join(out, "state.json")
 }
 
-// awaitRobot waits until the program says that something holds.
+// awaitRobot waits until the program's status satisfies a condition.
 func awaitRobot(t *testing.T, file, what string, holds func(robotState) bool) robotState {
 	t.Helper()
 	var s robotState
@@ -190,8 +190,8 @@ func awaitRobot(t *testing.T, file, what string, holds func(robotState) bool) ro
 }
 
 // TestLocalAPI_ServesPods: a program in a pod on a gateway, which knows nothing of Frond, lists, watches and writes with
-// its in-cluster configuration; without a link it goes on reading, also after a reboot, and its writes fail in clear words.
-// What it must not have it never gets.
+// its in-cluster configuration. Without a link its reads continue, also after a reboot, and its writes fail with a clear error.
+// It never receives objects that it may not read.
 func TestLocalAPI_ServesPods(t *testing.T) {
 	needContainers(t)
 	file := startRobot(t)

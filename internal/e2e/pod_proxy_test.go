@@ -15,8 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestPodProxy_ReachesGatewayPods asks each pod of a Service on both gateways for its name: by pods/NAME/proxy, by
-// services/NAME/proxy, and at the Service's address as kube-apiserver asks webhooks and aggregated APIs.
+// TestPodProxy_ReachesGatewayPods requests the name of each pod of a Service on both gateways: by pods/NAME/proxy, by
+// services/NAME/proxy, and at the Service's address as kube-apiserver calls webhooks and aggregated APIs.
 func TestPodProxy_ReachesGatewayPods(t *testing.T) {
 	needContainers(t)
 	applyManifest(t, webDeployment("proxied", 2)+`---
@@ -76,7 +76,7 @@ spec: {selector: {app: proxied}, ports: [{name: web, port: 80, targetPort: 8080}
 	}
 }
 
-// throughEgress asks a server as kube-apiserver does, by CONNECT through a cloudcore.
+// throughEgress sends a request as kube-apiserver does, by CONNECT through a cloudcore.
 func throughEgress(ctx context.Context, target, path string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
@@ -108,7 +108,7 @@ func throughEgress(ctx context.Context, target, path string) (string, error) {
 			return "", fmt.Errorf("%s: %s", request, response.Status)
 		}
 		if strings.HasPrefix(request, "CONNECT") {
-			continue // what follows is the server's
+			continue // the server's answer follows
 		}
 		body, err := io.ReadAll(response.Body)
 		_ = response.Body.Close()

@@ -24,7 +24,7 @@ import (
 	"github.com/frond-edge/frond/internal/devcluster"
 )
 
-// testSigner signs the certificates of pods, as one that somebody installs in a cluster.
+// testSigner signs the certificates of pods, as a signer that an administrator installs in a cluster.
 const testSigner = "frond.test/e2e"
 
 // podSigner is a CA with its key.
@@ -55,7 +55,7 @@ func newPodSigner(t *testing.T, name string) podSigner {
 	return podSigner{key: key, cert: cert, pem: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))}
 }
 
-// signAll answers the requests that wait for the signer.
+// signAll answers the pending requests for the signer.
 func (c podSigner) signAll(ctx context.Context, kube kubernetes.Interface) error {
 	requests, err := kube.CertificatesV1().PodCertificateRequests("default").List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -131,8 +131,8 @@ spec:
       - podCertificate: {signerName: frond.test/e2e, keyType: ECDSAP256, credentialBundlePath: credential.pem}
 `
 
-// TestProjections_BundlesAndCertificates: both are projected into a pod, change with what they are made of, and are there again
-// after the gateway has lost its power and has no link.
+// TestProjections_BundlesAndCertificates: both are projected into a pod, are updated when their source changes, and are present
+// after a power cut of the gateway without a link.
 func TestProjections_BundlesAndCertificates(t *testing.T) {
 	kube, ca := kubeClient(t), newPodSigner(t, "first")
 	signer := newPodSigner(t, "signer")

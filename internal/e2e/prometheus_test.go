@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// scrapePaths reads from deploy/prometheus/scrape.yaml what Prometheus asks of a node: job to path.
+// scrapePaths reads the scraped paths of a node from deploy/prometheus/scrape.yaml: job to path.
 func scrapePaths(t *testing.T, node string) map[string]string {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join("..", "..", "deploy", "prometheus", "scrape.yaml"))
@@ -46,7 +46,7 @@ func scrapePaths(t *testing.T, node string) map[string]string {
 	return paths
 }
 
-// TestPrometheus_ScrapesEveryGateway does what deploy/prometheus says, as the service account that it makes.
+// TestPrometheus_ScrapesEveryGateway scrapes as deploy/prometheus configures, with the service account defined there.
 func TestPrometheus_ScrapesEveryGateway(t *testing.T) {
 	rbac, err := os.ReadFile(filepath.Join("..", "..", "deploy", "prometheus", "rbac.yaml"))
 	if err != nil {
@@ -78,7 +78,7 @@ func TestPrometheus_ScrapesEveryGateway(t *testing.T) {
 	}
 	token := strings.TrimSpace(runKubectl(t, "create", "token", "frond-prometheus", "-n", "kube-system"))
 	stranger := strings.TrimSpace(runKubectl(t, "create", "token", "default"))
-	proof := map[string]string{ // what only that path of that node says
+	proof := map[string]string{ // content that only that path of that node has
 		"frond-nodes": `kubelet_node_name{node="NODE"} 1`, "frond-cadvisor": "machine_cpu_cores", "frond-resource": "resource_scrape_error 0",
 		"frond-probes": "process_start_time_seconds", "frond-edgecore": "frond_store_objects",
 	}

@@ -13,12 +13,12 @@ import (
 // repositoryRoot is the repository as this package sees it.
 const repositoryRoot = "../.."
 
-// readmeCommands are the shell commands of README.md, in order, and who runs each.
+// readmeCommands are the shell commands of README.md, in order, and how each is tested.
 func readmeCommands() []struct{ command, how string } {
 	const here, makefile, script = "run here", "checked in the Makefile", "run here, as one script"
 	return []struct{ command, how string }{
 		{"make demo", here},
-		{"make test", makefile}, // it is what runs this test, and what .ci/run runs
+		{"make test", makefile}, // it runs this test, and .ci/run runs it
 		{". .frond/env", script},
 		{"kubectl get nodes -o wide", script},
 		{"kubectl get pods --all-namespaces -o wide", script},
@@ -29,7 +29,7 @@ func readmeCommands() []struct{ command, how string } {
 		{"frond dev cut edge-1", script},
 		{"frond dev exec edge-1 -- frond edge get pods -A", script},
 		{"frond dev heal edge-1", script},
-		{"make down", makefile}, // really run, it would end the cluster of all tests
+		{"make down", makefile}, // it would end the cluster of all tests
 		{"make", here},
 	}
 }
@@ -64,7 +64,7 @@ func TestReadmeMake(t *testing.T) {
 	}
 }
 
-// TestReadmeDemo tells the whole story of the demo in the cluster of all tests.
+// TestReadmeDemo runs the whole demo in the cluster of all tests.
 func TestReadmeDemo(t *testing.T) {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), waitTimeout)
@@ -81,7 +81,7 @@ func TestReadmeDemo(t *testing.T) {
 	}
 }
 
-// TestReadmeLookAround runs what the README tells to type, in one shell, on the cluster of all tests.
+// TestReadmeLookAround runs the README's commands in one shell, on the cluster of all tests.
 func TestReadmeLookAround(t *testing.T) {
 	script := "set -e\n"
 	for _, c := range readmeCommands() {
@@ -107,7 +107,7 @@ func TestReadmeLookAround(t *testing.T) {
 	}
 }
 
-// TestMetricsAreDocumented holds docs/operations/metrics.md to what the processes show.
+// TestMetricsAreDocumented compares docs/operations/metrics.md with the metrics of the processes.
 func TestMetricsAreDocumented(t *testing.T) {
 	document := readRepoFile(t, "docs/operations/metrics.md")
 	for part, read := range map[string]func(context.Context, string) (string, error){
@@ -129,12 +129,12 @@ func TestMetricsAreDocumented(t *testing.T) {
 	}
 }
 
-// runShell runs a script in the repository and returns what it printed; a failure ends the test.
+// runShell runs a script in the repository and returns its output; a failure ends the test.
 func runShell(t *testing.T, script string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "/bin/sh", "-c", script)
 	cmd.Dir = repositoryRoot
-	// A make that runs this test must not speak to the makes that this test runs.
+	// The make that runs this test must not share a job server with the makes that this test runs.
 	for _, v := range os.Environ() {
 		if name, _, _ := strings.Cut(v, "="); name != "MAKEFLAGS" && name != "MFLAGS" && name != "MAKELEVEL" {
 			cmd.Env = append(cmd.Env, v)

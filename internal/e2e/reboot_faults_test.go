@@ -37,13 +37,13 @@ import (
 	"github.com/frond-edge/frond/leaf/store/seal"
 )
 
-// edgeDataPath is a folder below edge-2's own.
+// edgeDataPath is a path below edge-2's data folder.
 func edgeDataPath(elem ...string) string {
 	return filepath.Join(append([]string{shared.Dir(), "edge-2", "data"}, elem...)...)
 }
 
 // ageTokens makes each token in the store of edge-2, which must be off, three hours older: real tokens of this cluster, signed
-// with its key, that ended long ago. Nobody's clock is touched.
+// with its key, that have expired. No clock is changed.
 func ageTokens(t *testing.T) func(context.Context) error {
 	t.Helper()
 	return func(ctx context.Context) error {
@@ -197,8 +197,8 @@ func awaitTokens(t *testing.T, list []corev1.Pod, want string) {
 	})
 }
 
-// rebootDuringWrites takes the power while the cloud changes twenty ConfigMaps of edge-2 without a pause. What the gateway has
-// afterwards is something that was written, and its store is whole.
+// rebootDuringWrites cuts the power while the cloud changes twenty ConfigMaps of edge-2 without a pause. Afterwards the gateway
+// holds values that were written, and its store is intact.
 func rebootDuringWrites(t *testing.T, before []corev1.Pod) map[string]string {
 	t.Helper()
 	const maps = 20
@@ -241,9 +241,9 @@ func rebootDuringWrites(t *testing.T, before []corev1.Pod) map[string]string {
 	return offline
 }
 
-// fillDisk returns what puts the gateway's own disk on one of its own, small and full to the last byte, while edge-2 is off.
-// The kubelet's folder stays where it is: a full disk of the kubelet is a matter of its eviction. Before the test ends a
-// last reboot gives it its disk back.
+// fillDisk returns a function that moves the gateway's data to a small disk, full to the last byte, while edge-2 is off.
+// The kubelet's folder is not moved: a full disk of the kubelet is handled by its eviction. Before the test ends a
+// last reboot restores the gateway's disk.
 func fillDisk(t *testing.T) func(context.Context) error {
 	t.Helper()
 	disk, aside := edgeDataPath("nats"), t.TempDir()
@@ -266,7 +266,7 @@ func fillDisk(t *testing.T) func(context.Context) error {
 	}
 }
 
-// restoreDisk puts what is on the small disk where it was before.
+// restoreDisk moves the content of the small disk back.
 func restoreDisk(t *testing.T, disk string) {
 	t.Helper()
 	aside := t.TempDir()
@@ -313,7 +313,7 @@ func fillFile(path string) (err error) {
 	}
 }
 
-// awaitLowDisk waits until the gateway's own Node says that there is no space.
+// awaitLowDisk waits until the gateway's own Node reports that there is no space.
 func awaitLowDisk(t *testing.T) {
 	t.Helper()
 	eventually(t, "EdgeStorage is False", func(ctx context.Context) string {

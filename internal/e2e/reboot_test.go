@@ -15,7 +15,7 @@ import (
 	"github.com/frond-edge/frond/internal/devcluster"
 )
 
-// fleetManifest is ten pods on edge-2 that need all that a boot has to bring back: ConfigMap, Secret, projected token, downward
+// fleetManifest is ten pods on edge-2 that need everything a boot must restore: ConfigMap, Secret, projected token, downward
 // API, a claim on a local volume, probes. One of the ten is a static pod, which bootManifest makes; it has a port of the gateway.
 const fleetManifest = `
 apiVersion: v1
@@ -95,7 +95,7 @@ spec:
           - downwardAPI: {items: [{path: name, fieldRef: {fieldPath: metadata.name}}]}
 `
 
-// bootClient writes down that it has started, and what it hears from two Services, of which the second is late, and at a port of the
+// bootClient records its start, and the answers of two Services, of which the second is created later, and of a port of the
 // gateway itself.
 const bootClient = `echo boot >> /disk/boots
 while true; do
@@ -115,7 +115,7 @@ spec:
   - {name: main, image: localhost/frond/http:dev, imagePullPolicy: Never, ports: [{containerPort: 8080, hostPort: 8077}]}
 `
 
-// startFleet starts the ten pods of edge-2 and waits until Kubernetes sees them run.
+// startFleet starts the ten pods of edge-2 and waits until Kubernetes shows them running.
 func startFleet(t *testing.T) []corev1.Pod {
 	t.Helper()
 	disk := filepath.Join(shared.Dir(), "edge-2", "disk")
@@ -131,7 +131,7 @@ func startFleet(t *testing.T) []corev1.Pod {
 	return awaitRunning(t, "app=boot", 10)
 }
 
-// checkVolumes fails unless the pods' volumes hold what they held when the pods were made.
+// checkVolumes fails unless the pods' volumes have their original content.
 func checkVolumes(t *testing.T, list []corev1.Pod) {
 	t.Helper()
 	for i := range list {
@@ -184,7 +184,7 @@ func containerIDs(ctx context.Context, edge string, list []corev1.Pod) (map[stri
 	return found, nil
 }
 
-// rebootAndCheck takes the power from edge-2 and gives it back, and checks that all pods have what they had before. It returns
+// rebootAndCheck power-cycles edge-2, and checks that all pods have their volumes and data again. It returns
 // their containers.
 func rebootAndCheck(t *testing.T, before []corev1.Pod, o devcluster.Reboot) map[string]string {
 	t.Helper()
@@ -210,8 +210,8 @@ func rebootAndCheck(t *testing.T, before []corev1.Pod, o devcluster.Reboot) map[
 	return now
 }
 
-// healAndCheck heals the link of edge-2 and checks that nothing but what was deleted meanwhile is stopped, started or made again
-// by that.
+// healAndCheck heals the link of edge-2 and checks that this stops, starts or recreates nothing, except the pods that were deleted
+// meanwhile.
 func healAndCheck(t *testing.T, before []corev1.Pod, offline map[string]string, deleted ...string) {
 	t.Helper()
 	boots := bootsOf(t)
@@ -224,7 +224,7 @@ func healAndCheck(t *testing.T, before []corev1.Pod, offline map[string]string, 
 	}
 	uids := map[string]string{}
 	for i := range before {
-		if before[i].Labels["set"] != "" { // a mirror pod is made again by its kubelet
+		if before[i].Labels["set"] != "" { // the kubelet recreates a mirror pod
 			uids[before[i].Name] = string(before[i].UID)
 		}
 	}
@@ -254,9 +254,9 @@ func healAndCheck(t *testing.T, before []corev1.Pod, offline map[string]string, 
 	}
 }
 
-// TestReboot_OfflineBringsEverythingBack takes the power from a gateway with ten pods and no link, and gives it back
-// while the cloud cannot be reached; then on worse and worse days. When the link heals, nothing is restarted by that, and what
-// was deleted meanwhile goes.
+// TestReboot_OfflineBringsEverythingBack cuts the power of a gateway with ten pods and no link, and boots it
+// while the cloud is unreachable; then under increasingly adverse conditions. When the link heals, nothing restarts, and
+// the pods that were deleted meanwhile end.
 func TestReboot_OfflineBringsEverythingBack(t *testing.T) {
 	needContainers(t)
 	before := startFleet(t)
@@ -270,7 +270,7 @@ func TestReboot_OfflineBringsEverythingBack(t *testing.T) {
 	whole := t
 	var offline map[string]string
 	away := newCutGateways(t)
-	// Each begins with what the one before has left.
+	// Each subtest continues with the state of the previous one.
 	_ = t.Run("cut off", func(t *testing.T) {
 		offline = rebootAndCheck(t, before, devcluster.Reboot{Offline: true})
 	}) &&
@@ -301,7 +301,7 @@ func TestReboot_OfflineBringsEverythingBack(t *testing.T) {
 			if err := setConfigMap(t.Context(), kubeClient(t), "flow-0", "full"); err != nil {
 				t.Fatal(err)
 			}
-			awaitValue(t, "flow-0", "full", "edge-2") // control state has its reserve
+			awaitValue(t, "flow-0", "full", "edge-2") // the store has a disk reserve
 		})
 }
 

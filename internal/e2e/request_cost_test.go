@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// countRequests counts what the apiserver has answered, by verb, of the resources that pick chooses.
+// countRequests counts the apiserver's requests, by verb, of the resources that pick selects.
 func countRequests(t *testing.T, kube kubernetes.Interface, pick func(verb, resource string) bool) float64 {
 	t.Helper()
 	raw, err := kube.Discovery().RESTClient().Get().AbsPath("/metrics").DoRaw(t.Context())
@@ -43,14 +43,14 @@ func labelValue(m *dto.Metric, name string) string {
 	return ""
 }
 
-// periodicResources are the resources that somebody in the cluster writes by the clock, or to check who asks, whatever is delivered.
+// periodicResources are resources that components write periodically, or to authorize requests, independent of deliveries.
 var periodicResources = []string{
 	"leases", "nodes", "events", "endpoints", "endpointslices", "certificatesigningrequests", "serviceaccounts", "tokenreviews",
 	"subjectaccessreviews", "selfsubjectaccessreviews", "selfsubjectreviews",
 }
 
-// TestDelivery_CostsNoAPIRequests counts at the apiserver: 200 delivered updates are 200 patches by the user and
-// not one request more of ConfigMaps, and no write of anything else but what runs by the clock (leases, node statuses, tokens).
+// TestDelivery_CostsNoAPIRequests counts requests at the apiserver: 200 delivered updates are 200 patches by the user and
+// no further request of ConfigMaps, and no other write except periodic ones (leases, node statuses, tokens).
 func TestDelivery_CostsNoAPIRequests(t *testing.T) {
 	applyManifest(t, manyConfigMaps("cost", "edge-1", 1))
 	awaitRunning(t, "app=cost", 1)
@@ -62,7 +62,7 @@ func TestDelivery_CostsNoAPIRequests(t *testing.T) {
 	}
 	const updates = 200
 	var faults []string
-	for range 3 { // something else may happen once, not each time
+	for range 3 { // an unrelated request may happen once, not each time
 		mapsBefore, writesBefore := countRequests(t, kube, maps), countRequests(t, kube, writes)
 		for i := range updates {
 			if err := setConfigMap(t.Context(), kube, "cost-0", strconv.Itoa(i+1)); err != nil {

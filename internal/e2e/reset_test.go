@@ -26,7 +26,7 @@ spec:
       volumes: [{name: memory, emptyDir: {medium: Memory}}]
 `
 
-// frond reset ends real containers and takes away what they have mounted, and a gateway that was reset joins again as a new machine.
+// frond reset ends real containers and unmounts their volumes, and a gateway that was reset joins again as a new machine.
 func TestReset_EndsContainers(t *testing.T) {
 	needContainers(t)
 	applyManifest(t, resetManifest)

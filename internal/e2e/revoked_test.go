@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// session is a kubectl that talks with a gateway and would go on for ever.
+// session is a kubectl with an endless stream to a gateway.
 type session struct {
 	what  string
 	cmd   *exec.Cmd
@@ -27,7 +27,7 @@ type sessionEnd struct {
 	at  time.Time
 }
 
-// startSession starts a kubectl whose first line is known, and returns when it has said it.
+// startSession starts a kubectl whose first line is known, and returns when it has printed it.
 func startSession(ctx context.Context, t *testing.T, first string, args ...string) *session {
 	t.Helper()
 	s := &session{what: strings.Join(args, " "), cmd: kubectlCommand(ctx, args...), ended: make(chan sessionEnd, 1)}
@@ -41,7 +41,7 @@ func startSession(ctx context.Context, t *testing.T, first string, args ...strin
 	}
 	lines := bufio.NewScanner(out)
 	if !lines.Scan() || lines.Text() != first {
-		_ = s.cmd.Process.Kill() // it is no use
+		_ = s.cmd.Process.Kill() // it is not needed any more
 		t.Fatalf("kubectl %s: %q, %v: %s", s.what, lines.Text(), s.cmd.Wait(), s.errs.String())
 	}
 	go func() { // until kubectl ends, which it does with ctx
@@ -54,7 +54,7 @@ func startSession(ctx context.Context, t *testing.T, first string, args ...strin
 	return s
 }
 
-// brokenStreams counts streams that a cloudcore has broken for a reason.
+// brokenStreams counts the streams that a cloudcore has broken for a reason.
 func brokenStreams(ctx context.Context, cloudcore, reason string) float64 {
 	v, err := shared.Metric(ctx, cloudcore, "frond_tunnel_broken_total", "reason="+reason)
 	if err != nil {
@@ -63,8 +63,8 @@ func brokenStreams(ctx context.Context, cloudcore, reason string) float64 {
 	return v
 }
 
-// TestRevokedGateway_SessionsEnd: what goes on with a gateway, through either cloudcore, ends when the gateway is revoked, and not when somebody
-// notices that it is silent; who asks for more is told why at once. With another token it is a gateway again.
+// TestRevokedGateway_SessionsEnd: open streams to a gateway, through either cloudcore, end when the gateway is revoked, and not when its
+// silence is detected; new requests are refused at once with the reason. With another token it is a gateway again.
 func TestRevokedGateway_SessionsEnd(t *testing.T) {
 	if shared.Spec().Cloudcores < 2 {
 		t.Skip("needs two cloudcores")
@@ -81,7 +81,7 @@ func TestRevokedGateway_SessionsEnd(t *testing.T) {
 		before[core] = mustMetric(t, core, "frond_tunnel_opened_total")
 	}
 	idle := func(core string) bool { return mustMetric(t, core, "frond_tunnel_opened_total") == before[core] }
-	for execs := 0; execs < 2 || slices.ContainsFunc(cores, idle); execs++ { // the kernel chooses who gets a connection
+	for execs := 0; execs < 2 || slices.ContainsFunc(cores, idle); execs++ { // the kernel chooses the cloudcore of a connection
 		if execs > 20 {
 			t.Fatal("20 connections of the apiserver went to one cloudcore")
 		}
@@ -90,7 +90,7 @@ func TestRevokedGateway_SessionsEnd(t *testing.T) {
 	dropped := brokenStreams(ctx, cores[0], "dropped") + brokenStreams(ctx, cores[1], "dropped")
 	t.Cleanup(func() { rejoinGateway(t, edge) })
 	began := time.Now()
-	// It waits until the Node shows that nobody hears it, which takes longer than this test wants to know; that is no fault.
+	// It waits until the Node shows missing heartbeats, which takes longer than this test waits; that is no error.
 	var out struct{}
 	if err := frondJSON(ctx, &out, "node", "revoke", edge, "--yes", "--timeout=1s"); err != nil {
 		t.Logf("frond node revoke: %v", err)
@@ -109,7 +109,7 @@ func TestRevokedGateway_SessionsEnd(t *testing.T) {
 	if n := brokenStreams(ctx, cores[0], "dropped") + brokenStreams(ctx, cores[1], "dropped") - dropped; n < float64(len(open)-1) { // each exec has one
 		t.Errorf("%v streams were dropped, of %d sessions; the others ended as the gateway was found silent", n, len(open))
 	}
-	// Both cloudcores refuse, each for itself.
+	// Both cloudcores refuse independently.
 	eventually(t, "both cloudcores say why", func(ctx context.Context) string {
 		asked := time.Now()
 		_, err := shared.Kubectl(ctx, "", "logs", "revoked")
@@ -126,7 +126,7 @@ func TestRevokedGateway_SessionsEnd(t *testing.T) {
 	})
 }
 
-// rejoinGateway lets a revoked gateway in again, with the token that names it and keys of its own.
+// rejoinGateway enrols a revoked gateway again, with a token for its name and new keys.
 func rejoinGateway(t *testing.T, edge string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 2*waitTimeout)

@@ -14,11 +14,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// siteAddress is what every second router gives to the first machine behind it.
+// siteAddress is a common address of the first machine behind a router.
 const siteAddress = "192.168.1.10"
 
-// TestSameAddress_TwoSites gives two gateways one address, and with it one address and port of their kubelets, as two
-// sites behind NAT have it. Each pod is reached at its own site, also when both are asked at once.
+// TestSameAddress_TwoSites gives two gateways the same address, and so the same address and port of their kubelets, as at two
+// sites behind NAT. Each pod is reached at its own site, also by concurrent requests.
 func TestSameAddress_TwoSites(t *testing.T) {
 	needContainers(t)
 	edges := []string{"edge-1", "edge-2"}
@@ -67,7 +67,7 @@ func TestSameAddress_TwoSites(t *testing.T) {
 	}
 }
 
-// moveToSites adds an address to each gateway, has its kubelet use it, and undoes that when the test ends.
+// moveToSites adds an address to each gateway, makes its kubelet use it, and undoes that when the test ends.
 func moveToSites(t *testing.T, edges []string, address string) {
 	t.Helper()
 	t.Cleanup(func() { restartGateways(t, edges) })
@@ -102,7 +102,7 @@ func changeAddress(t *testing.T, edge, verb, address string) {
 	}
 }
 
-// restartGateways kills gateways and starts them again, with whatever their files say now.
+// restartGateways kills gateways and starts them again with their present files.
 func restartGateways(t *testing.T, edges []string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), waitTimeout)

@@ -18,11 +18,11 @@ import (
 	"github.com/frond-edge/frond/internal/devcluster/daemon"
 )
 
-// jwtPrefix is how every token of the cluster begins: {"alg":"RS256","kid":"
+// jwtPrefix is the common prefix of the cluster's tokens: {"alg":"RS256","kid":"
 const jwtPrefix = "eyJhbGciOiJSUzI1NiIsImtpZCI6I"
 
-// TestSealedStore_NoSecretOnDisk gives a gateway a Secret, changes it, and ends the gateway's agent in order, so that it has written
-// all that it writes. No file of the agent then holds the Secret, its older content or a token; `frond dev store` showed it.
+// TestSealedStore_NoSecretOnDisk gives a gateway a Secret, changes it, and stops the gateway's agent gracefully, so that it has written
+// everything. No file of the agent then contains the Secret, its older content or a token; `frond dev store` showed it.
 func TestSealedStore_NoSecretOnDisk(t *testing.T) {
 	first, second := uuid.NewString(), uuid.NewString()
 	manifest := func(text string) string {
@@ -85,7 +85,7 @@ spec:
 	read := 0
 	if err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if path == filepath.Join(dir, "kubelet", "pods") {
-			return filepath.SkipDir // what pods mount: in memory, but for the hollow runtime
+			return filepath.SkipDir // pods' mounts: in memory, except with the hollow runtime
 		}
 		if err != nil || !d.Type().IsRegular() {
 			return err
@@ -112,7 +112,7 @@ spec:
 	t.Logf("%d files read", read)
 }
 
-// containsSecret looks for a text in a file, as it is, in base64 at any of its three offsets, and in whatever zstd has compressed there.
+// containsSecret searches a file for a text: as it is, in base64 at any of its three offsets, and in zstd-compressed parts.
 func containsSecret(t *testing.T, data []byte, text string) bool {
 	t.Helper()
 	if containsEncoded(data, text) {
@@ -129,7 +129,7 @@ func containsSecret(t *testing.T, data []byte, text string) bool {
 		if err != nil {
 			t.Fatal(err)
 		}
-		plain, _ := io.ReadAll(z) // what comes before something that is not zstd
+		plain, _ := io.ReadAll(z) // the part before anything that is not zstd
 		z.Close()
 		if containsEncoded(plain, text) {
 			return true
@@ -143,7 +143,7 @@ func containsEncoded(data []byte, text string) bool {
 	}
 	for offset := range 3 {
 		encoded := base64.StdEncoding.EncodeToString(append(make([]byte, offset), text...))
-		if bytes.Contains(data, []byte(encoded[4:len(encoded)-4])) { // less what its neighbours have a part in
+		if bytes.Contains(data, []byte(encoded[4:len(encoded)-4])) { // without the digits that depend on neighbouring bytes
 			return true
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// lateServiceManifest is made while the gateway is away.
+// lateServiceManifest is created while the gateway is away.
 const lateServiceManifest = `
 apiVersion: v1
 kind: Service
@@ -17,22 +17,22 @@ metadata: {name: boot-late}
 spec: {clusterIP: 10.96.0.78, internalTrafficPolicy: Local, selector: {set: boot}, ports: [{port: 80, targetPort: 8080}]}
 `
 
-// awaitServiceAnswers waits until the pod with the claim hears the others again: through their Service, and at the gateway's port that leads
-// to the static pod.
+// awaitServiceAnswers waits until the pod with the claim gets answers again: through the Service, and from the static pod at the gateway's
+// port.
 func awaitServiceAnswers(t *testing.T) {
 	t.Helper()
 	awaitAnswers(t, "answers", "boot-", 4)
 	awaitAnswers(t, "port", "lamp-edge-2", 1)
 }
 
-// awaitLateService is the same for the Service that was made while the gateway was away.
+// awaitLateService is the same for the Service that was created while the gateway was away.
 func awaitLateService(t *testing.T) {
 	t.Helper()
 	awaitAnswers(t, "late", "boot-", 4)
 }
 
-// awaitAnswers waits until so many pods have answered the pod with the claim, from now on: there are rules for it on the gateway, and they
-// lead to where the pods are now. A Service's are kube-proxy's, from the gateway's own API; a port's are the pod network's.
+// awaitAnswers waits until this many pods have answered the pod with the claim, from now on: the gateway has rules for them, with the
+// pods' present addresses. Rules of a Service are kube-proxy's, from the gateway's own API; those of a port are the pod network's.
 func awaitAnswers(t *testing.T, file, prefix string, pods int) {
 	t.Helper()
 	if !shared.Spec().KubeProxy {

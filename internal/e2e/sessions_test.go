@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// startPortForward starts kubectl port-forward, with more in its environment, and returns the address on this machine.
+// startPortForward starts kubectl port-forward, with additional environment variables, and returns its local address.
 func startPortForward(ctx context.Context, t *testing.T, target, port string, env ...string) string {
 	t.Helper()
 	cmd := kubectlCommand(ctx, "port-forward", target, ":"+port)
@@ -32,7 +32,7 @@ func startPortForward(ctx context.Context, t *testing.T, target, port string, en
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // it ends only so
+		_ = cmd.Process.Kill() // it does not end by itself
 		_ = cmd.Wait()
 	})
 	lines := bufio.NewScanner(out)
@@ -47,7 +47,7 @@ func startPortForward(ctx context.Context, t *testing.T, target, port string, en
 	return ""
 }
 
-// size of the file that is fetched through a port-forward.
+// fileMiB is the size of the file that is fetched through a port-forward.
 const fileMiB = 256
 
 func TestPortForward_BigFile(t *testing.T) {
@@ -79,7 +79,7 @@ spec:
 	}
 	want := hex.EncodeToString(sum.Sum(nil))
 	var g errgroup.Group
-	for _, websockets := range []string{"true", "false"} { // at the same time; without it is SPDY
+	for _, websockets := range []string{"true", "false"} { // concurrently; without WebSocket kubectl uses SPDY
 		address := startPortForward(ctx, t, "pod/files", "8080", "KUBECTL_PORT_FORWARD_WEBSOCKETS="+websockets)
 		g.Go(func() error {
 			began := time.Now()
@@ -135,7 +135,7 @@ func followLogs(ctx context.Context, t *testing.T, args ...string) *logFollower 
 	return &logFollower{cmd: cmd, lines: bufio.NewScanner(out)}
 }
 
-// readUntil reads lines up to one that begins so.
+// readUntil reads lines up to one with this prefix.
 func (f *logFollower) readUntil(prefix string) error {
 	for f.lines.Scan() {
 		if strings.HasPrefix(f.lines.Text(), prefix) {
@@ -146,14 +146,14 @@ func (f *logFollower) readUntil(prefix string) error {
 }
 
 // TestLogs_StalledReaderHoldsUpNobody follows a log that grows by megabytes with twenty kubectls, one of which does not read. The
-// log is more than the two windows of 4 MiB on its way, and less than the 10 MiB at which the kubelet begins a new file.
+// log exceeds the two windows of 4 MiB on its way, and stays below the 10 MiB at which the kubelet rotates the file.
 func TestLogs_StalledReaderHoldsUpNobody(t *testing.T) {
 	needContainers(t)
 	applyManifest(t, scriptPod("stalled", "edge-1", fmt.Sprintf("until test -f /go; do sleep 1; done; yes %s | head -n 9000; echo end; sleep 36000", strings.Repeat("0123456789abcdef", 64))))
 	awaitRunning(t, "app=stalled", 1)
 	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
-	followLogs(ctx, t, "stalled", "--pod-running-timeout=1m") // nobody reads what it says
+	followLogs(ctx, t, "stalled", "--pod-running-timeout=1m") // its output is never read
 	var readers []*logFollower
 	for range 19 {
 		readers = append(readers, followLogs(ctx, t, "stalled"))
@@ -173,7 +173,7 @@ func TestLogs_OfflineGatewayIsReported(t *testing.T) {
 	awaitRunning(t, "app=offline", 1)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*waitTimeout)
 	defer cancel()
-	// Either runtime writes what a container says; what is followed here need not say anything.
+	// Either runtime writes a container's output; this container needs none.
 	following := kubectlCommand(ctx, "logs", "-f", "offline")
 	if err := following.Start(); err != nil {
 		t.Fatal(err)
@@ -188,7 +188,7 @@ func TestLogs_OfflineGatewayIsReported(t *testing.T) {
 		t.Fatal(err)
 	}
 	cut := time.Now()
-	// kubectl exec asks by WebSocket, then by SPDY, maybe two cloudcores. Its user waits for the first and is told by the second.
+	// kubectl exec uses WebSocket, then SPDY, possibly at two cloudcores. Its user waits for the first, and the second reports the error.
 	eventually(t, "exec that waits once", func(ctx context.Context) string {
 		began := time.Now()
 		_, err := shared.Kubectl(ctx, "", "exec", "offline", "--", "true")
@@ -201,7 +201,7 @@ func TestLogs_OfflineGatewayIsReported(t *testing.T) {
 		}
 		return ""
 	})
-	_ = following.Wait() // that it ends is the point; kubectl takes the end of a stream for the end of the log
+	_ = following.Wait() // its end is what counts; kubectl takes the end of a stream for the end of the log
 	t.Logf("logs -f ended %s after the cut", time.Since(cut).Round(time.Millisecond))
 	if ctx.Err() != nil {
 		t.Fatal("logs -f did not end")
@@ -229,7 +229,7 @@ func TestLogs_OfflineGatewayIsReported(t *testing.T) {
 	})
 }
 
-// sumMetric sums a metric over the cloudcores that run.
+// sumMetric sums a metric over the running cloudcores.
 func sumMetric(ctx context.Context, name string) float64 {
 	sum := 0.0
 	for i := range shared.Spec().Cloudcores {

@@ -17,7 +17,7 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// frondJSON runs the frond that the cluster was built with, as a user who has sourced its env file.
+// frondJSON runs the cluster's frond program, as a user who has sourced its env file.
 func frondJSON(ctx context.Context, into any, args ...string) error {
 	cmd := exec.CommandContext(ctx, filepath.Join(shared.Dir(), "bin", "frond"), append(args, "-o", "json")...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+shared.Kubeconfig(), "FROND_CLOUDCORE="+shared.Cloudcores())
@@ -30,7 +30,7 @@ func frondJSON(ctx context.Context, into any, args ...string) error {
 	return json.Unmarshal(out, into)
 }
 
-// viewDifferences says what the three views of a gateway do not agree on: frond sync, the node's consumer, and its own store.
+// viewDifferences describes the differences between three views of a gateway: frond sync, the node's consumer, and its own store.
 func viewDifferences(ctx context.Context, js jetstream.JetStream, edge string) string {
 	var told inspect.Sync
 	if err := frondJSON(ctx, &told, "sync", edge); err != nil {
@@ -63,7 +63,7 @@ func viewDifferences(ctx context.Context, js jetstream.JetStream, edge string) s
 func objectsDiffer(told []inspect.Object, store devcluster.StoreContents) string {
 	held := map[string]string{}
 	for _, o := range store.Objects {
-		if o.Sequence != 0 { // what the node made itself is not desired
+		if o.Sequence != 0 { // objects that the node made itself are not desired state
 			held[o.Key().String()] = o.UID + " " + o.Version
 		}
 	}
@@ -85,8 +85,8 @@ func objectsDiffer(told []inspect.Object, store devcluster.StoreContents) string
 	return ""
 }
 
-// TestSync_ViewsAgree: what frond sync tells is what the node's consumer shows and what its store holds. While the gateway is
-// cut off, a change is told as missing there; afterwards all agree again.
+// TestSync_ViewsAgree: frond sync shows the same as the node's consumer and the gateway's store. While the link is
+// cut, frond sync shows a change as missing on the gateway; afterwards all agree again.
 func TestSync_ViewsAgree(t *testing.T) {
 	const edge = "edge-1"
 	_, js := connectAdmin(t)
@@ -145,7 +145,7 @@ func TestSync_ViewsAgree(t *testing.T) {
 	eventually(t, "the Node says that it is up to date", func(ctx context.Context) string { return checkUpToDate(ctx, edge, "True") })
 }
 
-// storedVersion is the version of a ConfigMap in a gateway's store.
+// storedVersion returns the version of a ConfigMap in a gateway's store.
 func storedVersion(t *testing.T, edge, name string) string {
 	t.Helper()
 	held, err := shared.Store(t.Context(), edge)
@@ -173,7 +173,7 @@ func checkUpToDate(ctx context.Context, edge, want string) string {
 	return ""
 }
 
-// TestStatus_EitherCloudcoreAnswers: the first one that is asked is dead.
+// TestStatus_EitherCloudcoreAnswers: the command works although the first cloudcore is dead.
 func TestStatus_EitherCloudcoreAnswers(t *testing.T) {
 	t.Cleanup(func() {
 		if err := shared.Start(context.WithoutCancel(t.Context()), "cloudcore-1"); err != nil {

@@ -22,18 +22,18 @@ import (
 	"github.com/frond-edge/frond/api/config"
 )
 
-// stockKubelet is a kubelet of upstream's, started as on any node, in the namespaces of edge-1.
+// stockKubelet is an upstream kubelet, started as on any node, in the namespaces of edge-1.
 type stockKubelet struct {
 	cfg       config.EdgeCore
-	namespace int // process id of somebody in the gateway's namespaces
+	namespace int // id of a process in the gateway's namespaces
 	dir       string
 	cmd       *exec.Cmd
 }
 
-// newStockKubelet writes the files of a kubelet that is to take over from the one in edgecore: kubeconfig and configuration.
+// newStockKubelet writes the files of a kubelet that replaces the one in edgecore: kubeconfig and configuration.
 func newStockKubelet(t *testing.T, cfg config.EdgeCore) *stockKubelet {
 	t.Helper()
-	cfg.Kubelet.CertFile, cfg.Kubelet.KeyFile = cfg.LocalAPI.CertFile, cfg.LocalAPI.KeyFile // edgecore's own asks for one
+	cfg.Kubelet.CertFile, cfg.Kubelet.KeyFile = cfg.LocalAPI.CertFile, cfg.LocalAPI.KeyFile // edgecore's own kubelet requests a certificate
 	s := &stockKubelet{cfg: cfg, namespace: shared.PID("containerd-1"), dir: t.TempDir()}
 	file := clientcmdapi.NewConfig()
 	file.Clusters["local"] = &clientcmdapi.Cluster{Server: "https://" + cfg.LocalAPI.Address, CertificateAuthority: cfg.LocalAPI.ClientCAFile}
@@ -62,7 +62,7 @@ func newStockKubelet(t *testing.T, cfg config.EdgeCore) *stockKubelet {
 	return s
 }
 
-// start runs the kubelet until stop, or at the latest until the test ends.
+// start runs the kubelet until kill, or at the latest until the test ends.
 func (s *stockKubelet) start(t *testing.T) {
 	t.Helper()
 	log, err := os.OpenFile(filepath.Join(shared.Dir(), "logs", "stock-kubelet.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -91,7 +91,7 @@ func (s *stockKubelet) kill() error {
 	return err
 }
 
-// exchangeKubelet has edgecore of edge-1 run none, and a stock one use its API; and undoes that when the test ends.
+// exchangeKubelet makes edgecore of edge-1 run without its kubelet, and a stock one use its API. It undoes that when the test ends.
 func exchangeKubelet(t *testing.T) *stockKubelet {
 	t.Helper()
 	path := filepath.Join(shared.Dir(), "edge-1", "edgecore.yaml")
@@ -132,7 +132,7 @@ func exchangeKubelet(t *testing.T) *stockKubelet {
 	return s
 }
 
-// renewedAfter says what is missing until the gateway's own API shows a Lease that was renewed after a moment.
+// renewedAfter describes what is missing until the gateway's own API shows a Lease that was renewed after a moment.
 func renewedAfter(ctx context.Context, cfg config.EdgeCore, moment time.Time) string {
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		var d net.Dialer
@@ -158,8 +158,8 @@ func renewedAfter(ctx context.Context, cfg config.EdgeCore, moment time.Time) st
 	return ""
 }
 
-// TestStockKubelet_TakesOver hands a gateway's pods over from the kubelet in edgecore to one of upstream's that has nothing but the
-// local API: it adopts what runs, runs what comes, also after it was killed with the link cut, and kubectl reaches it.
+// TestStockKubelet_TakesOver hands a gateway's pods over from the kubelet in edgecore to an upstream one that has only the
+// local API. It adopts running pods and runs new ones, also after it was killed with the link cut, and kubectl reaches it.
 func TestStockKubelet_TakesOver(t *testing.T) {
 	needContainers(t)
 	applyManifest(t, manyConfigMaps("adopted", "edge-1", 2))

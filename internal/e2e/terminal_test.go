@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openTerminal makes a pseudo terminal of this machine.
+// openTerminal opens a pseudo terminal of this machine.
 func openTerminal(t *testing.T) (master, slave *os.File) {
 	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
@@ -57,7 +57,7 @@ func TestExec_Terminal(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	_ = slave.Close() // kubectl's alone now: the terminal ends with it
+	_ = slave.Close() // only kubectl holds it now: the terminal ends with it
 	lines := bufio.NewScanner(master)
 	see := func(want string) {
 		t.Helper()

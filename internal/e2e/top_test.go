@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestTop waits for what metrics-server has seen twice; it looks every 10 s.
+// TestTop waits until metrics-server has two samples; it scrapes every 10 s.
 func TestTop(t *testing.T) {
 	applyManifest(t, scriptPod("top-1", "edge-1", "while true; do sleep 0.1; done"))
 	applyManifest(t, scriptPod("top-2", "edge-2", "while true; do sleep 0.1; done"))
@@ -35,7 +35,7 @@ func TestTop(t *testing.T) {
 		return ""
 	})
 
-	// A gateway that is offline is unknown; the others are as before.
+	// A gateway that is offline is unknown; the others are unchanged.
 	if err := shared.Cut(t.Context(), "edge-2", false); err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +64,7 @@ func rowOf(table, first string) []string {
 	return nil
 }
 
-// TestNodesProxy asks kubelets through the apiserver, which calls no address that is not global, and resolves names itself.
+// TestNodesProxy calls kubelets through the apiserver, which calls only global addresses, and resolves names itself.
 func TestNodesProxy(t *testing.T) {
 	for _, node := range []string{"edge-1", "edge-2"} {
 		for path, want := range map[string]string{

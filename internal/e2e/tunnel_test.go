@@ -36,7 +36,7 @@ spec:
 `, name, edge, script)
 }
 
-// kubectlCommand makes a call of the real kubectl whose streams the test holds.
+// kubectlCommand returns a command of the real kubectl whose streams the test can set.
 func kubectlCommand(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, filepath.Join(shared.Dir(), "bin", "kubectl"), args...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+shared.Kubeconfig())
@@ -73,7 +73,7 @@ func TestLogs_GatewayPod(t *testing.T) {
 	if out, err := shared.Kubectl(t.Context(), "", "logs", "logs", "--previous"); err == nil {
 		t.Errorf("kubectl logs --previous of a container that never ended: %q", out)
 	}
-	// The container ends with the word, is started again, and its first log is still there.
+	// The container ends at this input, is restarted, and its first log is still available.
 	if _, err := shared.Kubectl(t.Context(), "end\n", "attach", "-i", "logs"); err != nil {
 		t.Logf("attach: %v", err) // it may see the end of the container as an error
 	}
@@ -86,7 +86,7 @@ func TestLogs_GatewayPod(t *testing.T) {
 	})
 }
 
-// exitCode is the code that a command ended with; -1 if it could not run.
+// exitCode is the exit code of a command; -1 if it could not run.
 func exitCode(err error) int {
 	if err == nil {
 		return 0
@@ -119,7 +119,7 @@ func TestExec_GatewayPod(t *testing.T) {
 	if out, errs, code := run(nil, "exec", "--", "sh", "-c", "echo out; echo err >&2"); out != "out\n" || errs != "err\n" || code != 0 {
 		t.Errorf("streams: %q, %q, %d", out, errs, code)
 	}
-	// The end of standard input arrives while output still comes: sha256sum says nothing before it.
+	// The end of standard input arrives while the output still continues: sha256sum prints nothing before it.
 	data := bytes.Repeat([]byte{0, 1, 2, 0xff, '\r', '\n', 0x1b, 4}, 512<<10) // 4 MiB, all of it awkward
 	sum := sha256.Sum256(data)
 	if out, errs, code := run(bytes.NewReader(data), "-i", "exec", "--", "sha256sum"); code != 0 || !strings.HasPrefix(out, hex.EncodeToString(sum[:])) {
@@ -133,7 +133,7 @@ func TestExec_GatewayPod(t *testing.T) {
 	}
 }
 
-// TestExec_WebSocketAndSPDY speaks WebSocket, as kubectl does first, and SPDY, as older ones do.
+// TestExec_WebSocketAndSPDY uses WebSocket, kubectl's first choice, and SPDY, as older ones do.
 func TestExec_WebSocketAndSPDY(t *testing.T) {
 	needContainers(t)
 	applyManifest(t, scriptPod("protocols", "edge-2", "sleep 36000"))

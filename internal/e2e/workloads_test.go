@@ -12,7 +12,7 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// edgePodSpec is what every test's pods need to run on gateways.
+// edgePodSpec is the common part of the tests' pod specs for gateways.
 const edgePodSpec = `
       nodeSelector: {node-role.kubernetes.io/edge: ""}
       terminationGracePeriodSeconds: 2
@@ -93,7 +93,7 @@ func TestDeployment_RunsOnBothGateways(t *testing.T) {
 		}
 	}
 	for _, edge := range []string{"edge-1", "edge-2"} {
-		for _, resource := range []string{"secrets", "configmaps"} { // it stays for a while after the ack: controllers/desired
+		for _, resource := range []string{"secrets", "configmaps"} { // a tombstone stays for a while after the ack: controllers/desired
 			expectTombstone(t, streams.Subject(streams.Desired, edge, wire.Key{Resource: resource, Namespace: "default", Name: "plain"}))
 		}
 	}

@@ -13,29 +13,29 @@ import (
 	"github.com/frond-edge/frond/internal/history"
 )
 
-// Namespace is where the workload lives. What other namespaces hold is not judged.
+// Namespace is the workload's namespace. Objects of other namespaces are not checked.
 const Namespace = "faults"
 
-// Name is what the workload calls an object of a node, so that a foreign one is known by its name.
+// Name is the name of a workload object of a node, so that a foreign object is recognized by its name.
 func Name(node, kind string, i int) string { return fmt.Sprintf("%s-%s-%d", node, kind, i) }
 
-// isWorkloadKey tells whether the workload made a key, for whichever node.
+// isWorkloadKey reports whether the workload made a key, for any node.
 func isWorkloadKey(key wire.Key) bool {
 	return key.Namespace == Namespace && strings.HasPrefix(key.Name, "edge-")
 }
 
-// isOwnedKey tells whether the workload made a key for this node.
+// isOwnedKey reports whether the workload made a key for this node.
 func isOwnedKey(node string, key wire.Key) bool {
 	return isWorkloadKey(key) && strings.HasPrefix(key.Name, node+"-")
 }
 
-// Deletions is what the workload asked Kubernetes to delete, and wiped disks. It may be used by several goroutines.
+// Deletions records the workload's deletions in Kubernetes, and wiped disks. It is safe for concurrent use.
 type Deletions struct {
 	mu    sync.Mutex
 	asked map[string]time.Time // guarded by mu; by UID
 }
 
-// RecordAsked remembers that the object with this UID is about to be deleted. Call it before the request.
+// RecordAsked records that the object with this UID is about to be deleted. Call it before the request.
 func (d *Deletions) RecordAsked(uid string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -54,32 +54,32 @@ func (d *Deletions) askedBefore(uid string, moment time.Time) bool {
 	return ok && !asked.After(moment)
 }
 
-// HistoryChecker reads the history of one node as it grows. Make it with NewHistoryChecker.
+// HistoryChecker checks the growing history of one node. Make it with NewHistoryChecker.
 type HistoryChecker struct {
 	node      string
 	deletions *Deletions
-	// newStores is how many new and empty stores the node may still show.
+	// newStores counts the new and empty stores that the node may still show.
 	newStores int
 	life      storeLife
 	breaches  []string
 }
 
-// storeLife is the time of one store, from its making to the wiping of its disk.
+// storeLife is the lifetime of one store, from its creation to the wipe of its disk.
 type storeLife struct {
 	epoch string
-	// started says that the first line of it was read.
+	// started is set once the first line was read.
 	started bool
-	// cursor is the last one that was written down; acked the highest sequence that was acked in its stream epoch.
+	// cursor is the last recorded one; acked is the highest acked sequence of each stream epoch.
 	cursor wire.Cursor
 	acked  uint64
-	// held is what the store holds; top the highest version that it ever held of a key.
+	// held is the content of the store; highest is the highest version that it ever held of a key.
 	held    map[wire.Key]history.Object
 	highest map[wire.Key]uint64
-	// removed are the UIDs that it held once and holds no more.
+	// removed are the UIDs that it held once and no longer holds.
 	removed map[string]struct{}
 }
 
-// NewHistoryChecker makes the judge of one node.
+// NewHistoryChecker makes the checker of one node.
 func NewHistoryChecker(node string, deletions *Deletions) *HistoryChecker {
 	return &HistoryChecker{node: node, deletions: deletions, newStores: 1} // the first store counts as one
 }
@@ -87,10 +87,10 @@ func NewHistoryChecker(node string, deletions *Deletions) *HistoryChecker {
 // AllowNewStore allows the node one more new store.
 func (j *HistoryChecker) AllowNewStore() { j.newStores++ }
 
-// ResetVersions tells that Kubernetes went back in time: versions count again from there.
+// ResetVersions accepts that Kubernetes was restored to an earlier state: versions are compared anew.
 func (j *HistoryChecker) ResetVersions() { clear(j.life.highest) }
 
-// Check judges the next lines of the history and returns every breach, in the words of the promise that is broken.
+// Check checks the next lines of the history and returns every violation, worded as the broken promise.
 func (j *HistoryChecker) Check(lines []history.Line) []string {
 	j.breaches = nil
 	for _, line := range lines {
@@ -118,7 +118,7 @@ func (j *HistoryChecker) addBreach(line history.Line, format string, args ...any
 	j.breaches = append(j.breaches, fmt.Sprintf("%s %s: %s", line.Time.Format("15:04:05.000"), j.node, fmt.Sprintf(format, args...)))
 }
 
-// checkOpened is a process that has opened its store: what was acked before must be in it.
+// checkOpened checks a process that has opened its store: the store must hold everything that was acked before.
 func (j *HistoryChecker) checkOpened(line history.Line) {
 	l := &j.life
 	if !l.started || l.epoch != line.Cursor.StoreEpoch {
@@ -141,19 +141,19 @@ func (j *HistoryChecker) checkOpened(line history.Line) {
 	before := maps.Clone(l.held)
 	j.checkReplaced(line)
 	if !same {
-		return // a last commit was not written down any more
+		return // the process was killed before it recorded its last commit
 	}
 	for key, o := range before {
 		if j.deletions.askedBefore(o.UID, line.Time) {
-			continue // of a commit that the death cut short, which has its tombstone and not its cursor
+			continue // part of an interrupted commit: the tombstone was saved, the cursor was not
 		}
-		if _, still := l.held[key]; !still && o.UID != "" && key.Resource != "pods" { // a pod may end by the node's own word
+		if _, still := l.held[key]; !still && o.UID != "" && key.Resource != "pods" { // a gateway may remove a pod by itself
 			j.addBreach(line, "%s, saved at %d, is missing after a restart", key.Human(), o.Sequence)
 		}
 	}
 }
 
-// checkCursor follows the cursor.
+// checkCursor checks the progress of the cursor.
 func (j *HistoryChecker) checkCursor(line history.Line) {
 	l := &j.life
 	if !l.started {
@@ -180,7 +180,7 @@ func (j *HistoryChecker) checkAck(line history.Line) {
 	j.life.acked = max(j.life.acked, line.Cursor.Sequence)
 }
 
-// checkReplaced takes a line that lists the whole store.
+// checkReplaced checks a line that lists the whole store.
 func (j *HistoryChecker) checkReplaced(line history.Line) {
 	there := map[wire.Key]struct{}{}
 	for _, o := range line.Objects {
@@ -195,7 +195,7 @@ func (j *HistoryChecker) checkReplaced(line history.Line) {
 	j.life.cursor = line.Cursor
 }
 
-// checkObject judges one object's step.
+// checkObject checks one change of an object.
 func (j *HistoryChecker) checkObject(line history.Line, o history.Object) {
 	if o.Key.Namespace != Namespace {
 		return

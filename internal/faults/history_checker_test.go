@@ -12,7 +12,7 @@ import (
 	"github.com/frond-edge/frond/internal/history"
 )
 
-var testStart = time.Now().Add(time.Hour) // after what is deleted by these tests
+var testStart = time.Now().Add(time.Hour) // later than the deletions of these tests
 
 func configMapKey(name string) wire.Key {
 	return wire.Key{Resource: "configmaps", Namespace: faults.Namespace, Name: name}
@@ -40,7 +40,7 @@ func withoutTime(line history.Line) history.Line {
 	return line
 }
 
-// TestHistoryChecker_Check gives the judge histories; bad ones name the breach. u-deleted is a UID that the workload deleted.
+// TestHistoryChecker_Check runs the checker on good and bad histories. u-deleted is a UID that the workload deleted.
 func TestHistoryChecker_Check(t *testing.T) {
 	const a = "edge-1-cm-1"
 	empty := history.Line{Time: testStart, Op: history.Opened, Cursor: wire.Cursor{StoreEpoch: "s"}}
@@ -53,7 +53,7 @@ func TestHistoryChecker_Check(t *testing.T) {
 			empty, historyLine(history.Replaced, 5, heldObject(a, "u-deleted", 10)), historyLine(history.Applied, 6, heldObject(a, "u-deleted", 12)), historyLine(history.Acked, 6),
 			historyLine(history.Opened, 6, heldObject(a, "u-deleted", 12)),
 			historyLine(history.Applied, 8, goneObject(a)), historyLine(history.Applied, 9, heldObject(a, "u2", 20)), historyLine(history.Acked, 9),
-			historyLine(history.Opened, 10, heldObject(a, "u2", 21)), // saved, but killed before it was written down
+			historyLine(history.Opened, 10, heldObject(a, "u2", 21)), // saved, but killed before the line was written
 		}},
 		"a replacement seen at once": {lines: []history.Line{
 			empty, historyLine(history.Replaced, 5, heldObject(a, "u-deleted", 10)), historyLine(history.Applied, 6, heldObject(a, "u2", 12)),
@@ -147,7 +147,7 @@ func TestHistoryChecker_Check(t *testing.T) {
 				judge.AllowNewStore()
 			}
 			var found []string
-			for i := range tt.lines { // one by one: what was read before counts
+			for i := range tt.lines { // one by one: earlier lines count
 				found = append(found, judge.Check(tt.lines[i:i+1])...)
 			}
 			if len(found) != len(tt.want) {

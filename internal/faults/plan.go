@@ -11,7 +11,7 @@ import (
 	"github.com/frond-edge/frond/internal/devcluster/wan"
 )
 
-// Kind is what is done to a target.
+// Kind is the kind of a fault.
 type Kind string
 
 // The kinds. Those of links and disks have a gateway as their target, the others any process.
@@ -20,26 +20,26 @@ const (
 	Pause     Kind = "pause"    // SIGSTOP, and SIGCONT at the end
 	SilentCut Kind = "silent"   // every packet is lost
 	LoudCut   Kind = "loud"     // every connection is reset
-	CutUp     Kind = "cut-up"   // what the gateway sends is lost
-	CutDown   Kind = "cut-down" // what the gateway should hear is lost
+	CutUp     Kind = "cut-up"   // the gateway's packets are lost
+	CutDown   Kind = "cut-down" // the packets to the gateway are lost
 	Reset     Kind = "reset"    // open connections are reset, once
 	Slow      Kind = "slow"     // see Fault.Shape
 	Wipe      Kind = "wipe"     // killed, its disk emptied, started again at the end
 	DiskFull  Kind = "full"     // its disk is full
 	Clone     Kind = "clone"    // restarted, while a second agent runs on a copy of its disk; the copy ends, and it is restarted again
-	PowerLoss Kind = "power"    // it loses its power: killed, and of its store only what was synced is there when it starts again
+	PowerLoss Kind = "power"    // power cut: killed, and at the next start its store has only what was synced
 
-	// maxFaultTime is how long a fault lasts at most: longer than it takes to notice a dead peer.
+	// maxFaultTime bounds the duration of a fault; it is longer than the detection of a dead peer takes.
 	maxFaultTime = 6 * time.Second
 )
 
-// Fault is done to one target for some time, within a round.
+// Fault is one fault of one target within a round.
 type Fault struct {
 	Kind   Kind
 	Target string
-	// At is when it begins, For how long it lasts; both count from the round's begin and end within it.
+	// At is the begin of the fault and Duration its length. Both count from the begin of the round, and the fault ends within it.
 	At, Duration time.Duration
-	// Shape is how slow a link becomes.
+	// Shape is the shape of the link during a Slow fault.
 	Shape wan.Shape
 }
 
@@ -51,21 +51,21 @@ func (f Fault) String() string {
 	return s
 }
 
-// Targets is what a plan may break.
+// Targets are the targets of a plan.
 type Targets struct {
-	// Edges are the gateways; SmallDisks are those of them whose disk can be filled, and Sockets those whose power can be cut.
+	// Edges are the gateways. SmallDisks are those whose disk can be filled, PowercutDisks those whose power can be cut.
 	Edges, SmallDisks, PowercutDisks []string
 	// Processes are the other processes.
 	Processes []string
-	// Groups are parts that may fail all at once, such as the servers of the hub; each part is in one of them at most.
+	// Groups are sets of processes that may fail together, such as the servers of the hub; each process is in one of them at most.
 	Groups [][]string
 }
 
-// Random returns the source of one round: the same seed and number give the same values, whatever other rounds did.
+// Random returns the source of one round: the same seed and number give the same values, independent of other rounds.
 func Random(seed, round uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, round)) }
 
-// Length is how long the faults of a round are played: short as a rule, so that there can be many rounds, and now and then
-// longer than anything needs to notice a dead peer.
+// Length returns how long the faults of a round last: usually short, so that there can be many rounds, and in one of five
+// longer than any detection of a dead peer takes.
 func Length(random *rand.Rand) time.Duration {
 	if random.IntN(5) == 0 {
 		return 9 * time.Second
@@ -73,9 +73,9 @@ func Length(random *rand.Rand) time.Duration {
 	return 4 * time.Second
 }
 
-// Plan returns what happens in a round, by the time it begins: one to four faults of different targets.
+// Plan returns the faults of a round, ordered by their begin: one to four different targets.
 func Plan(random *rand.Rand, rig Targets, length time.Duration) []Fault {
-	targets := slices.Concat(rig.Edges, rig.Edges, rig.Processes) // a gateway is as likely as two other parts: it has more ways to fail
+	targets := slices.Concat(rig.Edges, rig.Edges, rig.Processes) // a gateway is as likely as two other processes: it has more ways to fail
 	random.Shuffle(len(targets), func(i, k int) { targets[i], targets[k] = targets[k], targets[i] })
 	var plan []Fault
 	taken := map[string]bool{}
@@ -92,7 +92,7 @@ func Plan(random *rand.Rand, rig Targets, length time.Duration) []Fault {
 		}
 		f.At, f.Duration = f.At.Round(100*time.Millisecond), f.Duration.Round(100*time.Millisecond)
 		plan = append(plan, f)
-		if random.IntN(3) == 0 { // then it befalls all of its kind
+		if random.IntN(3) == 0 { // the fault hits the whole group of the target
 			plan = append(plan, groupFaults(rig, f, taken)...)
 		}
 	}
@@ -100,7 +100,7 @@ func Plan(random *rand.Rand, rig Targets, length time.Duration) []Fault {
 	return plan
 }
 
-// groupFaults are the same fault for the rest of the target's group.
+// groupFaults returns the same fault for the rest of the target's group.
 func groupFaults(rig Targets, f Fault, taken map[string]bool) []Fault {
 	var plan []Fault
 	for _, group := range rig.Groups {
@@ -132,7 +132,7 @@ func faultKinds(rig Targets, target string) []Kind {
 	return all
 }
 
-// linkShapes are the bad links: a satellite, a modem, a crowded radio, and all of it in milder form.
+// linkShapes are the bad links: a satellite, a modem, a crowded radio, and a milder mix.
 func linkShapes() []wan.Shape {
 	return []wan.Shape{
 		{Delay: 300 * time.Millisecond},
@@ -142,14 +142,14 @@ func linkShapes() []wan.Shape {
 	}
 }
 
-// Step is a moment of a round: a fault begins or ends.
+// Step is the begin or the end of a fault in a round.
 type Step struct {
 	At    time.Duration
 	Fault Fault
 	Ends  bool
 }
 
-// Steps returns the moments of a plan in their order.
+// Steps returns the steps of a plan in order.
 func Steps(plan []Fault) []Step {
 	var steps []Step
 	for _, f := range plan {

@@ -16,22 +16,22 @@ import (
 )
 
 const (
-	// headerTimeout cuts clients that open a connection and say nothing.
+	// headerTimeout closes connections of clients that send no request.
 	headerTimeout = 5 * time.Second
-	// answerTimeout bounds one answer; a scrape gives up after 10 s unless told otherwise. idleTimeout ends connections that a
-	// client left open; Prometheus comes once a minute.
+	// answerTimeout bounds one answer; a scrape times out after 10 s by default. idleTimeout closes idle connections
+	// of clients; Prometheus scrapes once a minute.
 	answerTimeout, idleTimeout = time.Minute, 2 * time.Minute
 	// stopTimeout lets a scrape end.
 	stopTimeout = 2 * time.Second
 )
 
-// Check is one condition for readiness; it returns why the process is not ready, and must not block.
+// Check is one readiness condition; it returns why the process is not ready, and must not block.
 type Check struct {
 	Name  string
 	Ready func() error
 }
 
-// Server answers on one address.
+// Server serves the health endpoints on one address.
 type Server struct {
 	address  string
 	gatherer prometheus.Gatherer
@@ -39,12 +39,12 @@ type Server struct {
 	ready    chan struct{}
 }
 
-// New makes a server for an address such as 127.0.0.1:10280. It is live as long as it answers.
+// New makes a server for an address such as 127.0.0.1:10280. The process is live as long as the server answers.
 func New(address string, gatherer prometheus.Gatherer, checks ...Check) *Server {
 	return &Server{address: address, gatherer: gatherer, checks: checks, ready: make(chan struct{})}
 }
 
-// Ready closes when the server listens.
+// Ready returns a channel that is closed when the server listens.
 func (s *Server) Ready() <-chan struct{} { return s.ready }
 
 // Start serves until ctx ends and then returns nil.

@@ -1,8 +1,8 @@
-// Package history is what the fault suite knows of a gateway's past: a file to which edgecore appends one JSON line for each
-// change of its store, after the change was synced, and one before each ack. internal/faults reads it and judges.
+// Package history records the changes of a gateway's store for the fault suite. edgecore appends one JSON line to a file for each
+// change of its store, after the change was synced, and one before each ack. internal/faults reads and checks it.
 //
-// A line is one write, so a killed process leaves whole lines, and at most one that is torn, the last. The file is not
-// synced: it outlives a process, not a power cut. Only the configuration's field history opens one, for tests.
+// A line is one write, so a killed process leaves whole lines, and at most one torn line, the last. The file is not
+// synced: it survives the kill of a process, not a power cut. Only the field history of the configuration enables it, for tests.
 package history
 
 import (
@@ -16,11 +16,11 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// Op says what a line tells.
+// Op is the kind of a line.
 type Op string
 
-// The lines. Opened and Replaced list all that the store holds from the cloud; Applied lists only the objects that messages
-// named, as the store holds them now. Acked says that what lies up to Sequence is about to be acked.
+// The kinds of lines. Opened and Replaced list all objects of the cloud in the store. Applied lists only the objects that messages
+// named, in their present state. Acked precedes the ack of everything up to Sequence.
 const (
 	Opened   Op = "opened"
 	Applied  Op = "applied"
@@ -28,30 +28,30 @@ const (
 	Acked    Op = "acked"
 )
 
-// Line is one line.
+// Line is one line of the history.
 type Line struct {
 	Time time.Time `json:"time"`
 	Op   Op        `json:"op"`
-	// Cursor is the store's, after the change; of an ack only its Sequence counts.
+	// Cursor is the store's cursor after the change; for an ack only its Sequence counts.
 	Cursor  wire.Cursor `json:"cursor"`
 	Objects []Object    `json:"objects,omitempty"`
 }
 
-// Object is one object in the store, or what is known of one that is not there.
+// Object is one object in the store, or the key of one that is not in it.
 type Object struct {
 	Key wire.Key `json:"key"`
-	// Gone: the store does not hold it; then only Key is set.
+	// Gone is set if the store does not hold the object; then only Key is set.
 	Gone    bool   `json:"gone,omitempty"`
 	UID     string `json:"uid,omitempty"`
 	Version string `json:"version,omitempty"`
-	// Sequence is the hub stream's sequence of the message it came with.
+	// Sequence is the sequence of its message in the hub's stream.
 	Sequence uint64 `json:"sequence,omitempty"`
 }
 
-// Writer appends lines. It may be used by several goroutines.
+// Writer appends lines. It is safe for concurrent use.
 type Writer struct{ file *os.File }
 
-// Open opens the file at path for appending, making it if need be.
+// Open opens the file at path for appending, and creates it if needed.
 func Open(path string) (*Writer, error) {
 	file, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -67,7 +67,7 @@ func (w *Writer) Append(line Line) error {
 	if err != nil {
 		return fmt.Errorf("write history: %w", err)
 	}
-	// It begins with a line feed, so that a torn line before it does not spoil this one.
+	// It begins with a line feed, so that a torn line before it does not corrupt this one.
 	if _, err := w.file.Write(append([]byte{'\n'}, data...)); err != nil {
 		return fmt.Errorf("write history: %w", err)
 	}
@@ -77,8 +77,8 @@ func (w *Writer) Append(line Line) error {
 // Close closes the file.
 func (w *Writer) Close() error { return w.file.Close() }
 
-// Read returns the whole lines of a file from an offset on, in order, and the offset for the next call. A line that is
-// torn, by a process that was killed while it wrote it, is left out.
+// Read returns the whole lines of a file from an offset on, in order, and the offset for the next call. It leaves out a torn
+// line of a process that was killed while writing it.
 func Read(path string, from int64) (lines []Line, next int64, err error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -101,7 +101,7 @@ func Read(path string, from int64) (lines []Line, next int64, err error) {
 		case json.Unmarshal(piece, &line) == nil:
 			lines = append(lines, line)
 		case i == len(pieces)-1:
-			next -= int64(len(piece)) + 1 // it may be in the middle of being written
+			next -= int64(len(piece)) + 1 // it may still be in the process of being written
 		}
 	}
 	return lines, max(next, from), nil

@@ -51,7 +51,7 @@ func TestRead_SkipsTornLine(t *testing.T) {
 	}
 }
 
-// TestRead_ReadsPartialLineLater reads while the last line is there by half.
+// TestRead_ReadsPartialLineLater reads while the last line is half written.
 func TestRead_ReadsPartialLineLater(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "history")
 	if err := os.WriteFile(path, []byte("\n{\"op\":\"opened\"}\n{\"op\":\"ac"), 0o600); err != nil {

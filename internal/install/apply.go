@@ -11,17 +11,17 @@ import (
 	"k8s.io/client-go/dynamic"
 )
 
-// FieldOwner is by whom Kubernetes says that what is made here was written.
+// FieldOwner is the field manager of the objects that this package writes.
 const FieldOwner = "frond-init"
 
-// What was done to an object.
+// The actions on an object.
 const (
 	actionCreated    = "created"
 	actionConfigured = "configured"
 	actionUnchanged  = "unchanged"
 )
 
-// Applied is an object and what was done to it, or would be.
+// Applied is an object and the action on it, done or, in a dry run, planned.
 type Applied struct {
 	Kind      string `json:"kind"`
 	Namespace string `json:"namespace,omitempty"`
@@ -44,14 +44,14 @@ func (a applier) clientFor(o *unstructured.Unstructured) dynamic.ResourceInterfa
 	return all
 }
 
-// applyObject makes the object be like o in what o says, and leaves the rest of it to others. A resourceVersion in o must still be the
+// applyObject applies the fields that o sets and leaves the others to their owners. A resourceVersion in o must still be the
 // one in the cluster.
 func (a applier) applyObject(ctx context.Context, o *unstructured.Unstructured) (Applied, error) {
 	done, _, err := a.applyAndRead(ctx, o)
 	return done, err
 }
 
-// applyAndRead is apply that returns the object, too; nil where a dry run would make it.
+// applyAndRead is applyObject that also returns the object; nil where a dry run would create it.
 func (a applier) applyAndRead(ctx context.Context, o *unstructured.Unstructured) (done Applied, now *unstructured.Unstructured, err error) {
 	done = Applied{Kind: o.GetKind(), Namespace: o.GetNamespace(), Name: o.GetName()}
 	old, err := a.clientFor(o).Get(ctx, o.GetName(), metav1.GetOptions{})
@@ -80,7 +80,7 @@ func (a applier) applyAndRead(ctx context.Context, o *unstructured.Unstructured)
 	return done, now, nil
 }
 
-// sameContent compares what people write: a dry run has no new resourceVersion to compare.
+// sameContent compares the fields that clients write: a dry run has no new resourceVersion to compare.
 func sameContent(a, b *unstructured.Unstructured) bool {
 	bare := func(o *unstructured.Unstructured) map[string]any {
 		o = o.DeepCopy()
@@ -93,8 +93,8 @@ func sameContent(a, b *unstructured.Unstructured) bool {
 	return equality.Semantic.DeepEqual(bare(a), bare(b))
 }
 
-// reserveSecret makes a Secret without content where there is none, so that of two that fill it at once only one can. It returns the
-// resourceVersion that must still hold when it is filled.
+// reserveSecret creates a missing Secret without content, so that only one of two concurrent runs can fill it. o then has the
+// resourceVersion at which it must be filled.
 func (a applier) reserveSecret(ctx context.Context, o *unstructured.Unstructured) error {
 	empty := o.DeepCopy()
 	unstructured.RemoveNestedField(empty.Object, "data")

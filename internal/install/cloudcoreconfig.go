@@ -22,18 +22,18 @@ const (
 	// CloudcoreName is the ConfigMap with cloudcore's configuration, and the key of the file in it.
 	CloudcoreName   = "frond-cloudcore"
 	cloudcoreConfig = "cloudcore.yaml"
-	// cloudcoreFolder is where cloudcore's Secret is in its pod.
+	// cloudcoreFolder is the mount point of cloudcore's Secret in its pod.
 	cloudcoreFolder = "/etc/frond"
-	// clusterCA is where each pod finds the authorities of its cluster.
+	// clusterCA is the file with the CAs of its cluster in each pod.
 	clusterCA = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
-	// inspectAddress is next to those of cloudcore's other listeners.
+	// inspectAddress is next to the ports of cloudcore's other listeners.
 	inspectAddress = "127.0.0.1:10284"
 	// portCloudcore is cloudcore's own default, and that of deploy/cloud.
 	portCloudcore = 10280
 )
 
-// Cloudcore is the part of cloudcore's configuration that is the same wherever its Secret is: in a folder with an entry a file.
-// clusterCA is the file of the authorities of Kubernetes.
+// Cloudcore returns the part of cloudcore's configuration that depends only on the folder of its Secret, which has a file for each
+// entry. clusterCA is the file with the CAs of Kubernetes.
 func (s Settings) Cloudcore(folder, clusterCA string) config.CloudCore {
 	in := func(entry string) string { return path.Join(folder, entry) }
 	return config.CloudCore{
@@ -47,11 +47,11 @@ func (s Settings) Cloudcore(folder, clusterCA string) config.CloudCore {
 	}
 }
 
-// cloudcoreDefaults is the part of cloudcore's configuration that follows from what was installed.
+// cloudcoreDefaults returns the part of cloudcore's configuration that follows from the installation.
 func (s Settings) cloudcoreDefaults() config.CloudCore {
 	c := s.Cloudcore(cloudcoreFolder, clusterCA)
 	c.Identity.HubURLs = s.HubURLs
-	c.Listen = anyAddress(portCloudcore) // of probes, and of who collects metrics
+	c.Listen = anyAddress(portCloudcore) // for probes and metrics scrapers
 	for _, server := range s.Servers() {
 		c.Hub.URLs = append(c.Hub.URLs, "nats://"+serviceHost(server.Name)+":"+strconv.Itoa(portClient))
 	}
@@ -59,8 +59,8 @@ func (s Settings) cloudcoreDefaults() config.CloudCore {
 	return c
 }
 
-// mergeConfiguration puts what follows from what was installed into cloudcore's configuration, and leaves what an administrator wrote
-// there. A file that says it already is returned as it is.
+// mergeConfiguration merges the values that follow from the installation into cloudcore's configuration, and keeps the administrator's
+// fields. A file that already has these values is returned unchanged.
 func (s Settings) mergeConfiguration(old string) (string, error) {
 	data, err := json.Marshal(s.cloudcoreDefaults())
 	if err != nil {
@@ -86,7 +86,7 @@ func (s Settings) mergeConfiguration(old string) (string, error) {
 	return string(text), err
 }
 
-// mergeFields writes the fields of from over those of into.
+// mergeFields overwrites the fields of into with those of from.
 func mergeFields(into, from map[string]any) {
 	for field, value := range from {
 		below, isMap := value.(map[string]any)
@@ -99,8 +99,8 @@ func mergeFields(into, from map[string]any) {
 	}
 }
 
-// RenewWindow is how long after its end cloudcore lets a key be renewed, as far as ConfigMap frond-cloudcore says. Where frond
-// init has made none it is the default.
+// RenewWindow returns how long after its expiry cloudcore allows a key to be renewed, from the ConfigMap frond-cloudcore. Without a
+// ConfigMap of frond init it is the default.
 func RenewWindow(ctx context.Context, client kubernetes.Interface) (time.Duration, error) {
 	o, err := client.CoreV1().ConfigMaps(identity.Namespace).Get(ctx, CloudcoreName, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {

@@ -1,4 +1,4 @@
 package install
 
-// MergeConfiguration is configuration.
+// MergeConfiguration is mergeConfiguration.
 func (s Settings) MergeConfiguration(old string) (string, error) { return s.mergeConfiguration(old) }

@@ -16,38 +16,38 @@ import (
 	"github.com/frond-edge/frond/api/inspect"
 )
 
-// Files are by their name, "folder/entry"; a folder is a Secret of the cluster.
+// Files maps names, "folder/entry", to contents; a folder is a Secret of the cluster.
 type Files map[string][]byte
 
-// The folders, each for one reader, who needs no other.
+// The folders, each for one reader that needs no other.
 const (
-	FolderCA        = "frond-ca"        // the authority with its key: nobody needs it but the commands of package install
-	FolderCloudcore = "frond-cloudcore" // what every cloudcore reads
-	FolderAdmin     = "frond-admin"     // people with the nats tool
+	FolderCA        = "frond-ca"        // the CA with its key: only the commands of package install need it
+	FolderCloudcore = "frond-cloudcore" // read by every cloudcore
+	FolderAdmin     = "frond-admin"     // for people with the nats tool
 )
 
-// FolderHub is what hub server number i reads, counted from 0.
+// FolderHub is the folder of hub server number i, counted from 0.
 func FolderHub(i int) string { return fmt.Sprintf("frond-hub-%d", i) }
 
 // The entries of folders.
 const (
-	EntryCert   = "tls.crt" // ends with the authority's
+	EntryCert   = "tls.crt" // ends with the CA's certificate
 	EntryKey    = "tls.key"
-	EntryBundle = "ca.crt" // all authorities that count now; in FolderCA the one that signs
+	EntryBundle = "ca.crt" // all trusted CAs; in FolderCA the one that signs
 	EntryConfig = "nats-server.conf"
-	// EntryAuthorityKey is that of the authority that signs.
+	// EntryAuthorityKey is the key of the CA that signs.
 	EntryAuthorityKey = "ca.key"
 
 	entryNext        = "next.crt"
 	entryNextKey     = "next.key"
 	entryPrevious    = "previous.crt"
-	entryCrossSigned = "vouchers.crt" // by which authorities before vouch for those after, the newest first
+	entryCrossSigned = "vouchers.crt" // cross-signed certificates of later CAs by earlier ones, the newest first
 
 	EntryHubSeed   = "hub.nk"   // of cloudcore's user in the account FROND
 	EntryAuthSeed  = "auth.nk"  // of cloudcore's in AUTH
 	EntrySysSeed   = "sys.nk"   // in SYS: cloudcore's, or people's
 	EntryAdminSeed = "admin.nk" // of people's user in FROND
-	// EntryIssuerSeed is that of the account which signs what cloudcore answers the hub about gateways.
+	// EntryIssuerSeed is the seed of the account that signs cloudcore's answers to the hub about gateways.
 	EntryIssuerSeed = "issuer.nk"
 )
 
@@ -58,11 +58,11 @@ type Server struct {
 	Hosts []string
 }
 
-// Spec is what the files are for.
+// Spec describes the installation that the files are for.
 type Spec struct {
 	// Servers of the hub; number i has FolderHub(i).
 	Servers []Server
-	// Rotate makes all certificates again, with new keys. The authority and the keys of NATS users stay.
+	// Rotate issues all certificates again, with new keys. The CA and the keys of NATS users stay.
 	Rotate bool
 }
 
@@ -72,11 +72,11 @@ type Change struct {
 	Reason string `json:"reason"`
 }
 
-// ReasonMissing is the Reason of a file that was not there.
+// ReasonMissing is the Reason of a missing file.
 const ReasonMissing = "it was missing"
 
-// Fill returns all files that must be, those of have that are good among them, and says which it made. It changes neither of its
-// arguments. A key in have that cannot be read is an error, for a new one in its place would lock others out.
+// Fill returns all required files, including the valid ones of have, and the list of those that it made. It changes neither of its
+// arguments. An unreadable key in have is an error, because a new key in its place would lock others out.
 func Fill(have Files, spec Spec, now time.Time) (Files, []Change, error) {
 	f := &filler{have: have, files: maps.Clone(have), rotate: spec.Rotate, now: now}
 	if f.files == nil {
@@ -94,7 +94,7 @@ func Fill(have Files, spec Spec, now time.Time) (Files, []Change, error) {
 		}
 	}
 	for folder, s := range map[string]certSubject{
-		FolderCloudcore: {name: "cloudcore", hosts: []string{inspect.ServerName}}, // it answers frond status with it
+		FolderCloudcore: {name: "cloudcore", hosts: []string{inspect.ServerName}}, // its server certificate for frond status
 		FolderAdmin:     {name: "admin"},
 	} {
 		if err := f.ensureCertificate(folder, signer, s, bundle); err != nil {
@@ -126,7 +126,7 @@ func seedFiles() []seedFile {
 	}
 }
 
-// PublicKey is the public nkey of a seed file.
+// PublicKey returns the public nkey of a seed file.
 func (f Files) PublicKey(file string) (string, error) {
 	pair, err := nkeys.FromSeed(bytes.TrimSpace(f[file]))
 	if err != nil {
@@ -135,7 +135,7 @@ func (f Files) PublicKey(file string) (string, error) {
 	return pair.PublicKey()
 }
 
-// Bundle are the certificates of all authorities that count now. The one that signs is the first.
+// Bundle returns the certificates of all trusted CAs. The one that signs is the first.
 func (f Files) Bundle() []byte { return f.bundleWith(f[FolderCA+"/"+EntryBundle]) }
 
 func (f Files) bundleWith(current []byte) []byte {
@@ -148,7 +148,7 @@ func (f Files) bundleWith(current []byte) []byte {
 	return bundle
 }
 
-// normalizeHosts are sorted, without repeats, and IP addresses in their one form.
+// normalizeHosts sorts the names, removes repeats, and writes IP addresses in their canonical form.
 func normalizeHosts(names []string) []string {
 	var all []string
 	for _, name := range names {
@@ -173,7 +173,7 @@ func (f *filler) setFile(file string, data []byte, reason string) {
 	f.changes = append(f.changes, Change{File: file, Reason: reason})
 }
 
-// ensureAuthority reads the one that signs, or makes it.
+// ensureAuthority reads the CA that signs, or makes it.
 func (f *filler) ensureAuthority() (signingAuthority, error) {
 	certFile, keyFile := FolderCA+"/"+EntryBundle, FolderCA+"/"+EntryAuthorityKey
 	key, made, err := f.ensureKey(keyFile, false)
@@ -210,7 +210,7 @@ func readAuthority(certPEM, keyPEM []byte) (signingAuthority, error) {
 	return signingAuthority{cert: cert, pem: certPEM, key: key}, nil
 }
 
-// ensureKey reads a private key, or makes it where it is missing or wanted anew.
+// ensureKey reads a private key, or makes it if it is missing or anew is set.
 func (f *filler) ensureKey(file string, anew bool) (key crypto.Signer, made bool, err error) {
 	if data := f.have[file]; len(data) > 0 && !anew {
 		if key, err = parseKey(data); err != nil {
@@ -230,7 +230,7 @@ func (f *filler) ensureKey(file string, anew bool) (key crypto.Signer, made bool
 	return key, true, nil
 }
 
-// ensureCertificate looks after the pair of a folder and the authorities beside it.
+// ensureCertificate completes the certificate and key of a folder and the CA bundle beside them.
 func (f *filler) ensureCertificate(folder string, signer signingAuthority, s certSubject, bundle []byte) error {
 	certFile, keyFile, bundleFile := folder+"/"+EntryCert, folder+"/"+EntryKey, folder+"/"+EntryBundle
 	key, _, err := f.ensureKey(keyFile, f.rotate)
@@ -260,7 +260,7 @@ func (f *filler) ensureCertificate(folder string, signer signingAuthority, s cer
 	return nil
 }
 
-// ensureSeed looks after the nkey of a user or an account.
+// ensureSeed completes the nkey of a user or an account.
 func (f *filler) ensureSeed(file string, kind nkeys.PrefixByte) error {
 	if data := bytes.TrimSpace(f.have[file]); len(data) > 0 {
 		if prefix, _, err := nkeys.DecodeSeed(data); err != nil || prefix != kind {

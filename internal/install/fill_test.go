@@ -25,7 +25,7 @@ func hubSpec(hosts ...string) install.Spec {
 	return install.Spec{Servers: []install.Server{{Name: "hub-0", Hosts: append([]string{"127.0.0.1"}, hosts...)}}}
 }
 
-// mustFill is Fill for what must succeed. It returns the names of the files that were made.
+// mustFill is Fill that must succeed. It returns the names of the files that were made.
 func mustFill(t *testing.T, have install.Files, s install.Spec, now time.Time) (install.Files, []string) {
 	t.Helper()
 	before := maps.Clone(have)
@@ -118,7 +118,7 @@ func withFile(files install.Files, name, data string) install.Files {
 	return files
 }
 
-// foreignCertificate is a certificate for the same names by another authority.
+// foreignCertificate is a certificate for the same names by another CA.
 func foreignCertificate(t *testing.T, now time.Time) string {
 	t.Helper()
 	files, _ := mustFill(t, nil, hubSpec(hubHost), now)
@@ -150,7 +150,7 @@ func TestFill_ReplacesNoKey(t *testing.T) {
 	}
 }
 
-// TestFill_CertificatesServeTLS lets a server and a client of the files talk, as TLS 1.3 does it.
+// TestFill_CertificatesServeTLS connects a client to a server with the files, over TLS 1.3.
 func TestFill_CertificatesServeTLS(t *testing.T) {
 	files, _ := mustFill(t, nil, hubSpec(hubHost), time.Now())
 	pool := x509.NewCertPool()
@@ -190,7 +190,7 @@ func TestFill_CertificatesServeTLS(t *testing.T) {
 			if !tt.good {
 				return
 			}
-			// Who joins knows the authority's hash only, and compares it with the end of what the server shows.
+			// A gateway that joins knows only the CA's hash, and compares it with the end of the served chain.
 			shown := client.ConnectionState().PeerCertificates
 			last := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: shown[len(shown)-1].Raw})
 			got, err := install.CAHash(last)
@@ -201,7 +201,7 @@ func TestFill_CertificatesServeTLS(t *testing.T) {
 	}
 }
 
-// socketPair are the two ends of a connection; a pipe would let both wait for each other's alert.
+// socketPair returns the two ends of a connection; with a pipe both sides would wait for each other's alert.
 func socketPair(t *testing.T) (net.Conn, net.Conn) {
 	t.Helper()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")

@@ -10,13 +10,13 @@ import (
 	"github.com/frond-edge/frond/internal/hubconf"
 )
 
-// Where the Secrets of the hub's servers are in their pods, each in a folder of its name, and the volume.
+// The folder of each Secret of the hub's servers in their pods, named after the Secret, and the volume.
 const (
 	hubFolders = "/etc/frond"
 	hubStore   = "/data"
 )
 
-// The ports of the hub in the cluster, as deploy/cloud has them; NATS' own, but for WebSocket, which has none.
+// The ports of the hub in the cluster, as in deploy/cloud: NATS' defaults, except for WebSocket, which has none.
 const (
 	portClient    = 4222
 	portCluster   = 6222
@@ -25,7 +25,7 @@ const (
 	portHealth    = 8222
 )
 
-// HubKeys are the public keys that the hub's configuration names: who signs what cloudcore answers, and the users.
+// HubKeys returns the public keys in the hub's configuration: the issuer of cloudcore's answers, and the users.
 func (f Files) HubKeys() (issuer string, users hubconf.Users, err error) {
 	var faults []error
 	for file, public := range map[string]*string{
@@ -43,7 +43,7 @@ func (f Files) HubKeys() (issuer string, users hubconf.Users, err error) {
 	return issuer, users, errors.Join(faults...)
 }
 
-// renderHubConfigs renders the configuration of each server of the hub into its folder, and says which changed.
+// renderHubConfigs renders the configuration of each server of the hub into its folder, and lists the changed files.
 func (f Files) renderHubConfigs(have Files, s Settings) ([]Change, error) {
 	issuer, users, err := f.HubKeys()
 	if err != nil {
@@ -83,7 +83,7 @@ func (f Files) renderHubConfigs(have Files, s Settings) ([]Change, error) {
 
 func anyAddress(port int) string { return "0.0.0.0:" + strconv.Itoa(port) }
 
-// serviceHost is the name of a server of the hub for others in the cluster.
+// serviceHost is the DNS name of a server of the hub within the cluster.
 func serviceHost(server string) string {
 	return fmt.Sprintf("%s.%s.%s.svc", server, hubService, identity.Namespace)
 }

@@ -21,39 +21,39 @@ import (
 	"github.com/frond-edge/frond/api/protection"
 )
 
-// maxAttempts bounds how often Init begins anew because somebody else wrote the same Secrets meanwhile. Each time the other one got on.
+// maxAttempts bounds how often Init starts again because another client wrote the same Secrets. Each time the other one made progress.
 const maxAttempts = 10
 
-// authorityWarning is how long before the end of the authority people are told: gateways that are offline for months must learn
+// authorityWarning is how long before the CA's expiry administrators are warned: gateways that are offline for months must learn
 // of the next one.
 const authorityWarning = 2 * 365 * day
 
-// backupWarning is the age of a backup from which people are told: gateways renew their keys within 20 days, and one that renewed twice
-// since the backup is not let in after a restore.
+// backupWarning is the age of a backup from which administrators are warned: gateways renew their keys within 20 days, and a gateway that
+// renewed twice since the backup is not admitted after a restore.
 const backupWarning = 20 * day
 
-// Options are what an administrator asks for.
+// Options are the administrator's choices.
 type Options struct {
-	// Settings replace what was chosen before where they are not zero; CAHash is not asked for.
+	// Settings override earlier settings where they are not zero; CAHash is ignored.
 	Settings Settings
-	// Rotate makes all certificates again, with new keys.
+	// Rotate issues all certificates again, with new keys.
 	Rotate bool
-	// DryRun only says what would be done.
+	// DryRun only reports the planned changes.
 	DryRun bool
-	// Files are taken for the Secrets that the cluster does not have: a development cluster has them before it has an apiserver.
+	// Files are used for the Secrets that the cluster lacks: a development cluster has them before it has an apiserver.
 	Files Files
 }
 
-// Report says what was done, or would be.
+// Report lists the changes, done or, in a dry run, planned.
 type Report struct {
 	Settings
 	Rollover  Rollover  `json:"rollover,omitzero"`
 	Namespace string    `json:"namespace"`
 	Objects   []Applied `json:"objects"`
-	// Files are those that were made, "Secret/entry".
+	// Files are the files that were made, "Secret/entry".
 	Files    []Change `json:"files"`
 	Warnings []string `json:"warnings,omitempty"`
-	// Material is what the Secrets hold, all keys among it, or would.
+	// Material is the content of the Secrets, all keys included.
 	Material Files `json:"-"`
 }
 
@@ -68,14 +68,14 @@ func (r Report) Changed() int {
 	return n
 }
 
-// Init makes all that Frond needs in a cluster and is not there. It may be interrupted at any point and run again.
+// Init creates everything that Frond needs in a cluster and that is missing. It may be interrupted at any point and run again.
 func Init(ctx context.Context, cfg *rest.Config, o Options, now time.Time) (Report, error) {
 	return writeInstallation(ctx, cfg, o, func(have Files, s Settings) (Files, []Change, error) {
 		return Fill(have, Spec{Servers: s.Servers(), Rotate: o.Rotate}, now)
 	}, now)
 }
 
-// fillFunc says which files must be, of those that are.
+// fillFunc returns the required files, given the existing ones.
 type fillFunc func(have Files, s Settings) (Files, []Change, error)
 
 func writeInstallation(ctx context.Context, cfg *rest.Config, o Options, fill fillFunc, now time.Time) (Report, error) {
@@ -92,7 +92,7 @@ func writeInstallation(ctx context.Context, cfg *rest.Config, o Options, fill fi
 		w := installWriter{client: client, applier: applier{client: objects, dryRun: o.DryRun}, fill: fill, presetFiles: o.Files, now: now}
 		r, err = w.runOnce(ctx, o.Settings)
 		if attempt+1 < maxAttempts && (apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err)) {
-			continue // somebody else got there first: what they made counts
+			continue // another client wrote first: its files count
 		}
 		return r, err
 	}
@@ -103,12 +103,12 @@ type installWriter struct {
 	applier
 	client      kubernetes.Interface
 	fill        fillFunc
-	presetFiles Files // for Secrets that are not there
+	presetFiles Files // for missing Secrets
 	now         time.Time
 	versions    map[string]string // of the Secrets that were read
 	// configuration is cloudcore's ConfigMap as it was read; empty if there is none.
 	configuration corev1.ConfigMap
-	// backupHint says why there should be a backup; "" where there is a young one, or nothing to save yet.
+	// backupHint says why a backup is needed; "" where a recent one exists, or nothing is installed yet.
 	backupHint string
 }
 
@@ -168,11 +168,11 @@ func (w *installWriter) runOnce(ctx context.Context, asked Settings) (Report, er
 		return r, err
 	}
 	cloudcore := configMap(CloudcoreName, map[string]string{cloudcoreConfig: configuration})
-	cloudcore.ResourceVersion = w.configuration.ResourceVersion // what people wrote meanwhile is not lost
+	cloudcore.ResourceVersion = w.configuration.ResourceVersion // a concurrent edit is not overwritten
 	return r, w.applyAll(ctx, &r, []runtime.Object{
 		cloudcore,
 		configMap(BundleName, map[string]string{EntryBundle: string(files.Bundle())}),
-		settings.toConfigMap(), // last: with it everything is there
+		settings.toConfigMap(), // last: it marks the installation as complete
 	})
 }
 
@@ -191,7 +191,7 @@ func (w *installWriter) applyAll(ctx context.Context, r *Report, objects []runti
 	return nil
 }
 
-// readState returns what was chosen, with what is asked for now, and all files.
+// readState returns the settings, merged with the requested ones, and all files.
 func (w *installWriter) readState(ctx context.Context, asked Settings) (Settings, Files, error) {
 	chosen, err := ReadSettings(ctx, w.client)
 	if err != nil && !errors.Is(err, ErrNotInstalled) {
@@ -228,7 +228,7 @@ func (w *installWriter) readState(ctx context.Context, asked Settings) (Settings
 	return settings, have, nil
 }
 
-// backupDue says why an installation needs a backup, "" where it has a young one.
+// backupDue says why an installation needs a backup, "" if a recent one exists.
 func (w *installWriter) backupDue(ctx context.Context) (string, error) {
 	ns, err := w.client.CoreV1().Namespaces().Get(ctx, identity.Namespace, metav1.GetOptions{})
 	if err != nil {
@@ -243,13 +243,13 @@ func (w *installWriter) backupDue(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-// lastBackup is zero where there was none, or nobody can tell when.
+// lastBackup returns the time of the last backup, zero if there was none or its time is unknown.
 func lastBackup(ns *corev1.Namespace) time.Time {
 	made, _ := time.Parse(time.RFC3339, ns.Annotations[protection.AnnotationLastBackup]) // zero with an error
 	return made
 }
 
-// writeSecret writes a Secret if it is not what it must be, and only over what was read.
+// writeSecret writes a Secret if it differs from what it must be, and only over the version that was read.
 func (w *installWriter) writeSecret(ctx context.Context, name string, have, want map[string][]byte) (Applied, error) {
 	done := Applied{Kind: "Secret", Namespace: identity.Namespace, Name: name, Action: actionUnchanged}
 	version, there := w.versions[name]
@@ -276,7 +276,7 @@ func (w *installWriter) writeSecret(ctx context.Context, name string, have, want
 	return done, checkSurplus(name, want, now)
 }
 
-// checkSurplus finds entries that should be gone: server-side apply leaves those that somebody else wrote, too.
+// checkSurplus finds entries that should be gone: server-side apply keeps those that another field manager wrote too.
 func checkSurplus(name string, want map[string][]byte, now *unstructured.Unstructured) error {
 	if now == nil {
 		return nil

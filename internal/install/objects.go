@@ -23,10 +23,10 @@ import (
 	"github.com/frond-edge/frond/deploy/rbac"
 )
 
-// BundleName is the ConfigMap with the authorities of the hub, for those who check its certificates.
+// BundleName is the ConfigMap with the CAs of the hub, for clients that verify its certificates.
 const BundleName = "frond-hub-ca"
 
-// objectLabels are on all that is made here.
+// objectLabels are the labels of all objects of this package.
 func objectLabels() map[string]string {
 	return map[string]string{"app.kubernetes.io/part-of": "frond", "app.kubernetes.io/managed-by": FieldOwner}
 }
@@ -48,7 +48,7 @@ func newSecret(name string, data map[string][]byte) *corev1.Secret {
 	}
 }
 
-// folderNames are the Secrets that files are kept in. The authority's is the first: who loses a race for it begins anew.
+// folderNames are the Secrets that hold files. The CA's is the first: a run that loses the race for it starts again.
 func (f Files) folderNames() []string {
 	folders := []string{FolderCA}
 	for file := range f {
@@ -60,7 +60,7 @@ func (f Files) folderNames() []string {
 	return folders
 }
 
-// entriesOf are the entries of a folder.
+// entriesOf returns the entries of a folder.
 func (f Files) entriesOf(folder string) map[string][]byte {
 	entries := map[string][]byte{}
 	for file, data := range f {
@@ -71,14 +71,14 @@ func (f Files) entriesOf(folder string) map[string][]byte {
 	return entries
 }
 
-// Put adds what a Secret holds.
+// Put adds the entries of a Secret.
 func (f Files) Put(folder string, entries map[string][]byte) {
 	for entry, data := range entries {
 		f[folder+"/"+entry] = data
 	}
 }
 
-// loadManifests are the namespace, cloudcore's rights, Frond's kinds and its admission policies, in this order.
+// loadManifests returns the namespace, cloudcore's roles, Frond's custom resource definitions and its admission policies, in this order.
 func (s Settings) loadManifests() ([]*unstructured.Unstructured, error) {
 	definitions, err := crd.Definitions()
 	if err != nil {
@@ -104,7 +104,7 @@ func (s Settings) loadManifests() ([]*unstructured.Unstructured, error) {
 
 const policyKind = "ValidatingAdmissionPolicy"
 
-// setSchedulers writes into a policy which users may bind pods of protected namespaces.
+// setSchedulers writes the users that may bind pods of protected namespaces into a policy.
 func (s Settings) setSchedulers(o *unstructured.Unstructured) error {
 	var quoted []string
 	for _, user := range slices.Compact(slices.Sorted(slices.Values(append([]string{policy.DefaultScheduler}, s.Schedulers...)))) {
@@ -142,10 +142,10 @@ func decodeManifests(texts [][]byte) (all []*unstructured.Unstructured, err erro
 	return all, nil
 }
 
-// decoderBuffer is what the decoder looks at to tell YAML from JSON.
+// decoderBuffer is the number of bytes by which the decoder tells YAML from JSON.
 const decoderBuffer = 4096
 
-// toUnstructured turns an object into what is applied: no field that the caller did not set.
+// toUnstructured converts an object to its applied form: without fields that the caller did not set.
 func toUnstructured(o runtime.Object) (*unstructured.Unstructured, error) {
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
 	if err != nil {
@@ -155,7 +155,7 @@ func toUnstructured(o runtime.Object) (*unstructured.Unstructured, error) {
 	return &unstructured.Unstructured{Object: fields}, nil
 }
 
-// resourceFor is where objects of a kind are. The kinds here have regular names.
+// resourceFor returns the resource of a kind. The kinds here have regular names.
 func resourceFor(kind schema.GroupVersionKind) schema.GroupVersionResource {
 	plural, _ := meta.UnsafeGuessKindToResource(kind)
 	return plural

@@ -20,37 +20,37 @@ import (
 )
 
 const (
-	// authorityLife is long, for gateways must learn of the next authority before this one ends; leafLife is short enough that
-	// a lost key ends by itself, and long enough for a yearly look at the cluster.
+	// authorityLife is long, because gateways must learn of the next CA before this one expires. leafLife is short enough that
+	// a lost key expires, and long enough for an administrator who checks the cluster once a year.
 	authorityLife = 10 * 365 * day
 	leafLife      = 365 * day
 	// clockSkew tolerates machines whose clock is behind the one that signs.
 	clockSkew = time.Hour
 	day       = 24 * time.Hour
 
-	// renewShare of a certificate's life is left when the next run makes it again.
+	// renewShare is the divisor of a certificate's lifetime: with less than that share left, the next run issues it again.
 	renewShare = 3
 
 	typeCertificate = "CERTIFICATE"
 	typeKey         = "PRIVATE KEY"
 )
 
-// certSubject says whom a certificate is for. With hosts it may serve; without, it is a client's only.
+// certSubject is the subject of a certificate. With hosts it is valid for servers; without, for clients only.
 type certSubject struct {
 	name  string
 	hosts []string
 }
 
-// signingAuthority is a certificate authority with its key at hand.
+// signingAuthority is a certificate authority with its key.
 type signingAuthority struct {
 	cert *x509.Certificate
 	pem  []byte
 	key  crypto.Signer
-	// crossSigned are certificates by which authorities before this one vouch for it; see vouch.
+	// crossSigned are certificates by which earlier CAs sign this one; see crossSign.
 	crossSigned []byte
 }
 
-// CAHash is how people name an authority: "sha256:" and the hash of its public key, as kubeadm does. pem is its certificate, or
+// CAHash returns the name of a CA as kubeadm has it: "sha256:" and the hash of its public key. pem is its certificate, or
 // several, of which the first counts.
 func CAHash(pem []byte) (string, error) {
 	cert, err := parseCertificate(pem)
@@ -74,7 +74,7 @@ func newKey() (crypto.Signer, []byte, error) {
 	return key, pem.EncodeToMemory(&pem.Block{Type: typeKey, Bytes: der}), nil
 }
 
-// signAuthority makes the certificate of an authority for a key. Each has a name of its own, so that nobody takes a new one for
+// signAuthority makes the self-signed certificate of a CA. Each has a unique name, so that a client does not take a new one for
 // an old one.
 func signAuthority(key crypto.Signer, now time.Time) ([]byte, error) {
 	serial, err := newSerial()
@@ -87,7 +87,7 @@ func signAuthority(key crypto.Signer, now time.Time) ([]byte, error) {
 		NotBefore:             now.Add(-clockSkew),
 		NotAfter:              now.Add(authorityLife),
 		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
-		BasicConstraintsValid: true, // with no bound on the path: the next authority comes below, by vouch
+		BasicConstraintsValid: true, // without a path length: crossSign puts the next CA below it
 		IsCA:                  true,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
@@ -97,9 +97,9 @@ func signAuthority(key crypto.Signer, now time.Time) ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: typeCertificate, Bytes: der}), nil
 }
 
-// crossSign makes the certificate by which an authority vouches for the next one: who only believes the former, as it was away while they
-// changed, believes the latter when it is shown with this. It says no more than what the former may sign anyway. An authority
-// that bounds its path cannot vouch; nil is that.
+// crossSign makes the certificate by which a CA signs the next one. A client that was offline during the change trusts only the former
+// CA; it accepts the next one when it is served with this certificate. It grants nothing that the former could not sign anyway. A CA
+// with a path length cannot cross-sign; crossSign then returns nil.
 func (a signingAuthority) crossSign(next *x509.Certificate) ([]byte, error) {
 	if a.cert.MaxPathLenZero {
 		return nil, nil
@@ -122,7 +122,7 @@ func (a signingAuthority) crossSign(next *x509.Certificate) ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: typeCertificate, Bytes: der}), nil
 }
 
-// crossSignFiles is vouch, of files.
+// crossSignFiles is crossSign for files.
 func crossSignFiles(before, key, next []byte) ([]byte, error) {
 	a, err := readAuthority(before, key)
 	if err != nil {
@@ -135,7 +135,7 @@ func crossSignFiles(before, key, next []byte) ([]byte, error) {
 	return a.crossSign(cert)
 }
 
-// dropExpired are those certificates that are good yet.
+// dropExpired returns the certificates that are still valid.
 func dropExpired(certs []byte, now time.Time) (good []byte) {
 	for block, rest := pem.Decode(certs); block != nil; block, rest = pem.Decode(rest) {
 		if cert, err := x509.ParseCertificate(block.Bytes); err == nil && now.Before(cert.NotAfter) {
@@ -145,10 +145,10 @@ func dropExpired(certs []byte, now time.Time) (good []byte) {
 	return good
 }
 
-// chainTail is what each certificate is shown with: it ends with the authority's own, so that who knows only its hash can compare.
+// chainTail is what is served after each certificate: it ends with the CA's own, so that a client that knows only its hash can compare.
 func (a signingAuthority) chainTail() []byte { return slices.Concat(a.crossSigned, a.pem) }
 
-// issueCertificate signs a certificate, and returns it with the authority's tail.
+// issueCertificate signs a certificate, and returns it with the CA's chain tail.
 func (a signingAuthority) issueCertificate(s certSubject, public crypto.PublicKey, now time.Time) ([]byte, error) {
 	serial, err := newSerial()
 	if err != nil {
@@ -160,7 +160,7 @@ func (a signingAuthority) issueCertificate(s certSubject, public crypto.PublicKe
 		NotBefore:    now.Add(-clockSkew),
 		NotAfter:     now.Add(leafLife),
 		KeyUsage:     x509.KeyUsageDigitalSignature,
-		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, // of servers too: they call each other
+		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, // servers too: they call each other
 	}
 	if template.NotAfter.After(a.cert.NotAfter) {
 		template.NotAfter = a.cert.NotAfter
@@ -182,7 +182,7 @@ func (a signingAuthority) issueCertificate(s certSubject, public crypto.PublicKe
 	return append(pem.EncodeToMemory(&pem.Block{Type: typeCertificate, Bytes: der}), a.chainTail()...), nil
 }
 
-// renewReason says why a certificate must be made again; "" if it is good.
+// renewReason says why a certificate must be issued again; "" if it is good.
 func (a signingAuthority) renewReason(chain []byte, s certSubject, public crypto.PublicKey, now time.Time) string {
 	cert, err := parseCertificate(chain)
 	if err != nil {

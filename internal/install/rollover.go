@@ -16,18 +16,19 @@ import (
 	"github.com/frond-edge/frond/api/identity"
 )
 
-// An authority is replaced in three steps, with time between them for gateways to learn:
+// A CA is replaced in three steps, with time between them for gateways to learn of it:
 //
-//	add     the next one is made, and everybody is told to believe both
-//	switch  the next one signs; all certificates are made again by it
-//	drop    the one before is believed no more
+//	add     the next CA is made, and all components and gateways trust both
+//	switch  the next CA signs; all certificates are issued again by it
+//	drop    the previous CA is no longer trusted
 //
-// What is not asked for again is where the last step left it.
+// Settings that are not given again keep their values from the last step.
 //
-// With switch the one before vouches for the next (vouchers.crt), and servers show that for as long as it is good. A gateway that was
+// With switch the previous CA cross-signs the next (vouchers.crt), and servers show that certificate while it is valid. A gateway that
+// was offline during all three steps trusts the previous CA, and so the hub, and learns of the next when it renews its key.
 // away during all three steps believes the one before, and so the hub, and learns of the next when it renews its key.
 
-// Step is one of a rollover.
+// Step is a step of a rollover.
 type Step string
 
 // The steps.
@@ -37,23 +38,23 @@ const (
 	StepDrop   Step = "drop"
 )
 
-// Rollover says how far the change of the authority is.
+// Rollover is the progress of a CA rollover.
 type Rollover struct {
-	// Next is the hash of the authority that will sign, Previous of the one that did; "" is none.
+	// Next is the hash of the CA that will sign, Previous of the one that signed before; "" is none.
 	Next     string `json:"next,omitempty"`
 	Previous string `json:"previous,omitempty"`
 	// Added is when Next was made.
 	Added time.Time `json:"added,omitzero"`
 }
 
-// spreadTime is how long after it was made an authority may be unknown to a cloudcore: Kubernetes takes a minute or two to bring a
-// changed Secret to a pod, more on a busy node, and cloudcore reads it again now and then. Clocks differ, too.
+// spreadTime is how long after its creation a CA may be unknown to a cloudcore: Kubernetes takes a minute or two to update a
+// Secret in a pod, more on a busy node, and cloudcore reads the file again at intervals. Clocks differ, too.
 const spreadTime = 15 * time.Minute
 
-// KnownSince is from when on every cloudcore certainly tells gateways of Next: who renewed its key since knows it.
+// KnownSince is the time from which every cloudcore sends gateways the Next CA: a gateway that renewed its key since then knows it.
 func (r Rollover) KnownSince() time.Time { return r.Added.Add(spreadTime) }
 
-// RolloverOf reads the files.
+// RolloverOf reads the rollover's progress from the files.
 func RolloverOf(files Files) (r Rollover, err error) {
 	current := files[FolderCA+"/"+EntryBundle]
 	for entry, hash := range map[string]*string{entryNext: &r.Next, entryPrevious: &r.Previous} {
@@ -75,7 +76,7 @@ func RolloverOf(files Files) (r Rollover, err error) {
 	return r, nil
 }
 
-// advanceStep takes one step in the files. A step that was taken already changes nothing.
+// advanceStep takes one step in the files. A step that was already taken changes nothing.
 func advanceStep(have Files, step Step, now time.Time) (Files, []Change, error) {
 	r, err := RolloverOf(have)
 	if err != nil {
@@ -122,7 +123,7 @@ func advanceStep(have Files, step Step, now time.Time) (Files, []Change, error) 
 	return f.files, f.changes, nil
 }
 
-// Rotate takes one step of a change of the authority, and makes the certificates and bundles that follow from it.
+// Rotate takes one step of a CA rollover, and makes the certificates and bundles that follow from it.
 func Rotate(ctx context.Context, cfg *rest.Config, step Step, o Options, now time.Time) (Report, error) {
 	return writeInstallation(ctx, cfg, o, func(have Files, s Settings) (Files, []Change, error) {
 		files, changes, err := advanceStep(have, step, now)
@@ -134,7 +135,7 @@ func Rotate(ctx context.Context, cfg *rest.Config, step Step, o Options, now tim
 	}, now)
 }
 
-// ReadRollover asks the cluster.
+// ReadRollover reads the rollover's progress from the cluster.
 func ReadRollover(ctx context.Context, client kubernetes.Interface) (Rollover, error) {
 	o, err := client.CoreV1().Secrets(identity.Namespace).Get(ctx, FolderCA, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {

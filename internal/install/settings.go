@@ -18,24 +18,24 @@ import (
 	"github.com/frond-edge/frond/internal/hubconf"
 )
 
-// SettingsName is the ConfigMap that says what was installed. Nothing in it is secret.
+// SettingsName is the ConfigMap with the settings of the installation. It holds no secrets.
 const SettingsName = "frond"
 
-// Settings are what an administrator chose once, and what follows from it.
+// Settings are the administrator's settings, and the values that follow from them.
 type Settings struct {
-	// HubURLs are the hub's listeners for gateways, as gateways reach them.
+	// HubURLs are the addresses of the hub's leaf listeners, as gateways reach them.
 	HubURLs []string `json:"hubURLs,omitempty"`
-	// Cells are the accounts that gateways are spread over; they never change.
+	// Cells is the number of accounts that gateways are spread over; it never changes.
 	Cells int `json:"cells"`
-	// HubServers is how many servers the hub has.
+	// HubServers is the number of the hub's servers.
 	HubServers int `json:"hubServers"`
 	// HubHosts are further addresses and names in the certificates of the hub's servers.
 	HubHosts []string `json:"hubHosts,omitempty"`
 	// Schedulers are the users, beside kube-scheduler, that may bind pods of protected namespaces to nodes.
 	Schedulers []string `json:"schedulers,omitempty"`
-	// TaintGateways is whether the printed join command has gateways register with the taint of the edge role; nil is no.
+	// TaintGateways makes gateways of the printed join command register with the taint of the edge role; nil means no.
 	TaintGateways *bool `json:"taintGateways,omitempty"`
-	// CAHash names the authority that signs the hub's certificates.
+	// CAHash identifies the CA that signs the hub's certificates.
 	CAHash string `json:"caHash,omitempty"`
 }
 
@@ -57,10 +57,10 @@ const (
 	keyCAHash        = "caHash"
 )
 
-// ErrNotInstalled says that frond init was never run in the cluster.
+// ErrNotInstalled reports that frond init was never run in the cluster.
 var ErrNotInstalled = errors.New("Frond is not installed in this cluster: run frond init") //nolint:staticcheck // a name
 
-// ReadSettings asks the cluster.
+// ReadSettings reads the settings from the cluster.
 func ReadSettings(ctx context.Context, client kubernetes.Interface) (Settings, error) {
 	o, err := client.CoreV1().ConfigMaps(identity.Namespace).Get(ctx, SettingsName, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -106,10 +106,10 @@ func (s Settings) toConfigMap() *corev1.ConfigMap {
 	return configMap(SettingsName, data)
 }
 
-// GatewayTaint is what gateways register with where TaintGateways is chosen, as frond join --taint takes it.
+// GatewayTaint is the taint of gateways where TaintGateways is set, in the format of frond join --taint.
 const GatewayTaint = identity.EdgeLabel + ":NoSchedule"
 
-// JoinCommand is what to run on the gateway.
+// JoinCommand returns the command to run on the gateway.
 func (s Settings) JoinCommand(token, node string) (string, error) {
 	if len(s.HubURLs) == 0 {
 		return "", errors.New("the hub's address for gateways is not known: run frond init --hub-url tls://HOST:PORT")
@@ -124,7 +124,7 @@ func (s Settings) JoinCommand(token, node string) (string, error) {
 	return command, nil
 }
 
-// mergeAsked puts what is asked for now over what was chosen before, and completes it.
+// mergeAsked merges the requested settings over the earlier ones, and completes them.
 func (s Settings) mergeAsked(asked Settings) (Settings, error) {
 	if asked.Cells != 0 && s.Cells != 0 && asked.Cells != s.Cells {
 		return s, fmt.Errorf("--cells %d: this cluster has %d, and each gateway's account follows from that; it stays", asked.Cells, s.Cells)
@@ -173,7 +173,7 @@ func (s Settings) validate() error {
 	return errors.Join(faults...)
 }
 
-// Folders are the Secrets that an installation has, the authority's first.
+// Folders lists the Secrets of an installation, the CA's first.
 func (s Settings) Folders() []string {
 	folders := []string{FolderCA, FolderCloudcore, FolderAdmin}
 	for i := range s.HubServers {
@@ -182,13 +182,13 @@ func (s Settings) Folders() []string {
 	return folders
 }
 
-// hubService is the StatefulSet of the hub's servers and its Service.
+// hubService is the name of the StatefulSet of the hub's servers and of its Service.
 const hubService = "frond-hub"
 
-// Servers of the hub in the cluster: pods of a StatefulSet with a Service of the same name. Gateways and the outside know them
-// by the hosts of the URLs.
+// Servers returns the servers of the hub in the cluster: pods of a StatefulSet with a Service of the same name. Gateways and clients
+// outside the cluster know them by the hosts of the URLs.
 func (s Settings) Servers() []Server {
-	common := append([]string{"localhost", "127.0.0.1", "::1"}, s.HubHosts...) // of probes and port-forward
+	common := append([]string{"localhost", "127.0.0.1", "::1"}, s.HubHosts...) // for probes and port-forward
 	for _, address := range s.HubURLs {
 		if u, err := url.Parse(address); err == nil {
 			common = append(common, u.Hostname())

@@ -16,9 +16,9 @@ import (
 	"github.com/frond-edge/frond/api/identity"
 )
 
-// TokenOptions are what an administrator may ask of a token.
+// TokenOptions are the administrator's choices for a token.
 type TokenOptions struct {
-	// TTL is how long it is valid.
+	// TTL is the token's lifetime.
 	TTL time.Duration
 	// Uses is how many gateways may join with it; 0 is any number.
 	Uses int
@@ -27,8 +27,8 @@ type TokenOptions struct {
 	Description string
 }
 
-// NewToken makes a token at random, and the Secret that it is in Kubernetes: a bootstrap token, so that kubeadm lists it and the
-// token cleaner ends it. It opens no door of the Kubernetes API, for it lacks the usage authentication.
+// NewToken makes a random token, and its Secret in Kubernetes: a bootstrap token, so that kubeadm lists it and the
+// token cleaner deletes it. It does not authenticate to the Kubernetes API, because it lacks the usage authentication.
 func NewToken(o TokenOptions, now time.Time) (token string, secret *corev1.Secret, err error) {
 	if err := o.validate(); err != nil {
 		return "", nil, err
@@ -76,7 +76,7 @@ func (o TokenOptions) validate() error {
 	return errors.Join(faults...)
 }
 
-// TokenState is what a token is good for now: "valid", "expired" or "used up".
+// TokenState returns the state of a token: "valid", "expired" or "used up".
 func TokenState(t identity.Token, now time.Time) string {
 	switch {
 	case !t.Expires.IsZero() && !now.Before(t.Expires):

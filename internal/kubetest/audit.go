@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// auditPolicy records each request once, when it is answered, without bodies.
+// auditPolicy records each request once, at its response, without bodies.
 const auditPolicy = `apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived, ResponseStarted]
@@ -52,7 +52,7 @@ func (c *Cluster) Audit(t testing.TB, after time.Time, keep func(AuditEntry) boo
 	for {
 		line, err := lines.ReadBytes('\n')
 		if err != nil {
-			return found // the end, perhaps with half a line that is being written
+			return found // the end, possibly a partial line that is being written
 		}
 		var r AuditEntry
 		if err := json.Unmarshal(line, &r); err != nil {

@@ -16,14 +16,14 @@ import (
 	"time"
 )
 
-// testCA is the cluster's certificate authority, held in memory; start writes to files what the components read.
+// testCA is the cluster's certificate authority, held in memory; writeFiles writes the components' files.
 type testCA struct {
 	ca    *x509.Certificate
 	key   *ecdsa.PrivateKey
 	caPEM []byte
 }
 
-// certLifetime is how long the certificates of a test are good for.
+// certLifetime is the lifetime of a test's certificates.
 const certLifetime = 7 * 24 * time.Hour
 
 func newTestCA() (*testCA, error) {
@@ -48,7 +48,7 @@ func newTestCA() (*testCA, error) {
 	return &testCA{ca: ca, key: key, caPEM: encodePEM("CERTIFICATE", der)}, nil
 }
 
-// clientCert makes a client certificate. It panics only where the standard library's own random source is broken.
+// clientCert makes a client certificate. It panics only if the system's random source fails.
 func (p *testCA) clientCert(user string, groups []string) (certPEM, keyPEM []byte) {
 	return p.signCert(&x509.Certificate{
 		Subject:     pkix.Name{CommonName: user, Organization: groups},
@@ -87,7 +87,7 @@ func (p *testCA) signCert(template *x509.Certificate) (certPEM, keyPEM []byte) {
 	return encodePEM("CERTIFICATE", der), encodePEM("EC PRIVATE KEY", keyDER)
 }
 
-// writeFiles puts the files of the components into dir: ca.crt, apiserver.crt and .key, and the service accounts' key pair.
+// writeFiles writes the files of the components into dir: ca.crt, apiserver.crt and .key, and the service accounts' key pair.
 func (p *testCA) writeFiles(dir string) error {
 	sa, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {

@@ -1,12 +1,12 @@
 // Package kubetest gives a test binary a real Kubernetes control plane: etcd and kube-apiserver, and on request the
 // controller manager and the scheduler, each a child process of the test.
 //
-// One control plane serves a whole test binary; it starts with the first test that asks and ends in Shared.Cleanup.
-// Tests keep apart by namespaces (Cluster.Namespace) and by their own names of nodes. Authorization is Node and RBAC
+// One control plane serves a whole test binary; it starts with the first test that calls Shared.Cluster and ends in Shared.Cleanup.
+// Tests are isolated by namespaces (Cluster.Namespace) and by their own names of nodes. Authorization is Node and RBAC
 // with the NodeRestriction admission, as in production, and each request is in the audit log (Cluster.Audit), so that
-// a test can count what its code cost the apiserver.
+// a test can count the requests of its code.
 //
-// The children are one multi-call binary (tools/kube) out of the cache that `make tools` fills, or the one that
+// The children are one multi-call binary (tools/kube) from the cache that `make tools` fills, or the one that
 // FROND_KUBE_BIN names. A test without it skips, unless REQUIRE names kube. A child dies with the test binary, also when
 // that is killed.
 package kubetest
@@ -33,9 +33,9 @@ import (
 	"github.com/frond-edge/frond/internal/toolchain"
 )
 
-// Options says which controllers run beside the apiserver. The zero value is etcd and kube-apiserver alone.
+// Options selects the components that run beside the apiserver. The zero value is etcd and kube-apiserver alone.
 type Options struct {
-	// Controllers are the names for kube-controller-manager's --controllers; nil: it does not run.
+	// Controllers are the names for kube-controller-manager's --controllers; nil means that it does not run.
 	// "serviceaccount-controller" and "root-ca-certificate-publisher-controller" fill new namespaces.
 	Controllers []string
 	// ControllerFlags are further flags of kube-controller-manager.
@@ -55,8 +55,8 @@ type Shared struct {
 	err     error
 }
 
-// Cluster returns the control plane and starts it when it is the first to ask. It skips the test where the binary is
-// missing and fails it where the start fails.
+// Cluster returns the control plane and starts it at the first call. It skips the test if the binary is
+// missing and fails it if the start fails.
 func (s *Shared) Cluster(t testing.TB) *Cluster {
 	t.Helper()
 	s.once.Do(func() {
@@ -79,14 +79,14 @@ func (s *Shared) Cluster(t testing.TB) *Cluster {
 	return s.cluster
 }
 
-// Cleanup ends the control plane, if one was started. It is for the end of TestMain.
+// Cleanup stops the control plane, if it was started. Call it at the end of TestMain.
 func (s *Shared) Cleanup() {
 	if s.cluster != nil {
 		s.cluster.stop()
 	}
 }
 
-// Verify runs the tests, looks for leaked goroutines, ends the control plane and exits. It is the body of TestMain.
+// Verify runs the tests, checks for leaked goroutines, stops the control plane and exits. It is the body of TestMain.
 func (s *Shared) Verify(m *testing.M) {
 	goleak.VerifyTestMain(m,
 		goleak.Cleanup(func(code int) {
@@ -95,10 +95,10 @@ func (s *Shared) Verify(m *testing.M) {
 		}),
 		// The children outlive the tests; Cleanup waits for them.
 		goleak.IgnoreAnyFunction("github.com/frond-edge/frond/internal/kubetest.(*child).wait"),
-		// A certificate manager of client-go waits for its next rotation, whatever its context says.
+		// A certificate manager of client-go waits for its next rotation and ignores its context.
 		goleak.IgnoreAnyFunction("k8s.io/client-go/util/certificate.(*manager).run"),
 		goleak.IgnoreAnyFunction("k8s.io/client-go/util/certificate.(*manager).run.func1"),
-		// client-go keeps one pool of idle connections a process, for ever.
+		// client-go keeps one pool of idle connections per process and never closes it.
 		goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"),
 		goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"),
 		goleak.IgnoreAnyFunction("net/http.(*http2clientConnReadLoop).run"),
@@ -141,7 +141,7 @@ func (c *Cluster) Config() *rest.Config {
 	return c.ConfigFor("kubernetes-admin", "system:masters")
 }
 
-// ConfigFor returns the client configuration of a user with the given groups, proved by a client certificate.
+// ConfigFor returns the client configuration of a user with the given groups, authenticated by a client certificate.
 func (c *Cluster) ConfigFor(user string, groups ...string) *rest.Config {
 	cert, key := c.pki.clientCert(user, groups)
 	return &rest.Config{
@@ -161,7 +161,7 @@ func (c *Cluster) Client(t testing.TB) kubernetes.Interface {
 	return client
 }
 
-// Namespace makes a namespace with a fresh name for this test and deletes it afterwards.
+// Namespace creates a namespace with a unique name for this test and deletes it afterwards.
 func (c *Cluster) Namespace(t testing.TB) string {
 	t.Helper()
 	client := c.Client(t)
@@ -180,7 +180,7 @@ func (c *Cluster) Namespace(t testing.TB) string {
 	return ns.Name
 }
 
-// ConfigWithRules returns the client configuration of a user with exactly the given rights, so that a test also proves the role.
+// ConfigWithRules returns the client configuration of a user with exactly the given rights, so that a test also verifies the role.
 func (c *Cluster) ConfigWithRules(t testing.TB, user string, rules []rbacv1.PolicyRule) *rest.Config {
 	t.Helper()
 	client := c.Client(t).RbacV1()
@@ -201,7 +201,7 @@ func (c *Cluster) ConfigWithRules(t testing.TB, user string, rules []rbacv1.Poli
 	return config
 }
 
-// Eventually polls a condition until it holds, and fails the test with what the condition last said after the limit.
+// Eventually polls a condition until it holds, and fails the test after the limit with the condition's last error.
 func Eventually(t testing.TB, limit time.Duration, condition func() error) {
 	t.Helper()
 	await.Until(t, "it does not hold", limit, 20*time.Millisecond, func(context.Context) error { return condition() })

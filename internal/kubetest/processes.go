@@ -29,7 +29,7 @@ type child struct {
 	done chan struct{}
 }
 
-// startCluster brings up the control plane in a new folder: etcd, then the apiserver until it is ready, then the rest.
+// startCluster starts the control plane in a new folder: etcd, then the apiserver until it is ready, then the rest.
 func startCluster(ctx context.Context, binary string, options Options) (c *Cluster, err error) {
 	dir, err := os.MkdirTemp("", "kubetest-")
 	if err != nil {
@@ -87,7 +87,7 @@ func etcdFlags(dir string, client, peer int) []string {
 	}
 }
 
-// apiserverFlags are those of a production cluster where they change behaviour: authorizers and admission.
+// apiserverFlags returns the flags of a production cluster that affect behaviour: authorizers and admission.
 func (c *Cluster) apiserverFlags(etcd int) []string {
 	return []string{
 		fmt.Sprintf("--etcd-servers=http://127.0.0.1:%d", etcd),
@@ -137,7 +137,7 @@ func (c *Cluster) writeKubeconfig(user, group string) (string, error) {
 	return path, nil
 }
 
-// awaitReady waits until the apiserver is ready and has made its own roles, which the other components read at start.
+// awaitReady waits until the apiserver is ready and has created its own roles, which the other components read at start.
 func (c *Cluster) awaitReady(ctx context.Context) error {
 	client, err := kubernetes.NewForConfig(c.Config())
 	if err != nil {
@@ -192,13 +192,13 @@ func (c *child) wait(log io.Closer) {
 	_ = log.Close()
 }
 
-// stop ends the control plane and removes its folder.
+// stop stops the control plane and removes its folder.
 func (c *Cluster) stop() {
 	c.stopChildren()
 	_ = os.RemoveAll(c.dir)
 }
 
-// logTails is the end of each child's log, for an error.
+// logTails returns the end of each child's log, as an error.
 func (c *Cluster) logTails() error {
 	const most = 2000
 	var all []error

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Snapshot stops the control plane, copies etcd's data and starts everything again. The copy lives as long as the test.
+// Snapshot stops the control plane, copies etcd's data and starts everything again. The copy is removed with the test.
 func (c *Cluster) Snapshot(t testing.TB) string {
 	t.Helper()
 	snapshot := filepath.Join(t.TempDir(), "etcd")
@@ -18,7 +18,7 @@ func (c *Cluster) Snapshot(t testing.TB) string {
 	return snapshot
 }
 
-// Restore puts the cluster back to a Snapshot. Everybody who watched it before sees nonsense, as after a real restore.
+// Restore restores the cluster to a Snapshot. Existing watchers see inconsistent state, as after a real restore.
 func (c *Cluster) Restore(t testing.TB, snapshot string) {
 	t.Helper()
 	c.whileStopped(t, func() error {
@@ -29,7 +29,7 @@ func (c *Cluster) Restore(t testing.TB, snapshot string) {
 	})
 }
 
-// whileStopped does something while the control plane is down.
+// whileStopped runs do while the control plane is stopped.
 func (c *Cluster) whileStopped(t testing.TB, do func() error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
@@ -52,7 +52,7 @@ func (c *Cluster) whileStopped(t testing.TB, do func() error) {
 	}
 }
 
-// stopChildren ends the children in reverse order, each awaited: an apiserver must not outlive its etcd.
+// stopChildren stops the children in reverse order, each awaited: an apiserver must not outlive its etcd.
 func (c *Cluster) stopChildren() {
 	for _, child := range slices.Backward(c.children) {
 		_ = child.cmd.Process.Signal(syscall.SIGTERM)

@@ -1,4 +1,4 @@
-// Package logging makes the one logger of a process and brings the libraries' own loggers to it.
+// Package logging makes the one logger of a process and routes the libraries' own loggers to it.
 package logging
 
 import (
@@ -11,7 +11,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// New makes a logger that writes one JSON line an event to stderr. level is debug, info, warn or error; "" is info.
+// New makes a logger that writes one JSON line per event to stderr. level is debug, info, warn or error; "" is info.
 func New(level string) (*zap.Logger, error) {
 	at := zapcore.InfoLevel
 	if level != "" {
@@ -29,7 +29,7 @@ func New(level string) (*zap.Logger, error) {
 	return cfg.Build()
 }
 
-// Bridge sends what Kubernetes' libraries log to log and returns the same as a logr.Logger. Call it once a process.
+// Bridge routes the logs of Kubernetes' libraries to log and returns log as a logr.Logger. Call it once per process.
 func Bridge(log *zap.Logger) logr.Logger {
 	bridged := zapr.NewLogger(log.WithOptions(zap.IncreaseLevel(zapcore.InfoLevel)))
 	klog.SetLogger(bridged)

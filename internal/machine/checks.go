@@ -17,11 +17,11 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Check is one thing that a machine needs to be a gateway.
+// Check is one requirement of a gateway.
 type Check struct {
 	// ID is its name for --ignore-preflight-errors.
 	ID string
-	// Hint says what to do when it fails.
+	// Hint says what to do when the check fails.
 	Hint string
 	Run  func(ctx context.Context) error
 }
@@ -29,11 +29,11 @@ type Check struct {
 const (
 	// minDiskBytes holds images, logs and the leaf's 1 GiB.
 	minDiskBytes = 2 << 30
-	// runtimeTimeout bounds one question to the runtime.
+	// runtimeTimeout bounds one request to the runtime.
 	runtimeTimeout = 5 * time.Second
 )
 
-// Checks are what a machine needs. cloud is one more: that the hub is there and is the right one.
+// Checks returns the requirements of a gateway. cloud is an additional one: the hub is reachable and the right one.
 func (m Machine) Checks(node string, ports []string, cloud Check) []Check {
 	checks := []Check{
 		{"root", "run it as root: sudo frond join …", func(context.Context) error {
@@ -108,7 +108,7 @@ func checkPorts(addresses []string) func(context.Context) error {
 	}
 }
 
-// checkDisk looks at the file system that a folder is on, or would be.
+// checkDisk checks the file system of a folder, or of its nearest existing parent.
 func checkDisk(dir string) error {
 	var s unix.Statfs_t
 	for {
@@ -128,7 +128,7 @@ func checkDisk(dir string) error {
 	return nil
 }
 
-// checkClock refuses a time before this program was thought of.
+// checkClock refuses a time before 2026, when this program did not exist.
 func checkClock(now time.Time) error {
 	if least := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC); now.Before(least) {
 		return fmt.Errorf("it says %s, which is certainly past", now.UTC().Format(time.RFC3339))
@@ -150,7 +150,7 @@ func checkRuntime(ctx context.Context, endpoint string) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = conn.Close() }() // nothing is under way
+	defer func() { _ = conn.Close() }() // no call is in progress
 	ctx, cancel := context.WithTimeout(ctx, runtimeTimeout)
 	defer cancel()
 	if _, err := runtimeapi.NewRuntimeServiceClient(conn).Version(ctx, &runtimeapi.VersionRequest{}); err != nil {
@@ -159,13 +159,13 @@ func checkRuntime(ctx context.Context, endpoint string) error {
 	return nil
 }
 
-// cgroupDriver is what the runtime says; "" is for older ones, which do not.
+// cgroupDriver returns the runtime's cgroup driver; "" for older runtimes, which do not report it.
 func cgroupDriver(ctx context.Context, endpoint string) string {
 	conn, err := dialRuntime(endpoint)
 	if err != nil {
 		return ""
 	}
-	defer func() { _ = conn.Close() }() // nothing is under way
+	defer func() { _ = conn.Close() }() // no call is in progress
 	ctx, cancel := context.WithTimeout(ctx, runtimeTimeout)
 	defer cancel()
 	answer, err := runtimeapi.NewRuntimeServiceClient(conn).RuntimeConfig(ctx, &runtimeapi.RuntimeConfigRequest{})

@@ -1,5 +1,5 @@
-// Package machine makes the machine that it runs on a gateway, and undoes it: checks, configuration, systemd unit, start.
+// Package machine turns its machine into a gateway, and undoes that: checks, configuration, systemd unit, start.
 //
-// It owns the files that it writes and no others. What it does twice changes nothing the second time. Each check has a name by
-// which it can be ignored, and says what to do.
+// It owns the files that it writes and no others. All steps are idempotent. Each check has a name by
+// which it can be ignored, and a hint what to do.
 package machine

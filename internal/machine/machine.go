@@ -21,16 +21,16 @@ import (
 	"github.com/frond-edge/frond/deploy/systemd"
 )
 
-// Hollow in the place of a runtime's endpoint says that it is a gateway that runs no containers.
+// Hollow in place of a runtime's endpoint selects a gateway that runs no containers.
 const Hollow = "hollow"
 
-// Machine says what is where.
+// Machine holds the paths of the gateway's files and its runtime.
 type Machine struct {
-	// Config is edgecore's configuration file, Dir where it keeps what it has, UnitDir where systemd finds units.
+	// Config is edgecore's configuration file, Dir its data folder, UnitDir systemd's folder of units.
 	Config, Dir, UnitDir string
 	// Runtime is the endpoint of the container runtime, unix:///path, or Hollow.
 	Runtime string
-	// NoStart leaves the start to somebody else.
+	// NoStart leaves the start to the caller.
 	NoStart bool
 }
 
@@ -39,7 +39,7 @@ func (m Machine) IdentityDir() string { return filepath.Join(m.Dir, "identity") 
 
 func (m Machine) unitPath() string { return filepath.Join(m.UnitDir, systemd.Name) }
 
-// HasSystemd tells whether systemd runs this machine.
+// HasSystemd reports whether systemd is the init system of this machine.
 func HasSystemd() bool {
 	_, err := os.Stat("/run/systemd/system") // sd_booted(3)
 	return err == nil
@@ -57,7 +57,7 @@ func FindEdgecore() (string, error) {
 	return exec.LookPath("edgecore")
 }
 
-// Installed reads the configuration that is here; it returns false when there is none.
+// Installed reads the existing configuration; it returns false when there is none.
 func (m Machine) Installed() (config.EdgeCore, bool, error) {
 	data, err := os.ReadFile(m.Config)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -73,8 +73,8 @@ func (m Machine) Installed() (config.EdgeCore, bool, error) {
 	return c, true, nil
 }
 
-// Configure writes edgecore's configuration: what is needed, and defaults for the rest. One that is there is kept: people may
-// have written into it. The Node is registered with the taints.
+// Configure writes edgecore's configuration: the required values, and defaults for the rest. An existing file is kept, because an
+// administrator may have edited it. The Node is registered with the taints.
 func (m Machine) Configure(ctx context.Context, node string, hub config.EdgeHub, taints []corev1.Taint) error {
 	if _, there, err := m.Installed(); there || err != nil {
 		return err
@@ -96,7 +96,7 @@ func (m Machine) Configure(ctx context.Context, node string, hub config.EdgeHub,
 	return writeFile(m.Config, append([]byte("# Written by frond join. docs/operations/configuration.md has all fields.\n"), data...), 0o600)
 }
 
-// writeFile replaces a file whole.
+// writeFile replaces a file atomically.
 func writeFile(path string, data []byte, mode fs.FileMode) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return fmt.Errorf("make folder: %w", err)
@@ -107,7 +107,7 @@ func writeFile(path string, data []byte, mode fs.FileMode) error {
 	return nil
 }
 
-// Install writes the unit for a program.
+// Install writes the systemd unit for a program.
 func (m Machine) Install(edgecore string) error {
 	unit, err := m.renderUnit(edgecore)
 	if err != nil {
@@ -128,7 +128,7 @@ func (m Machine) renderUnit(edgecore string) ([]byte, error) {
 	return unit.Bytes(), nil
 }
 
-// Started tells whether Install and Start have nothing to do.
+// Started reports whether Install and Start have nothing to do.
 func (m Machine) Started(ctx context.Context, edgecore string) bool {
 	want, err := m.renderUnit(edgecore)
 	if err != nil {
@@ -139,7 +139,7 @@ func (m Machine) Started(ctx context.Context, edgecore string) bool {
 		systemctl(ctx, "is-enabled", "--quiet", systemd.Name) == nil && systemctl(ctx, "is-active", "--quiet", systemd.Name) == nil
 }
 
-// Start has systemd start edgecore, now and at each boot.
+// Start makes systemd start edgecore, now and at each boot.
 func (m Machine) Start(ctx context.Context) error {
 	if err := systemctl(ctx, "daemon-reload"); err != nil {
 		return err
@@ -154,7 +154,7 @@ func systemctl(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// Ready asks edgecore whether the gateway is ready; the error says what is missing.
+// Ready checks whether the gateway is ready; the error of edgecore says what is missing.
 func Ready(ctx context.Context, listen string) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
@@ -172,9 +172,9 @@ func Ready(ctx context.Context, listen string) error {
 	}
 	const most = 4 << 10
 	text := make([]byte, most)
-	n, _ := response.Body.Read(text) // what is read is said
+	n, _ := response.Body.Read(text) // a partial text is printed as well
 	return fmt.Errorf("edgecore is not ready:\n%s", bytes.TrimSpace(text[:n]))
 }
 
-// readyTimeout bounds one question, which edgecore answers from memory.
+// readyTimeout bounds one request, which edgecore answers from memory.
 const readyTimeout = 5 * time.Second

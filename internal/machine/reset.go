@@ -16,7 +16,7 @@ import (
 	"github.com/frond-edge/frond/deploy/systemd"
 )
 
-// Stop has systemd end edgecore and forget it. Its pods run on.
+// Stop makes systemd stop and disable edgecore. Its pods keep running.
 func (m Machine) Stop(ctx context.Context) error {
 	if _, err := os.Stat(m.unitPath()); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -35,7 +35,7 @@ func (m Machine) Stop(ctx context.Context) error {
 // podLabel is on each sandbox that a kubelet made.
 const podLabel = "io.kubernetes.pod.uid"
 
-// EndPods stops and removes all pods of the container runtime, and returns how many there were.
+// EndPods stops and removes all pods of the container runtime, and returns their number.
 func (m Machine) EndPods(ctx context.Context) (int, error) {
 	if m.Runtime == Hollow || m.Runtime == "" {
 		return 0, nil
@@ -44,7 +44,7 @@ func (m Machine) EndPods(ctx context.Context) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer func() { _ = conn.Close() }() // nothing is under way
+	defer func() { _ = conn.Close() }() // no call is in progress
 	client := runtimeapi.NewRuntimeServiceClient(conn)
 	list, err := client.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 	if err != nil {
@@ -69,7 +69,7 @@ func (m Machine) EndPods(ctx context.Context) (int, error) {
 	return n, errors.Join(faults...)
 }
 
-// Remove takes away configuration, identity and store, and what pods had mounted below.
+// Remove removes configuration, identity and store, and unmounts the pods' volumes below.
 func (m Machine) Remove() error {
 	mounts, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {
@@ -87,7 +87,7 @@ func (m Machine) Remove() error {
 			return fmt.Errorf("unmount %s, which a pod may still use: %w", mount, err)
 		}
 	}
-	// A folder that is a mount of its own, such as a data partition, stays, empty.
+	// A folder that is a mount point, such as a data partition, stays, empty.
 	if err := os.RemoveAll(m.Dir); err != nil && (!errors.Is(err, unix.EBUSY) || !isEmpty(m.Dir)) {
 		return fmt.Errorf("remove %s: %w", m.Dir, err)
 	}

@@ -16,13 +16,13 @@ import (
 	"github.com/frond-edge/frond/internal/buildinfo"
 )
 
-// Program is one of the two.
+// Program is one of the two programs.
 type Program struct {
-	// Name is the command's, and names its configuration: /etc/frond/NAME.yaml.
+	// Name is the command's name, and that of its configuration: /etc/frond/NAME.yaml.
 	Name string
-	// Short says what it is in a few words.
+	// Short is a one-line description.
 	Short string
-	// Serve does the work with the content of the configuration file, until ctx ends. What it returns is printed.
+	// Serve does the work with the content of the configuration file, until ctx ends. Its error is printed.
 	Serve func(ctx context.Context, config []byte) error
 }
 
@@ -36,7 +36,7 @@ func (p Program) Run(ctx context.Context, args []string, stdout, stderr io.Write
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	if err := root.ExecuteContext(ctx); err != nil {
-		_, _ = fmt.Fprintln(stderr, p.Name+":", err) // nowhere else to say it
+		_, _ = fmt.Fprintln(stderr, p.Name+":", err) // the exit code reports the error as well
 		return 1
 	}
 	return 0
@@ -74,7 +74,7 @@ func (p Program) newCommand() *cobra.Command {
 	return cmd
 }
 
-// Metrics is a registry with those of every Go process.
+// Metrics returns a registry with the metrics of every Go process.
 func Metrics() *prometheus.Registry {
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))

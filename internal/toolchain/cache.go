@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A cache is a folder of finished results, NAME-KEY, beside lock files and what is being built.
+// A cache is a folder of finished results, NAME-KEY, lock files and builds in progress.
 type cache struct{ dir string }
 
 const (
@@ -27,20 +27,20 @@ func (c cache) entryPath(name, text string) string {
 	return filepath.Join(c.dir, name+"-"+keyOf(text))
 }
 
-// touchEntry tells whether the entry exists, and marks it as used now, so that prune keeps it.
+// touchEntry reports whether the entry exists, and updates its time of use, so that prune keeps it.
 func (c cache) touchEntry(entry string) bool {
 	if _, err := os.Stat(filepath.Join(entry, recipeFile)); err != nil {
 		return false
 	}
 	now := time.Now()
-	_ = os.Chtimes(entry, now, now) // a cache made by another user is as good, only its order of use is not ours to write
+	_ = os.Chtimes(entry, now, now) // fails in another user's cache, which is as usable
 	return true
 }
 
-// lockPoll is how often a waiter tries again: flock cannot wait and be cancelled at once, and builds take seconds.
+// lockPoll is the retry interval of a waiter: flock cannot both wait and be cancelled, and builds take seconds.
 const lockPoll = 200 * time.Millisecond
 
-// lock returns when no other process holds the lock of this name. The kernel drops the lock of a killed process.
+// lock waits until no other process holds the lock of this name. The kernel releases the lock of a killed process.
 func (c cache) lock(ctx context.Context, name string, out io.Writer) (unlock func(), err error) {
 	if err := os.MkdirAll(c.dir, 0o755); err != nil {
 		return nil, fmt.Errorf("make the cache: %w: set FROND_CACHE to a folder you can write", err)
@@ -55,7 +55,7 @@ func (c cache) lock(ctx context.Context, name string, out io.Writer) (unlock fun
 	for told := false; ; told = true {
 		err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
-			return func() { _ = file.Close() }, nil // closing drops the lock
+			return func() { _ = file.Close() }, nil // closing releases the lock
 		}
 		if !errors.Is(err, unix.EWOULDBLOCK) {
 			_ = file.Close()
@@ -73,7 +73,7 @@ func (c cache) lock(ctx context.Context, name string, out io.Writer) (unlock fun
 	}
 }
 
-// makeTemp makes an empty folder to build in. The caller holds the lock, so folders of the same name belong to runs that died.
+// makeTemp makes an empty folder to build in. The caller holds the lock, so folders of the same name belong to dead runs.
 func (c cache) makeTemp(name string) (string, error) {
 	old, err := filepath.Glob(filepath.Join(c.dir, tempPrefix+name+"-*"))
 	if err != nil {
@@ -94,7 +94,7 @@ func (c cache) makeTemp(name string) (string, error) {
 	return dir, nil
 }
 
-func (c cache) discardTemp(temp string) { _ = os.RemoveAll(temp) } // what stays is removed by the next temp
+func (c cache) discardTemp(temp string) { _ = os.RemoveAll(temp) } // the next makeTemp removes leftovers
 
 // installEntry makes temp the entry. The files are synced first: after a power cut an entry is whole or absent.
 func (c cache) installEntry(temp, entry, text string) error {
@@ -104,7 +104,7 @@ func (c cache) installEntry(temp, entry, text string) error {
 	if err := syncTree(temp); err != nil {
 		return fmt.Errorf("install %s: %w", filepath.Base(entry), err)
 	}
-	if err := os.RemoveAll(entry); err != nil { // only a folder without recipe.txt can be here: somebody's accident
+	if err := os.RemoveAll(entry); err != nil { // can only be a folder without recipe.txt, made by accident
 		return fmt.Errorf("install %s: %w", filepath.Base(entry), err)
 	}
 	if err := os.Rename(temp, entry); err != nil {
@@ -126,10 +126,10 @@ func syncTree(dir string) error {
 	})
 }
 
-// minEntryAge is how long an entry is kept whatever its number: a cluster that runs has links to its programs.
+// minEntryAge is how long an entry is kept at least: a running cluster has links to its programs.
 const minEntryAge = 24 * time.Hour
 
-// prune keeps the newest entries of a name. Failing to remove one is no reason to fail a build that went well.
+// prune removes all but the newest entries of a name. A failure to remove one must not fail a successful build.
 func (c cache) prune(name string, keep int, current string) {
 	found, err := filepath.Glob(filepath.Join(c.dir, name+"-*"))
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 type job struct {
 	recipe
 	entry     string // folder in the cache
-	keySource string // what the key was made of, kept beside the result for whoever wonders why it was built again
+	keySource string // the text that was hashed, kept beside the result to explain a rebuild
 	plan      buildPlan
 }
 
@@ -60,7 +60,7 @@ func keyText(r recipe, goEnv, files []string) string {
 	return t.String()
 }
 
-// keyOf shortens a key text. 16 hex digits are 64 bits: chance never meets among a few hundred folders.
+// keyOf shortens a key text. 16 hex digits are 64 bits: no collision among a few hundred folders.
 func keyOf(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:8])
@@ -93,8 +93,8 @@ func hashFiles(tree string, inputs []string, outside ...string) ([]string, error
 	return slices.Compact(lines), nil
 }
 
-// sourceFiles lists Go files, go.mod, go.sum, and what a package could embed: other files beside or below Go files, but
-// not in the top folder, where people keep all sorts of things. Left out are tests, their data, Markdown, hidden
+// sourceFiles lists Go files, go.mod, go.sum, and files that a package could embed: other files beside or below Go files, but
+// not in the top folder, which also holds unrelated files. It omits tests, their data, Markdown, hidden
 // folders and nested modules: editing those must not rebuild anything.
 func sourceFiles(top string) ([]string, error) {
 	if info, err := os.Stat(top); err != nil {

@@ -71,7 +71,7 @@ func TestHashFiles_NamedFiles(t *testing.T) {
 	}
 }
 
-// Where the tests and the control plane ask for the same versions, most of what the tests are made of is compiled already.
+// If the tests and the control plane require the same versions, most packages of the tests are compiled already.
 func TestSuiteRecipe_VersionsOfTheControlPlane(t *testing.T) {
 	tree := filepath.Join("..", "..")
 	suite, kube := moduleRequirements(t, filepath.Join(tree, "tools/conformance/suite/go.mod")), moduleRequirements(t, filepath.Join(tree, "tools/kube/go.mod"))

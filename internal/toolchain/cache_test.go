@@ -19,7 +19,7 @@ import (
 	"github.com/frond-edge/frond/internal/toolchain"
 )
 
-// holdLockEnv makes the test binary a process that takes a lock and keeps it.
+// holdLockEnv makes the test binary a process that takes a lock and holds it.
 const holdLockEnv = "TOOLCHAIN_TEST_HOLD_LOCK"
 
 func TestMain(m *testing.M) {
@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 			panic(err)
 		}
 		fmt.Println("locked")
-		_, _ = io.Copy(io.Discard, os.Stdin) // until the test lets go or kills it
+		_, _ = io.Copy(io.Discard, os.Stdin) // until the test closes stdin or kills the process
 		os.Exit(0)
 	}
 	goleak.VerifyTestMain(m)
@@ -62,7 +62,7 @@ func TestCache_LockWaits(t *testing.T) {
 	again()
 }
 
-// textTrigger calls seen when it is written what it wants.
+// textTrigger is a writer that calls seen when the wanted text is written.
 type textTrigger struct {
 	want string
 	seen func()
@@ -161,7 +161,7 @@ func TestCache_PruneKeepsTheLastUsed(t *testing.T) {
 	}
 	mine := filepath.Join(filepath.Dir(entries[0]), "kube-notes")
 	writeTree(t, mine, map[string]string{"x": "not an entry"})
-	if !c.TouchEntry(entries[1]) { // now the last used
+	if !c.TouchEntry(entries[1]) { // now the most recently used
 		t.Fatal("entry 1 is missing")
 	}
 	c.Prune("kube", 3, entries[0])

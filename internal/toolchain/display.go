@@ -16,10 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// progressInterval is how often progress is told where lines stay, as in a CI log.
+// progressInterval is the interval of progress lines where lines cannot be rewritten, as in a CI log.
 const progressInterval = 10 * time.Second
 
-// A progressDisplay tells one build's progress: a bar on a terminal, else a line now and then.
+// A progressDisplay shows one build's progress: a bar on a terminal, else a line at intervals.
 type progressDisplay struct {
 	out  io.Writer
 	stop context.CancelFunc
@@ -41,7 +41,7 @@ func newProgressDisplay(ctx context.Context, out io.Writer, m *meter) *progressD
 	return &progressDisplay{out: out, meter: m, ctx: ctx, stop: stop}
 }
 
-// printNote writes a line; of a quick series such as downloads it writes one now and then.
+// printNote writes a line; of a rapid series, such as downloads, it writes one line at intervals.
 func (d *progressDisplay) printNote(text string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -56,7 +56,7 @@ func (d *progressDisplay) printNote(text string) {
 		return
 	}
 	if d.began.IsZero() && !strings.Contains(text, "downloading") && !strings.Contains(text, "changed") {
-		return // planning takes a second; it is worth a word only if it downloads
+		return // planning takes a second; only downloads are worth a line
 	}
 	fmt.Fprintln(d.out, text)
 }
@@ -68,7 +68,7 @@ func (d *progressDisplay) addJob(name string, p buildPlan) {
 	d.names = append(d.names, name)
 }
 
-// start says what is going to happen and begins to tell how far it is.
+// start announces the work and begins to show progress.
 func (d *progressDisplay) start(where string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -103,7 +103,7 @@ func (d *progressDisplay) startBar(file *os.File) {
 	)
 }
 
-// statusText is what stands beside the bar.
+// statusText is the text beside the bar.
 func (d *progressDisplay) statusText() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -117,14 +117,14 @@ func (d *progressDisplay) progressLine() string {
 		100*d.meter.fraction(), roundDuration(d.meter.timeLeft(time.Since(d.began))), d.meter.verb, d.meter.current)
 }
 
-// observeLine takes a line of the go command in and tells whether it names a package.
+// observeLine handles a line of the go command and reports whether it names a package.
 func (d *progressDisplay) observeLine(line string) bool {
 	d.mu.Lock()
 	known := d.meter.observePackage(line)
 	fraction, bar := d.meter.fraction(), d.bar
 	d.mu.Unlock()
 	if known && bar != nil {
-		bar.SetCurrent(int64(fraction * 999)) // the last step is finish's: mpb takes a full bar for done
+		bar.SetCurrent(int64(fraction * 999)) // finish makes the last step: mpb takes a full bar for done
 	}
 	return known
 }
@@ -146,7 +146,7 @@ func (d *progressDisplay) finish(took time.Duration) {
 	fmt.Fprintf(d.out, "built %s in %s\n", strings.Join(d.names, ", "), took.Round(100*time.Millisecond))
 }
 
-// close may be called twice. It returns when nothing writes to out any more.
+// close stops the display. It may be called twice, and returns when nothing writes to out any more.
 func (d *progressDisplay) close() {
 	if d.bar != nil {
 		d.bar.Abort(true)
@@ -158,7 +158,7 @@ func (d *progressDisplay) close() {
 	_ = d.work.Wait()
 }
 
-// roundDuration rounds to what the guess is worth.
+// roundDuration rounds an estimate to its precision.
 func roundDuration(t time.Duration) string {
 	switch {
 	case t < 10*time.Second:
@@ -170,7 +170,7 @@ func roundDuration(t time.Duration) string {
 	}
 }
 
-// shortenPath keeps the end of an import path, which tells more than its host.
+// shortenPath keeps the end of an import path, which is more informative than its host.
 func shortenPath(path string) string {
 	const most = 40 // leaves room for bar and times in 120 columns
 	if len(path) <= most {
@@ -179,7 +179,7 @@ func shortenPath(path string) string {
 	return "…" + path[len(path)-most+1:]
 }
 
-// isTerminal is false for a terminal that does not say how wide it is: a bar would show nothing there.
+// isTerminal reports whether file is a terminal of known width: without a width a bar would show nothing.
 func isTerminal(file *os.File) bool {
 	size, err := unix.IoctlGetWinsize(int(file.Fd()), unix.TIOCGWINSZ)
 	return err == nil && size.Col > 0

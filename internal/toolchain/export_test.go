@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// What the tests need of the inside.
+// Unexported functions for the tests.
 
 type (
 	Cache  struct{ cache }

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// buildEnv is the part of the go command's environment that decides what is built. The flags are those of the
+// buildEnv returns the part of the go command's environment that decides what is built. The flags are those of the
 // Makefile: other flags would fill Go's cache a second time and compile Kubernetes twice.
 func (r recipe) buildEnv() []string {
 	cgo := "CGO_ENABLED=0"
@@ -24,10 +24,10 @@ func (r recipe) buildEnv() []string {
 	return []string{cgo, "GOFLAGS=-trimpath -buildvcs=false", "GOWORK=off"}
 }
 
-// goCommand runs in a process group of its own: the compilers below go must stop with it, and a Ctrl-C must reach
-// this process first, which then decides. GOOS and GOARCH go: a cluster on this machine runs programs for it.
+// goCommand returns a go command in a process group of its own: the compilers below it must stop with it, and a Ctrl-C must reach
+// this process first, which then decides. GOOS and GOARCH are removed: the programs run on this machine.
 func (b *builder) goCommand(ctx context.Context, r recipe, args ...string) *exec.Cmd {
-	const grace = 10 * time.Second // go removes its work folder on an interrupt
+	const grace = 10 * time.Second // the go command removes its work folder on an interrupt
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = filepath.Join(b.tree, r.module)
 	cmd.Env = append(withoutVars(os.Environ(), "CGO_ENABLED", "GOFLAGS", "GOWORK", "GOOS", "GOARCH", "PWD"), r.buildEnv()...)
@@ -51,7 +51,7 @@ next:
 	return kept
 }
 
-// goOutput runs a go command that is quick and prints little.
+// goOutput runs a quick go command with little output.
 func (b *builder) goOutput(ctx context.Context, r recipe, args ...string) (string, error) {
 	cmd := b.goCommand(ctx, r, args...)
 	var stdout, stderr bytes.Buffer
@@ -62,7 +62,7 @@ func (b *builder) goOutput(ctx context.Context, r recipe, args ...string) (strin
 	return stdout.String(), nil
 }
 
-// explainFailure turns a failed go command into what happened, the last words of the compiler, and what to do.
+// explainFailure makes an error of a failed go command: what failed, the compiler's last lines, and what to do.
 func (b *builder) explainFailure(ctx context.Context, r recipe, verb string, err error, said []string) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("build %s: stopped: %w (what was compiled is kept, the next run goes on from there)",
@@ -78,7 +78,7 @@ func (b *builder) explainFailure(ctx context.Context, r recipe, verb string, err
 	return fmt.Errorf("build %s: go %s in %s: %w\n\t%s", r.name, verb, filepath.Join(b.tree, r.module), err, text)
 }
 
-// adviceFor knows the faults that are not the source's. It reads the go command's words, since there is nothing else.
+// adviceFor recognizes failures that the sources did not cause. It reads the go command's text, the only source.
 func adviceFor(said string) string {
 	for _, known := range []struct{ words, advice string }{
 		{"no space left on device", "free some space (a first build needs about 5 GB for Go's build cache, 1 GB for modules " +
@@ -100,7 +100,7 @@ func adviceFor(said string) string {
 	return ""
 }
 
-// lineWriter is a Writer that hands on whole lines.
+// lineWriter is a Writer that passes on whole lines.
 type lineWriter struct {
 	each func(string)
 	rest []byte
@@ -120,7 +120,7 @@ func (l *lineWriter) Write(p []byte) (int, error) {
 	}
 }
 
-// lastLines keeps the last lines of what a command said.
+// lastLines keeps the last lines of a command's output.
 type lastLines struct{ kept []string }
 
 func (t *lastLines) add(line string) {

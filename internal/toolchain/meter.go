@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// A meter guesses how far the compiler is. It is not safe for concurrent use; display guards it.
+// A meter estimates the compiler's progress. It is not safe for concurrent use; progressDisplay guards it.
 //
-// The go command names a package when it starts to compile it, never when it is done. So the last few named, as many
-// as compilers run at once, count as half done.
+// The go command names a package when it starts to compile it, never when it is done. So the most recently named packages, as
+// many as compilers run at once, count as half done.
 type meter struct {
-	cost     map[string]float64 // what is not yet known to be done: import path → CPU seconds of the reference machine
+	cost     map[string]float64 // packages not yet known to be done: import path → CPU seconds of the reference machine
 	jobs     map[string]buildPlan
 	running  []string // named, and perhaps not done; the oldest first
 	total    float64
@@ -24,7 +24,7 @@ func newMeter() *meter {
 	return &meter{cost: map[string]float64{}, jobs: map[string]buildPlan{}, parallel: runtime.GOMAXPROCS(0), verb: "starting"}
 }
 
-// addPlan takes a job's plan in. Two jobs of one module share packages, which are compiled once.
+// addPlan adds a job's plan. Two jobs of one module share packages, which are compiled once.
 func (m *meter) addPlan(name string, p buildPlan) {
 	m.jobs[name] = p
 	for path, seconds := range p.compile {
@@ -35,7 +35,7 @@ func (m *meter) addPlan(name string, p buildPlan) {
 	}
 }
 
-// observePackage takes a line of `go build -v` in, and tells whether it names a package of the plan.
+// observePackage handles a line of `go build -v`, and reports whether it names a package of the plan.
 func (m *meter) observePackage(path string) bool {
 	if _, ok := m.cost[path]; !ok {
 		return false
@@ -61,7 +61,7 @@ func (m *meter) isLinked(path string) bool {
 	return false
 }
 
-// beginJob says which job comes now. What go finds in its cache it does not name: a job of programs only is just linked.
+// beginJob starts a job. The go command does not name packages in its cache: a job of programs only is just linked.
 func (m *meter) beginJob(name string) {
 	m.verb, m.current = "starting", name
 	if p := m.jobs[name]; len(p.compile) == len(p.mains) {
@@ -69,7 +69,7 @@ func (m *meter) beginJob(name string) {
 	}
 }
 
-// finishJob counts all of a job as done, also what go found in its cache after all.
+// finishJob counts a whole job as done, also the packages that the go command found in its cache.
 func (m *meter) finishJob(name string) {
 	for path := range m.jobs[name].compile {
 		m.finishPackage(path)
@@ -82,7 +82,7 @@ func (m *meter) finishPackage(path string) {
 	delete(m.cost, path)
 }
 
-// workDone is the work done so far, in CPU seconds of the reference machine.
+// workDone returns the work done so far, in CPU seconds of the reference machine.
 func (m *meter) workDone() float64 {
 	half := 0.0
 	for _, path := range m.running {
@@ -91,7 +91,7 @@ func (m *meter) workDone() float64 {
 	return m.done + half
 }
 
-// fraction is between 0 and 1.
+// fraction returns the progress, between 0 and 1.
 func (m *meter) fraction() float64 {
 	if m.total == 0 {
 		return 1
@@ -99,10 +99,10 @@ func (m *meter) fraction() float64 {
 	return min(1, m.workDone()/m.total)
 }
 
-// timeLeft guesses the time to the end. It begins with the speed of the reference machine and trusts what it measures more
-// the longer it has measured.
+// timeLeft estimates the remaining time. It begins with the speed of the reference machine and gives its own measurement more weight
+// the longer it lasts.
 func (m *meter) timeLeft(elapsed time.Duration) time.Duration {
-	const trust = 20 // seconds of measuring that weigh as much as the reference; an early guess from two packages is noise
+	const trust = 20 // seconds of measurement with the same weight as the reference; an early estimate from two packages is noise
 	expected := 0.95 * float64(m.parallel)
 	speed := (expected*trust + m.workDone()) / (trust + elapsed.Seconds())
 	return time.Duration((m.total - m.workDone()) / speed * float64(time.Second))

@@ -15,13 +15,13 @@ const (
 )
 
 const (
-	// The version is pinned by go.mod; this is stamped into the program, which does not carry its own.
+	// The version is pinned by go.mod; it is stamped into the program, which does not carry its own.
 	containerdVersion = "v2.4.2"
 
 	stripped = "-s -w"
 )
 
-// A recipe says how to make one folder of the cache: which packages, with which flags, and what its result depends on.
+// A recipe describes one folder of the cache: the packages, the flags, and the inputs of its result.
 type recipe struct {
 	name     string
 	module   string   // folder of the Go module, relative to the tree
@@ -34,7 +34,7 @@ type recipe struct {
 	cgo      bool
 	keep     int               // folders of this name to keep, the one in use included
 	links    map[string]string // symlink → target, made after the build
-	write    []string          // program of this build, and its arguments, that writes the real result; the programs are dropped then
+	write    []string          // program of this build, and its arguments, that writes the real result; the programs are then removed
 }
 
 func kubeRecipe() recipe {
@@ -48,7 +48,7 @@ func kubeRecipe() recipe {
 	}
 }
 
-// controlPlaneRecipe is kube-apiserver, kube-controller-manager and kube-scheduler of an older minor version.
+// controlPlaneRecipe builds kube-apiserver, kube-controller-manager and kube-scheduler of an older minor version.
 func controlPlaneRecipe(minor string) recipe {
 	module := "tools/kube/" + minor
 	return recipe{
@@ -66,9 +66,9 @@ func containerdRecipe() recipe {
 	}
 }
 
-// runcRecipe links statically, so the result runs without libseccomp2 and outlives a change of the C library. runc
-// enters the namespaces in C: there is no build without cgo. It has to know seccomp: the kubelet starts the sandbox of
-// every pod under the profile RuntimeDefault, and containerd hands that to runc whenever the kernel knows seccomp.
+// runcRecipe links statically, so the result runs without libseccomp2 and after a change of the C library. runc
+// enters the namespaces in C, so it cannot be built without cgo. It needs seccomp: the kubelet starts the sandbox of
+// every pod under the profile RuntimeDefault, and containerd passes that to runc whenever the kernel supports seccomp.
 func runcRecipe() recipe {
 	return recipe{
 		name: nameRunc, module: "tools/node/runc", inputs: []string{"tools/node/runc"}, keep: 3, cgo: true,
@@ -97,14 +97,14 @@ func imagesRecipe() recipe {
 	}
 }
 
-// corednsRecipe is the DNS server of gateways' pods.
+// corednsRecipe builds the DNS server of gateways' pods.
 func corednsRecipe() recipe {
 	return recipe{
 		name: nameCoreDNS, module: "tools/coredns", inputs: []string{"tools/coredns"}, packages: []string{"."}, ldflags: stripped, keep: 3,
 	}
 }
 
-// suiteRecipe shares most of what it compiles with kubeRecipe: the go.mod of both ask for the same versions, and a test says so.
+// suiteRecipe shares most compiled packages with kubeRecipe: the go.mod of both require the same versions, which a test checks.
 func suiteRecipe() recipe {
 	return recipe{
 		name: nameSuite, module: "tools/conformance/suite", inputs: []string{"tools/conformance/suite"}, keep: 2,
@@ -130,11 +130,11 @@ func natsRecipe() recipe {
 }
 
 // frondRecipe keeps more folders than the others: a running dev cluster restarts its components from the folder it was
-// started from, while its developer builds newer ones.
+// started from, while the developer builds newer ones.
 func frondRecipe() recipe {
 	return recipe{
 		name: nameFrond, module: ".", inputs: []string{"."}, outside: []string{"tools"}, ldflags: stripped, keep: 6,
-		stamps:   []string{stampKube, stampFrond}, // the kubelet in edgecore tells its version to the Node
+		stamps:   []string{stampKube, stampFrond}, // the kubelet in edgecore reports its version in the Node
 		packages: []string{"./cmd/cloudcore", "./cmd/edgecore", "./cmd/frond"},
 	}
 }

@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// runcPackages are what Debian needs to compile runc. Nothing of them is needed to run it.
+// runcPackages are the Debian packages to compile runc. It needs none of them to run.
 const runcPackages = "gcc libc6-dev libseccomp-dev pkg-config"
 
-// ensureCCompiler makes sure that runc can be compiled. As root on Debian it installs what is missing; else it says what is.
+// ensureCCompiler makes sure that runc can be compiled. As root on Debian it installs missing packages; otherwise its error lists them.
 func (b *builder) ensureCCompiler(ctx context.Context) error {
 	missing := missingForC(ctx)
 	if missing == "" {
@@ -33,7 +33,7 @@ func (b *builder) ensureCCompiler(ctx context.Context) error {
 		missing, fault, runcPackages)
 }
 
-// missingForC says what is missing to compile runc, or "".
+// missingForC describes what is missing to compile runc, "" for nothing.
 func missingForC(ctx context.Context) string {
 	compiler := false
 	for _, name := range []string{os.Getenv("CC"), "gcc", "cc"} {
@@ -50,7 +50,7 @@ func missingForC(ctx context.Context) string {
 	return ""
 }
 
-// installPackages runs apt-get where that is ours to do: as root, where there is apt-get. It returns why not, or why it went wrong.
+// installPackages runs apt-get if this process is root and apt-get exists. Its error says why it was not run, or how it failed.
 func (b *builder) installPackages(ctx context.Context, why, packages string) error {
 	if os.Geteuid() != 0 {
 		return errors.New("packages are installed only as root")
@@ -61,7 +61,7 @@ func (b *builder) installPackages(ctx context.Context, why, packages string) err
 	fmt.Fprintf(b.out, "%s: installing %s with apt-get\n", why, packages)
 	install := append([]string{"install", "-y", "--no-install-recommends", "--no-upgrade"}, strings.Fields(packages)...)
 	err := runAptGet(ctx, install...)
-	if err != nil && ctx.Err() == nil { // a fresh machine has no package lists yet, or old ones
+	if err != nil && ctx.Err() == nil { // a fresh machine has no package lists, or old ones
 		if err = runAptGet(ctx, "update"); err == nil {
 			err = runAptGet(ctx, install...)
 		}
@@ -70,12 +70,12 @@ func (b *builder) installPackages(ctx context.Context, why, packages string) err
 }
 
 func runAptGet(ctx context.Context, args ...string) error {
-	const most = 5 * time.Minute // 11 MB to fetch here in 3 s; a slow mirror should not hold a build for ever
+	const most = 5 * time.Minute // 11 MB, fetched here in 3 s; a slow mirror should not block a build indefinitely
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "apt-get", append([]string{"-q"}, args...)...)
 	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "LC_ALL=C")
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // dpkg is left in order
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // lets apt-get leave dpkg in order
 	cmd.WaitDelay = 30 * time.Second
 	var said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &said, &said
@@ -86,7 +86,7 @@ func runAptGet(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// runWriter runs the program that a recipe's build made, in the folder of the result, then drops all programs there.
+// runWriter runs the program that a recipe's build made, in the folder of the result, then removes all programs there.
 func (b *builder) runWriter(ctx context.Context, j job, dir string) error {
 	programs, err := filepath.Glob(filepath.Join(dir, "*"))
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 
 const modulePath = "github.com/frond-edge/frond"
 
-// findTree returns the source tree. The nested modules are in no module zip, so an installed frond needs a clone.
+// findTree returns the source tree. Module zips do not contain the nested modules, so an installed frond needs a clone.
 func findTree(given string) (string, error) {
 	if given == "" {
 		given = os.Getenv("FROND_SOURCE")

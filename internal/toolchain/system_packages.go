@@ -6,23 +6,23 @@ import (
 	"os/exec"
 )
 
-// systemPackage is a program of the machine that is needed to run, not to build.
+// systemPackage is a program of the machine that is needed at run time, not to build.
 type systemPackage struct {
 	program, debian string
-	without         string // what is not to be had without it
+	without         string // what does not work without it
 }
 
-// nodePackages is what gateways with containers call.
+// nodePackages are the programs that gateways with containers call.
 func nodePackages() []systemPackage {
 	return []systemPackage{{"nft", "nftables", "kube-proxy"}, {"ip", "iproute2", "networks of gateways"}}
 }
 
-// machinePackages is what a test takes that has gateways as machines of their own.
+// machinePackages are the programs that a test of gateways as separate machines needs.
 func machinePackages() []systemPackage {
 	return []systemPackage{{"/lib/systemd/systemd", "systemd", "gateways that are machines"}}
 }
 
-// installWanted installs what is missing where that is ours to do. Most works without, so that it only says why not.
+// installWanted installs missing programs where that is permitted. Most features work without them, so a failure is only printed.
 func (b *builder) installWanted(ctx context.Context, all []systemPackage) {
 	for _, w := range all {
 		if _, err := exec.LookPath(w.program); err == nil {

@@ -12,27 +12,27 @@ import (
 	"time"
 )
 
-// Request says what the caller is going to run.
+// Request selects the programs that the caller needs.
 type Request struct {
 	Kube bool // etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubectl, kubelet, kube-proxy, metrics-server
-	// ControlPlane is the minor version, "1.36", of an older control plane that is wanted beside Kube; one that tools/kube has.
+	// ControlPlane is the minor version, such as "1.36", of an older control plane in addition to Kube; tools/kube must have it.
 	ControlPlane string
 	Node         bool // containerd, shim, ctr, runc, CNI plugins, images
 	Nats         bool // nats-server
 	DNS          bool // CoreDNS
 	Frond        bool // cloudcore, edgecore, frond, from the present state of the tree
-	// Conformance is Kubernetes' end-to-end tests and what they need beside a cluster.
+	// Conformance selects Kubernetes' end-to-end tests and the programs that they need beside a cluster.
 	Conformance bool
-	// Machines is systemd, installed by apt-get where it is missing and that is ours to do: nothing is built.
+	// Machines selects systemd, which apt-get installs where it is missing and that is permitted; nothing is built.
 	Machines bool
 
-	// Tree is Frond's source tree. Empty: $FROND_SOURCE, else the working folder or the first above it that is one.
+	// Tree is Frond's source tree. Empty: $FROND_SOURCE, else the working folder or the first source tree above it.
 	Tree string
 	// Cache is where results are kept. Empty: $FROND_CACHE, else "frond" in the user's cache folder.
 	Cache string
 }
 
-// Paths are absolute. What was not asked for is empty.
+// Paths are absolute. Those of programs that were not requested are empty.
 type Paths struct {
 	Kube string // the multi-call program; links with the six names lie beside it (KUBEBUILDER_ASSETS)
 	// ControlPlane is the folder of an older kube-apiserver, kube-controller-manager and kube-scheduler.
@@ -56,16 +56,16 @@ type Paths struct {
 	Images          []string // tars for `ctr images import`: ImagePause, ImageTools, ImageHTTP
 }
 
-// Names of the images in Paths.Images. Use them with imagePullPolicy IfNotPresent or Never: no registry has them.
+// Names of the images in Paths.Images. Use them with imagePullPolicy IfNotPresent or Never: they are in no registry.
 const (
 	ImagePause = "localhost/frond/pause:dev"
 	ImageTools = "localhost/frond/tools:dev"
 	ImageHTTP  = "localhost/frond/http:dev"
 )
 
-// Ensure returns the paths of all that is asked for, building what is missing. Progress and notices go to out, which
+// Ensure returns the paths of all requested programs, and builds missing ones. Progress and notices go to out, which
 // may be a terminal. It is safe to call from several processes at once. When ctx ends it stops the compilers and
-// returns an error; the next call goes on from what they finished.
+// returns an error; the next call continues from their results.
 func Ensure(ctx context.Context, req Request, out io.Writer) (Paths, error) {
 	b, err := newBuilder(req, out)
 	if err != nil {
@@ -81,7 +81,7 @@ func Ensure(ctx context.Context, req Request, out io.Writer) (Paths, error) {
 // ErrMissing reports that something is not in the cache.
 var ErrMissing = errors.New("not built yet")
 
-// Find returns the paths of all that is asked for, or ErrMissing. It builds nothing and is quick, so a test may ask.
+// Find returns the paths of all requested programs, or ErrMissing. It builds nothing and is quick, so a test may call it.
 func Find(ctx context.Context, req Request) (Paths, error) {
 	b, err := newBuilder(req, io.Discard)
 	if err != nil {
@@ -136,7 +136,7 @@ func (b *builder) ensureAll(ctx context.Context, req Request) (Paths, error) {
 	return pathsOf(entries), nil
 }
 
-// findEntries tells what is asked for and in the cache, by the name of its recipe, and what has to be built.
+// findEntries returns the requested results in the cache, by recipe name, and the jobs that must be built.
 func (b *builder) findEntries(ctx context.Context, req Request) (entries map[string]string, missing []job, err error) {
 	var recipes []recipe
 	if req.Kube {
@@ -178,7 +178,7 @@ func (b *builder) findEntries(ctx context.Context, req Request) (entries map[str
 	return entries, missing, nil
 }
 
-// buildJobs takes the locks of all jobs in order, so two processes cannot wait for each other, and looks again: the
+// buildJobs takes the locks of all jobs in order, so two processes cannot wait for each other, and checks the cache again: the
 // process that held a lock before may have built the same.
 func (b *builder) buildJobs(ctx context.Context, jobs []job) (map[string]string, error) {
 	entries := map[string]string{}
@@ -234,10 +234,10 @@ func (b *builder) compileAll(ctx context.Context, jobs []job) error {
 	return nil
 }
 
-// makeEntry builds one job and installs it. If the sources changed while the compiler read them, the result belongs to no
-// known state, so it is made again, and j becomes the job of the changed ones; Go's cache makes that cheap.
+// makeEntry builds one job and installs it. If the sources changed during the build, the result belongs to no
+// known state, so it is built again, and j becomes the job of the changed sources; Go's cache makes that cheap.
 func (b *builder) makeEntry(ctx context.Context, j *job, show *progressDisplay) error {
-	const attempts = 3 // an editor saves now and then; a tree that changes all the time is a fault to report
+	const attempts = 3 // an editor may save during a build; a tree that changes all the time is an error
 	for range attempts {
 		temp, err := b.cache.makeTemp(j.name)
 		if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/frond-edge/frond/internal/toolchain"
 )
 
-// smallTree is a source tree whose three commands print the same text.
+// smallTree makes a source tree whose three commands print the same text.
 func smallTree(t *testing.T, text string) string {
 	t.Helper()
 	tree := t.TempDir()
@@ -130,7 +130,7 @@ func TestEnsure_ReportsCompilerErrors(t *testing.T) {
 
 func TestEnsure_StopsWhenCancelled(t *testing.T) {
 	req := toolchain.Request{Frond: true, Tree: smallTree(t, "x"), Cache: t.TempDir()}
-	t.Setenv("GOCACHE", t.TempDir()) // so that there is a standard library to compile
+	t.Setenv("GOCACHE", t.TempDir()) // an empty cache, so that the standard library must be compiled
 	ctx, cancel := context.WithCancel(t.Context())
 	out := &textTrigger{want: "building frond", seen: cancel}
 	_, err := toolchain.Ensure(ctx, req, out)
@@ -215,7 +215,7 @@ func TestEnsure_NodeWithoutCompiler(t *testing.T) {
 	}
 }
 
-// buildTrigger calls do once, when it is told that a build begins.
+// buildTrigger is a writer that calls do once, when a build is announced.
 type buildTrigger struct{ do func() }
 
 func (w *buildTrigger) Write(p []byte) (int, error) {

@@ -10,17 +10,17 @@ import (
 	"strings"
 )
 
-// What the linker writes into a program, besides a recipe's own flags.
+// The stamps that the linker writes into a program, in addition to a recipe's own flags.
 const (
 	stampKube  = "kubernetes" // the version of Kubernetes that the module is built with
 	stampFrond = "frond"      // the state of the source tree
 )
 
-// kubeBuildDate is when v1.37.1 was released. A date of our own would make two builds of the same sources differ.
+// kubeBuildDate is the release date of v1.37.1. The present date would make two builds of the same sources differ.
 const kubeBuildDate = "2026-09-23T17:06:22Z"
 
-// LinkerFlags returns the -ldflags that cloudcore, edgecore and frond are built with, for `make build`. An empty tree
-// is found as Request.Tree says.
+// LinkerFlags returns the -ldflags of cloudcore, edgecore and frond, for `make build`. An empty tree
+// is found as described at Request.Tree.
 func LinkerFlags(ctx context.Context, tree string) (string, error) {
 	dir, err := findTree(tree)
 	if err != nil {
@@ -33,8 +33,8 @@ func LinkerFlags(ctx context.Context, tree string) (string, error) {
 	return flags, nil
 }
 
-// linkerFlags adds the stamps to a recipe's flags. Their values are not part of a key: that of Kubernetes stands in
-// go.mod, which is, and a commit that changes no source is no reason to link again.
+// linkerFlags adds the stamps to a recipe's flags. Their values are not part of a key: the version of Kubernetes is in
+// go.mod, which is part of it, and a commit that changes no source must not cause another link.
 func linkerFlags(ctx context.Context, tree string, r recipe) (string, error) {
 	flags := []string{r.ldflags}
 	if slices.Contains(r.stamps, stampKube) {
@@ -52,8 +52,8 @@ func linkerFlags(ctx context.Context, tree string, r recipe) (string, error) {
 	return strings.Join(flags, " "), nil
 }
 
-// kubeStamp sets the version in both places upstream's own build sets: the first is what a Node and kubectl version
-// show, the second goes into the User-Agent. Unset they say v0.0.0-master, which kubectl cannot parse.
+// kubeStamp sets the version in both places that upstream's own build sets: a Node and kubectl version
+// show the first, the User-Agent contains the second. Unset they are v0.0.0-master, which kubectl cannot parse.
 func kubeStamp(version string) []string {
 	if version == "" {
 		return nil
@@ -76,7 +76,7 @@ func kubeStamp(version string) []string {
 	return flags
 }
 
-// requiredVersion returns the version of a module that a go.mod asks for, "" if it does not.
+// requiredVersion returns the version of a module that a go.mod requires, "" if it does not.
 func requiredVersion(file, module string) (string, error) {
 	content, err := os.ReadFile(file)
 	if err != nil {
@@ -91,8 +91,8 @@ func requiredVersion(file, module string) (string, error) {
 	return "", nil
 }
 
-// describeTree names the state of the tree by its last tag and commit. It is "" where git or the repository is missing, as
-// in an unpacked archive: the programs then call themselves devel.
+// describeTree describes the state of the tree by its last tag and commit. It is "" where git or the repository is missing, as
+// in an unpacked archive: the programs then report the version devel.
 func describeTree(ctx context.Context, tree string) string {
 	out, err := exec.CommandContext(ctx, "git", "-C", tree, "describe", "--tags", "--always", "--dirty").Output()
 	if err != nil {

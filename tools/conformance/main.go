@@ -2,10 +2,10 @@
 //
 //	go run ./tools/conformance                  all tests that concern a gateway
 //	go run ./tools/conformance -subset          some twenty of them, as CI does
-//	go run ./tools/conformance -page FILE       write what earlier runs found as a page of the documentation
+//	go run ./tools/conformance -page FILE       write the results of earlier runs as a page of the documentation
 //
-// The outcome of each test is a file in the folder -results. A test that has passed is not run again with the same programs, so an
-// interrupted run goes on where it was. applicability.yaml says which tests are not run, and why. The cluster needs root.
+// The result of each test is a file in the folder -results. A test that has passed is not run again with the same programs, so an
+// interrupted run can be continued. applicability.yaml lists the tests that are not run, and why. The cluster needs root.
 package main
 
 import (
@@ -60,7 +60,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// runConformance tells whether all tests that were to be run have passed.
+// runConformance reports whether all chosen tests have passed.
 func (o options) runConformance(ctx context.Context, stdout, stderr io.Writer) (bool, error) {
 	dir, err := filepath.Abs(o.dir)
 	if err != nil {

@@ -14,17 +14,17 @@ import (
 //go:embed page.md.tmpl
 var pageText string
 
-// pageData fills the page of the documentation.
+// pageData holds the values of the documentation page's template.
 type pageData struct {
 	Info   info
 	Groups []pageGroup
 	Total  count
 	Failed []pageTest
-	// Skipped are tests that found by themselves that they do not apply.
+	// Skipped are tests that skipped themselves because they do not apply.
 	Skipped []pageTest
 	Missing []string
 	Reasons []pageReason
-	// TwoGateways are tests that were run on two.
+	// TwoGateways are tests that were run on two gateways.
 	TwoGateways []string
 }
 
@@ -33,7 +33,7 @@ type pageGroup struct {
 	Count
 }
 
-// Count is a count with names that a template can read.
+// Count is a count whose fields a template can read.
 type Count struct{ All, Passed, Failed, Skipped, Missing, NotApplicable int }
 
 type pageTest struct{ Test, Reason string }
@@ -43,7 +43,7 @@ type pageReason struct {
 	Count  int
 }
 
-// writePage writes what runs have found as Markdown, the same for the same results.
+// writePage writes the results as Markdown; the same results give the same page.
 func writePage(file string, store resultStore, r rules) error {
 	i, err := store.readInfo()
 	if err != nil {
@@ -112,13 +112,13 @@ func (c *count) add(other count) {
 	c.notApplicable += other.notApplicable
 }
 
-// Counted is the sum of the groups.
+// Counted returns the sum of the groups.
 func (p pageData) Counted() Count { return p.Total.templateCount() }
 
-// When is the day of the last run.
+// When returns the day of the last run.
 func (p pageData) When() string { return p.Info.When.UTC().Format(time.DateOnly) }
 
-// escapeMarkdown leaves out what Markdown would read as its own.
+// escapeMarkdown removes characters with a meaning in Markdown.
 func escapeMarkdown(s string) string {
 	return strings.NewReplacer("|", `\|`, "*", `\*`, "<", "&lt;", "\n", " ").Replace(s)
 }

@@ -18,14 +18,14 @@ import (
 	"github.com/frond-edge/frond/internal/toolchain"
 )
 
-// The outcomes of a test, as the end-to-end program writes them.
+// The states of a test, as the end-to-end program writes them.
 const (
 	statePassed  = "passed"
-	stateSkipped = "skipped" // the test itself found that it does not apply
+	stateSkipped = "skipped" // the test skipped itself because it does not apply
 	stateFailed  = "failed"
 )
 
-// result is one file of the store (tools/conformance/suite/e2e writes it).
+// result is one file of the store, written by tools/conformance/suite/e2e.
 type result struct {
 	Test    string  `json:"test"`
 	State   string  `json:"state"`
@@ -35,12 +35,12 @@ type result struct {
 	file    string
 }
 
-// info says what was tested. Results of other programs do not count.
+// info identifies the tested programs. Results of other programs do not count.
 type info struct {
-	Kubernetes string    `json:"kubernetes"` // what the API server says of itself
+	Kubernetes string    `json:"kubernetes"` // the version that the API server reports
 	Frond      string    `json:"frond"`
 	When       time.Time `json:"when"`
-	Programs   []string  `json:"programs"` // folders of the cache, whose names tell their inputs
+	Programs   []string  `json:"programs"` // folders of the cache, whose names depend on their inputs
 	Machine    string    `json:"machine"`
 	Tests      []string  `json:"tests,omitempty"` // all conformance tests of this version
 }
@@ -61,12 +61,12 @@ func runInfo(paths toolchain.Paths, now time.Time) info {
 	return i
 }
 
-// A resultStore is a folder with one file for each test that has ended, and one that says what was tested.
+// A resultStore is a folder with one file for each finished test, and one that identifies the tested programs.
 type resultStore struct{ dir string }
 
 const infoFile = "info.json"
 
-// open forgets the results of other programs.
+// open removes the results of other programs.
 func (s resultStore) open(now info) error {
 	before, err := s.readInfo()
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -83,7 +83,7 @@ func (s resultStore) open(now info) error {
 	return s.writeInfo(now)
 }
 
-// writeInfo notes what is tested.
+// writeInfo records the tested programs.
 func (s resultStore) writeInfo(now info) error {
 	data, err := json.MarshalIndent(now, "", "  ")
 	if err != nil {
@@ -107,7 +107,7 @@ func (s resultStore) readInfo() (info, error) {
 	return i, nil
 }
 
-// load returns all results by the name of the test.
+// load returns all results by test name.
 func (s resultStore) load() (map[string]result, error) {
 	files, err := filepath.Glob(filepath.Join(s.dir, "*.json"))
 	if err != nil {
@@ -131,7 +131,7 @@ func (s resultStore) load() (map[string]result, error) {
 	return results, nil
 }
 
-// removeResults removes the results of these tests: they are run again.
+// removeResults removes the results of these tests, so that they are run again.
 func (s resultStore) removeResults(tests []string) error {
 	results, err := s.load()
 	if err != nil {
@@ -147,14 +147,14 @@ func (s resultStore) removeResults(tests []string) error {
 	return nil
 }
 
-// followResults tells about each result that comes until it is stopped.
+// followResults prints each new result until it is stopped.
 func (s resultStore) followResults(ctx context.Context, out io.Writer, total int) (stop func()) {
 	const look = 2 * time.Second // a test takes several
 	ctx, cancel := context.WithCancel(ctx)
 	var work sync.WaitGroup
 	before, err := s.load()
 	if err != nil {
-		before = nil // the caller's next look tells
+		before = nil // the caller's next poll reports the error
 	}
 	report := func() {
 		now, err := s.load()

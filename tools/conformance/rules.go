@@ -17,14 +17,14 @@ var applicability []byte
 //go:embed subset.txt
 var subset string
 
-// rules say which tests are not run, which need two gateways, and why some of those that are run are expected to fail.
+// rules select the tests that are not run, those that need two gateways, and those that are expected to fail, with reasons.
 type rules struct {
 	NotApplicable []rule `json:"notApplicable"`
 	TwoGateways   []rule `json:"twoGateways"`
 	KnownFailures []rule `json:"knownFailures"`
 }
 
-// rule is about the tests whose name matches Test and not Except, which may be empty. Both are regular expressions.
+// rule applies to tests whose name matches Test and not Except, which may be empty. Both are regular expressions.
 type rule struct {
 	Test   string `json:"test"`
 	Except string `json:"except"`
@@ -92,7 +92,7 @@ func (o options) chooseTests(tests []string, r rules) ([]string, error) {
 	}), nil
 }
 
-// subsetOf returns the tests of subset.txt, each of which has to be there: a name that upstream has changed would be run no more.
+// subsetOf returns the tests of subset.txt. All must exist: a test that upstream has renamed would otherwise silently be left out.
 func subsetOf(tests []string) ([]string, error) {
 	var chosen []string
 	for line := range strings.Lines(subset) {
@@ -108,13 +108,13 @@ func subsetOf(tests []string) ([]string, error) {
 	return chosen, nil
 }
 
-// testPass is tests that are run on the same number of gateways.
+// testPass is a set of tests that run on the same number of gateways.
 type testPass struct {
 	gateways int
 	tests    []string
 }
 
-// splitPasses splits tests by how many gateways they need, the fewest first.
+// splitPasses splits tests by the number of gateways that they need, the fewest first.
 func (r rules) splitPasses(tests []string) []testPass {
 	one, two := testPass{gateways: 1}, testPass{gateways: 2}
 	for _, t := range tests {

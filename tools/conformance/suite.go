@@ -48,7 +48,7 @@ func listTests(ctx context.Context, paths toolchain.Paths) ([]string, error) {
 	return slices.Compact(tests), nil
 }
 
-// testName leaves out the place in the sources that the list names before each test.
+// testName removes the source position that the list has before each test.
 func testName(line string) string {
 	if _, name, found := strings.Cut(line, ": ["); found && !strings.HasPrefix(line, "[") {
 		return "[" + name
@@ -56,7 +56,7 @@ func testName(line string) string {
 	return line
 }
 
-// runTests runs what has not passed yet, then what has failed once more, one test at a time.
+// runTests runs the tests that have not passed yet, then the failed ones once more, one at a time.
 func (s *suite) runTests(ctx context.Context, chosen []string) error {
 	todo, err := s.remainingTests(chosen)
 	if err != nil {
@@ -79,7 +79,7 @@ func (s *suite) runTests(ctx context.Context, chosen []string) error {
 	return nil
 }
 
-// runAll runs Ginkgo until each test has a result of this attempt: a test that takes too long ends its process and with it the round.
+// runAll runs Ginkgo until each test has a result of this attempt: a test that takes too long ends its process and so the round.
 func (s *suite) runAll(ctx context.Context, todo []string, procs int) error {
 	if err := s.store.removeResults(todo); err != nil {
 		return err
@@ -102,7 +102,7 @@ func (s *suite) runAll(ctx context.Context, todo []string, procs int) error {
 
 func (s *suite) logFile() string { return filepath.Join(s.dir, "ginkgo.log") }
 
-// runGinkgo runs Ginkgo once. That tests fail is no error: their results say so.
+// runGinkgo runs Ginkgo once. Failed tests are no error: their results report them.
 func (s *suite) runGinkgo(ctx context.Context, tests []string, procs int) error {
 	log, err := os.OpenFile(s.logFile(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
@@ -125,7 +125,7 @@ func (s *suite) runGinkgo(ctx context.Context, tests []string, procs int) error 
 	cmd.WaitDelay = grace
 	defer func() {
 		if cmd.Process != nil {
-			_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // what Ginkgo has left behind when it was killed itself; mostly nothing
+			_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // processes that a killed Ginkgo has left; mostly none
 		}
 	}()
 	stop := s.store.followResults(ctx, s.out, len(tests))
@@ -149,7 +149,7 @@ func (s *suite) ginkgoFlags(tests []string, procs int) []string {
 	return flags
 }
 
-// compiledTest is the program under the name by which Ginkgo knows compiled tests.
+// compiledTest returns the program under the name by which Ginkgo recognizes compiled tests.
 func (s *suite) compiledTest() (string, error) {
 	link := filepath.Join(s.dir, "e2e.test")
 	if err := os.Remove(link); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -161,7 +161,7 @@ func (s *suite) compiledTest() (string, error) {
 	return link, nil
 }
 
-// remainingTests are those that have not passed; with a focus, all.
+// remainingTests returns the tests that have not passed; with a focus, all.
 func (s *suite) remainingTests(tests []string) ([]string, error) {
 	if s.focus != "" {
 		return tests, nil

@@ -8,16 +8,16 @@ import (
 	"strings"
 )
 
-// A count is what became of the tests of one group.
+// A count counts the results of the tests of one group.
 type count struct{ all, passed, failed, skipped, missing, notApplicable int }
 
-// summary sorts tests by what became of them.
+// summary sorts tests by their results.
 type summary struct {
 	groups  map[string]*count
 	failed  []result
 	skipped []result
 	missing []string
-	reasons map[string][]string // of what is not run: reason → tests
+	reasons map[string][]string // of tests that are not run: reason → tests
 }
 
 func summarizeResults(tests []string, results map[string]result, r rules) summary {
@@ -53,7 +53,7 @@ func summarizeResults(tests []string, results map[string]result, r rules) summar
 
 var groupPattern = regexp.MustCompile(`^\[(sig-[a-z-]+)\]`)
 
-// testGroup is the special interest group that a test belongs to.
+// testGroup returns the special interest group of a test.
 func testGroup(test string) string {
 	if m := groupPattern.FindStringSubmatch(test); m != nil {
 		return m[1]
@@ -61,7 +61,7 @@ func testGroup(test string) string {
 	return "other"
 }
 
-// printSummary tells whether all chosen tests have passed, except those known to fail.
+// printSummary prints the results and reports whether all chosen tests have passed, except known failures.
 func printSummary(out io.Writer, store resultStore, r rules, tests, chosen []string) (bool, error) {
 	results, err := store.load()
 	if err != nil {
@@ -105,7 +105,7 @@ func countApplicable(tests []string, r rules) int {
 
 func firstLine(s string) string {
 	line, _, _ := strings.Cut(strings.TrimSpace(s), "\n")
-	const most = 200 // of a terminal's width some
+	const most = 200 // bytes of one line, so that a terminal stays readable
 	if len(line) > most {
 		line = line[:most] + "…"
 	}

@@ -21,18 +21,18 @@ import (
 )
 
 const (
-	// registryAddress is on the loopback of each gateway's own network.
+	// registryAddress is on the loopback interface of each gateway's own network namespace.
 	registryAddress = "127.0.0.1:5000"
 	upstreamImages  = "registry.k8s.io"
 )
 
-// A testbed is a cluster of gateways, with a registry of test images beside each one's containerd.
+// A testbed is a cluster of gateways, with a registry of test images beside each gateway's containerd.
 type testbed struct {
 	*devcluster.Cluster
-	registries []*exec.Cmd // those that are this process's to stop
+	registries []*exec.Cmd // the ones that this process must stop
 }
 
-// growTestbed starts a testbed, or adds gateways to it. With an error part of it may be there.
+// growTestbed starts a testbed, or adds gateways to it. After an error it may be partially started.
 func (o options) growTestbed(ctx context.Context, bed *testbed, gateways int, paths toolchain.Paths, talk io.Writer) error {
 	cluster, err := devcluster.Up(ctx, devcluster.Options{
 		Dir:      clusterDir(o.dir),
@@ -45,7 +45,7 @@ func (o options) growTestbed(ctx context.Context, bed *testbed, gateways int, pa
 	if err != nil {
 		return fmt.Errorf("start the cluster: %w", err)
 	}
-	for i := range cluster.Spec().Edges { // an earlier run may have kept more than are needed
+	for i := range cluster.Spec().Edges { // an earlier run may have kept more than needed
 		gateway := fmt.Sprintf("edge-%d", i+1)
 		if err := cluster.MirrorRegistry(gateway, upstreamImages, registryAddress); err != nil {
 			return err
@@ -61,7 +61,7 @@ func (o options) growTestbed(ctx context.Context, bed *testbed, gateways int, pa
 	return nil
 }
 
-// serverVersion is the version of the cluster's API server.
+// serverVersion returns the version of the cluster's API server.
 func (b *testbed) serverVersion(ctx context.Context) (string, error) {
 	out, err := b.Kubectl(ctx, "", "get", "--raw", "/version")
 	if err != nil {
@@ -76,7 +76,7 @@ func (b *testbed) serverVersion(ctx context.Context) (string, error) {
 	return answer.GitVersion, nil
 }
 
-// treeVersion names the state of the sources by their last tag and commit, as the programs are stamped.
+// treeVersion describes the state of the sources by their last tag and commit, as the programs are stamped.
 func treeVersion(ctx context.Context) string {
 	out, err := exec.CommandContext(ctx, "git", "describe", "--tags", "--always", "--dirty").Output()
 	if err != nil {
@@ -85,20 +85,20 @@ func treeVersion(ctx context.Context) string {
 	return strings.TrimSpace(string(out))
 }
 
-// clusterDir is a short name, as the path of a development cluster is limited; the same for the same folder of results.
+// clusterDir returns a short path, because the path of a development cluster is limited. It is the same for the same folder of results.
 func clusterDir(dir string) string {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(dir)) // never fails
 	return filepath.Join(os.TempDir(), fmt.Sprintf("frond-conformance-%08x", h.Sum32()))
 }
 
-// stop also removes a cluster that has not come up.
+// stop stops the cluster, also one that has not started completely.
 func (b *testbed) stop(ctx context.Context, talk io.Writer) {
-	const grace = 2 * time.Minute // containers of a busy gateway take their time
+	const grace = 2 * time.Minute // containers of a busy gateway end slowly
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()
 	for _, registry := range b.registries {
-		_ = syscall.Kill(-registry.Process.Pid, syscall.SIGTERM) // gone, or about to
+		_ = syscall.Kill(-registry.Process.Pid, syscall.SIGTERM) // the process may be gone
 		_ = registry.Wait()
 	}
 	if b.Cluster == nil {
@@ -109,7 +109,7 @@ func (b *testbed) stop(ctx context.Context, talk io.Writer) {
 	}
 }
 
-// startRegistry returns when images can be pulled. It runs until the cluster is stopped; nil: one that an earlier run has kept is used again.
+// startRegistry returns when images can be pulled. The registry runs until the cluster stops; nil means that an existing one is used.
 func (o options) startRegistry(ctx context.Context, cluster *devcluster.Cluster, gateway string, paths toolchain.Paths, talk io.Writer) (*exec.Cmd, error) {
 	if _, err := cluster.FromEdge(ctx, gateway, "http://"+registryAddress+"/v2/"); err == nil {
 		return nil, nil
@@ -122,7 +122,7 @@ func (o options) startRegistry(ctx context.Context, cluster *devcluster.Cluster,
 	if err != nil {
 		return nil, err
 	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C is for this process, which stops the cluster in order
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C must reach only this process, which stops the cluster in order
 	cmd.Stderr = talk
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
@@ -131,7 +131,7 @@ func (o options) startRegistry(ctx context.Context, cluster *devcluster.Cluster,
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start the registry: %w", err)
 	}
-	if line, err := bufio.NewReader(stdout).ReadString('\n'); err != nil { // it has ended
+	if line, err := bufio.NewReader(stdout).ReadString('\n'); err != nil { // the process has ended
 		return nil, errors.Join(fmt.Errorf("the registry of test images ended: %q", line), cmd.Wait())
 	}
 	fmt.Fprintln(talk, "test images are ready on", gateway)

@@ -1,8 +1,8 @@
-// Command ensure builds what a development cluster runs, if it is not in the cache yet, and prints where it is.
+// Command ensure builds missing programs of a development cluster into the cache, and prints their paths.
 //
 //	go run ./tools/ensure -kube -node -nats -dns -frond
 //
-// Results go to stdout as JSON, progress to stderr. With -ldflags it prints the linker's flags for Frond and no more.
+// Results go to stdout as JSON, progress to stderr. With -ldflags it prints only the linker's flags for Frond.
 package main
 
 import (

@@ -1,7 +1,7 @@
 // Package daemon starts processes that outlive their parent and finds them again later.
 //
-// A process is known by its id, the moment the kernel started it and the boot it belongs to, so that a recycled process
-// id is never taken for it and never signalled. The package keeps nothing in memory: whoever holds an Identity can ask.
+// A process is identified by its id, its start time in the kernel and the boot, so a recycled process id is never taken for it
+// and never signalled. The package keeps no state in memory: any holder of an Identity can query and signal the process.
 // It is Linux only.
 package daemon
 
@@ -21,30 +21,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrGone says that the process of an Identity does not run any more.
+// ErrGone reports that the process of an Identity no longer runs.
 var ErrGone = errors.New("process is gone")
 
-// pollInterval is how often a wait looks: the kernel has no event for processes that are not our children, short of a pidfd
-// for each, and the shortest wait that matters to a person is longer.
+// pollInterval is the polling interval of a wait: the kernel has no event for processes that are not our children, short of a pidfd
+// for each. A user does not notice waits this short.
 const pollInterval = 10 * time.Millisecond
 
-// Identity tells one process from every other one, also from a later one with the same id.
+// Identity distinguishes one process from every other, also from a later one with the same id.
 type Identity struct {
 	PID int `json:"pid"`
 	// Ticks is the start time in clock ticks since boot, field 22 of /proc/PID/stat.
 	Ticks uint64 `json:"ticks"`
 	// Boot is the kernel's boot id.
 	Boot string `json:"boot"`
-	// Started is the same moment for people.
+	// Started is the start time in readable form.
 	Started time.Time `json:"started"`
 }
 
-// Command is what to start.
+// Command describes the process to start.
 type Command struct {
 	// Path is the absolute path of the program, Args its arguments without the program's name.
 	Path string
 	Args []string
-	// Name is argv[0]; "" means Path. A multi-call program chooses by it.
+	// Name is argv[0]; "" means Path. A multi-call program selects its applet by it.
 	Name string
 	// Env is added to a minimal environment (PATH and HOME).
 	Env []string
@@ -54,8 +54,8 @@ type Command struct {
 	Log string
 }
 
-// Start starts the process in a session of its own, so that neither the end of this process nor a Ctrl-C in its
-// terminal reaches it, and returns who it is.
+// Start starts the process in a session of its own and returns its identity. Neither the end of this process nor a Ctrl-C in its
+// terminal reaches it.
 func Start(c Command) (Identity, error) {
 	boot, err := bootID()
 	if err != nil {
@@ -88,7 +88,7 @@ func Start(c Command) (Identity, error) {
 		return Identity{}, fmt.Errorf("start %s: %w", c.Path, err)
 	}
 	id := Identity{PID: p.Pid, Boot: boot, Started: time.Now().UTC().Truncate(time.Millisecond)}
-	id.Ticks, _, err = readStat(p.Pid) // a child of ours keeps its id until it is waited for: this cannot be another one
+	id.Ticks, _, err = readStat(p.Pid) // a child keeps its id until it is waited for, so this is the same process
 	if releaseErr := p.Release(); err == nil {
 		err = releaseErr
 	}
@@ -98,8 +98,7 @@ func Start(c Command) (Identity, error) {
 	return id, nil
 }
 
-// Alive tells whether the process runs. One that has ended but was not waited for is not alive; a child of this
-// process is then waited for.
+// Alive reports whether the process runs. A zombie is not alive; Alive reaps it if it is a child of this process.
 func (id Identity) Alive() bool {
 	if id.PID <= 0 {
 		return false
@@ -116,24 +115,24 @@ func (id Identity) Alive() bool {
 	}
 	if state == 'Z' || state == 'X' {
 		var status unix.WaitStatus
-		_, _ = unix.Wait4(id.PID, &status, unix.WNOHANG, nil) // ECHILD: somebody else's child
+		_, _ = unix.Wait4(id.PID, &status, unix.WNOHANG, nil) // ECHILD: the child of another process
 		return false
 	}
 	return true
 }
 
-// countThreads counts those of a process that have not ended, and its first one, ended or not, until the process is reaped.
+// countThreads counts the live threads of a process, and its first thread, live or not, until the process is reaped.
 func countThreads(pid int) int {
 	tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
 	if err != nil {
-		return 0 // it has gone
+		return 0 // the process is gone
 	}
 	return len(tasks)
 }
 
 // Signal sends a signal to exactly this process, or returns ErrGone.
 func (id Identity) Signal(sig syscall.Signal) error {
-	p, err := os.FindProcess(id.PID) // holds a pidfd: from here on the id cannot be recycled under us
+	p, err := os.FindProcess(id.PID) // holds a pidfd: from here on the id cannot be recycled
 	if err != nil {
 		return fmt.Errorf("find process %d: %w", id.PID, err)
 	}
@@ -163,7 +162,7 @@ func (id Identity) Wait(ctx context.Context) error {
 	return nil
 }
 
-// Stop asks the process to end and kills it if it has not ended after grace. Stopping what is gone is no error.
+// Stop sends SIGTERM and, if the process has not ended after grace, SIGKILL. A process that is gone is no error.
 func (id Identity) Stop(ctx context.Context, grace time.Duration) error {
 	if err := id.Signal(syscall.SIGTERM); errors.Is(err, ErrGone) {
 		return nil
@@ -178,7 +177,7 @@ func (id Identity) Stop(ctx context.Context, grace time.Duration) error {
 	return id.Kill(ctx)
 }
 
-// Kill sends SIGKILL and waits for the end. Killing what is gone is no error.
+// Kill sends SIGKILL and waits for the end. A process that is gone is no error.
 func (id Identity) Kill(ctx context.Context) error {
 	if err := id.Signal(syscall.SIGKILL); errors.Is(err, ErrGone) {
 		return nil
@@ -208,7 +207,7 @@ func (id Identity) RSS() int64 {
 	return pages * int64(os.Getpagesize())
 }
 
-// Identify returns the identity of a process that runs now.
+// Identify returns the identity of a running process.
 func Identify(pid int) (Identity, error) {
 	boot, err := bootID()
 	if err != nil {
@@ -232,7 +231,7 @@ func readStat(pid int) (ticks uint64, state byte, err error) {
 	} else if err != nil {
 		return 0, 0, err
 	}
-	// The program's name stands in brackets and may itself hold spaces and brackets: fields count after the last one.
+	// The program's name is in parentheses and may itself contain spaces and parentheses: fields are counted after the last one.
 	end := bytes.LastIndexByte(data, ')')
 	fields := strings.Fields(string(data[end+1:]))
 	const stateField, startField = 0, 19 // fields 3 and 22 of proc(5), counted after the name

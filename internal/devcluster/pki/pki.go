@@ -1,9 +1,9 @@
-// Package pki makes the certificates and keys of the Kubernetes of a development cluster, as an installer of Kubernetes would; those
+// Package pki makes the certificates and keys of a development cluster's Kubernetes, as an installer of Kubernetes would. Those
 // of Frond are made by internal/install.
 //
-// It owns the two files of each pair it makes and never overwrites one: an authority that exists is read again, so a
+// It owns the two files of each pair and never overwrites one: an existing authority is read again, so a
 // cluster keeps its identities over restarts. Keys are ECDSA P-256, PEM encoded, readable by their owner only.
-// Certificates live ten years: a development cluster has no renewal.
+// Certificates are valid for ten years: a development cluster has no renewal.
 package pki
 
 import (
@@ -30,21 +30,21 @@ import (
 
 const (
 	certLifetime = 10 * 365 * 24 * time.Hour
-	// clockSkew tolerates a clock that is set back a little between two machines or after a reboot.
+	// clockSkew tolerates a clock that is slightly behind, on another machine or after a reboot.
 	clockSkew = time.Hour
 	// rsaBits is what Kubernetes uses for its service account keys.
 	rsaBits = 2048
 )
 
-// Pair names the two files of a certificate.
+// Pair names the files of a certificate and its key.
 type Pair struct{ Cert, Key string }
 
-// pairIn is where a pair called name lies in folder dir.
+// pairIn returns the files of the pair called name in folder dir.
 func pairIn(dir, name string) Pair {
 	return Pair{Cert: filepath.Join(dir, name+".crt"), Key: filepath.Join(dir, name+".key")}
 }
 
-// Authority is a certificate authority with its key at hand.
+// Authority is a certificate authority with its key.
 type Authority struct {
 	Pair
 	dir  string
@@ -52,13 +52,13 @@ type Authority struct {
 	key  crypto.Signer
 }
 
-// Subject says whom a certificate is for. With Hosts it may serve; without, it is a client's only.
+// Subject is the subject of a certificate. With Hosts it is a server and client certificate, without a client certificate only.
 type Subject struct {
 	// Name is the common name: a user to Kubernetes.
 	Name string
 	// Groups become the organisations: groups to Kubernetes.
 	Groups []string
-	// Hosts are the IP addresses and DNS names a server answers as.
+	// Hosts are the IP addresses and DNS names of a server.
 	Hosts []string
 }
 
@@ -95,10 +95,10 @@ func NewAuthority(dir, name string) (*Authority, error) {
 	return a, a.save(der, signer)
 }
 
-// Issue makes the certificate called name in the authority's folder if it is not there yet.
+// Issue makes the certificate called name in the authority's folder unless it exists.
 func (a *Authority) Issue(name string, s Subject) (Pair, error) { return a.IssueIn(a.dir, name, s) }
 
-// coversHosts tells whether there is a certificate with all of these names.
+// coversHosts reports whether the certificate in file exists and has all of these names.
 func coversHosts(file string, hosts []string) bool {
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -133,7 +133,7 @@ func (a *Authority) IssueIn(dir, name string, s Subject) (Pair, error) {
 	return p, p.save(der, signer)
 }
 
-// SigningKeys makes an RSA key pair name.key and name.pub, as kube-apiserver wants it for service account tokens.
+// SigningKeys makes an RSA key pair name.key and name.pub, as kube-apiserver requires for service account tokens.
 func SigningKeys(dir, name string) (private, public string, err error) {
 	private, public = filepath.Join(dir, name+".key"), filepath.Join(dir, name+".pub")
 	if fileExists(private) && fileExists(public) {
@@ -184,7 +184,7 @@ func (p Pair) save(der []byte, key crypto.Signer) error {
 	if err := writeKey(p.Key, key); err != nil {
 		return err
 	}
-	return writePEM(p.Cert, "CERTIFICATE", der, 0o644) // last: with it the pair counts as there
+	return writePEM(p.Cert, "CERTIFICATE", der, 0o644) // last: the certificate marks the pair as complete
 }
 
 func (p Pair) load() (*x509.Certificate, crypto.Signer, error) {

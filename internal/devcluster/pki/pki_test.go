@@ -62,7 +62,7 @@ func TestAuthority_IssuedPairsVerify(t *testing.T) {
 		}
 		transport.CloseIdleConnections()
 	}
-	// A client's certificate must not serve.
+	// A client's certificate must not be valid for a server.
 	cert, err := x509.ParseCertificate(loadPair(t, known).Certificate[0])
 	if err != nil {
 		t.Fatal(err)

@@ -17,7 +17,7 @@ import (
 const (
 	// dialTimeout is ample for the host's own loopback.
 	dialTimeout = 5 * time.Second
-	// chunkSize is how much one read moves: what TLS puts into one record.
+	// chunkSize is the size of one read: the payload of one TLS record.
 	chunkSize = 16 << 10
 )
 
@@ -26,41 +26,41 @@ type Config struct {
 	// Namespace is the network namespace to listen in; "" is the present one. Targets are always dialled from the
 	// present one.
 	Namespace string `json:"namespace,omitempty"`
-	// Control is the path of the unix socket that takes orders.
+	// Control is the path of the unix socket that accepts commands.
 	Control string  `json:"control"`
 	Routes  []Route `json:"routes"`
 	// Edges names the gateway of each source address, for routes that several gateways share.
 	Edges map[string]string `json:"edges,omitempty"`
 }
 
-// Route carries what arrives at Listen to Target.
+// Route forwards connections from Listen to Target.
 type Route struct {
 	Listen string `json:"listen"`
 	Target string `json:"target"`
-	// Edge is the gateway that alone uses the route; "" if the source address tells.
+	// Edge is the gateway that alone uses the route; "" if the source address identifies the gateway.
 	Edge string `json:"edge,omitempty"`
 }
 
-// Link is what the Forwarder knows of one gateway.
+// Link is the Forwarder's state of one gateway's link.
 type Link struct {
 	Cut  bool `json:"cut"`
 	Loud bool `json:"loud,omitempty"`
-	// Shape is how bad the link is made.
+	// Shape is the simulated quality of the link.
 	Shape       Shape `json:"shape,omitzero"`
 	Connections int   `json:"connections"`
-	// UpBytes went from the gateway to the cloud since the Forwarder started, DownBytes the other way.
+	// UpBytes counts the bytes from the gateway to the cloud since the Forwarder started, DownBytes the other direction.
 	UpBytes   int64 `json:"upBytes"`
 	DownBytes int64 `json:"downBytes"`
 }
 
-// Forwarder moves bytes between gateways and the hub, and loses them on order.
+// Forwarder moves bytes between gateways and the hub, and drops them on command.
 type Forwarder struct {
 	cfg   Config
 	log   *zap.Logger
 	links map[string]*edgeLink // never changes after New
 }
 
-// New returns a Forwarder that has opened nothing yet.
+// New returns a Forwarder that has no open connection yet.
 func New(cfg Config, log *zap.Logger) *Forwarder {
 	f := &Forwarder{cfg: cfg, log: log.Named("wan"), links: map[string]*edgeLink{}}
 	for _, edge := range cfg.Edges {
@@ -74,7 +74,7 @@ func New(cfg Config, log *zap.Logger) *Forwarder {
 	return f
 }
 
-// Start forwards until ctx ends. It ends early, with an error, if it cannot listen.
+// Start forwards until ctx ends. It returns an error at once if it cannot listen.
 func (f *Forwarder) Start(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
 	for _, r := range f.cfg.Routes {
@@ -135,7 +135,7 @@ func (f *Forwarder) acceptConns(ctx context.Context, g *errgroup.Group, l net.Li
 			if err := line.forwardConn(ctx, c, r.Target); err != nil {
 				f.log.Debug("connection ended", zap.String("node", edge), zap.Error(err))
 			}
-			return nil // one broken connection is no reason to end the others
+			return nil // one broken connection must not end the others
 		})
 	}
 }
@@ -155,7 +155,7 @@ func (f *Forwarder) controlHandler() http.Handler {
 		for edge, l := range f.links {
 			links[edge] = l.snapshot()
 		}
-		_ = json.NewEncoder(w).Encode(links) // the caller has gone: nobody is left to tell
+		_ = json.NewEncoder(w).Encode(links) // the client has gone
 	})
 	order := func(do func(l *edgeLink, r *http.Request)) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {

@@ -68,7 +68,7 @@ func startForwarder(t *testing.T, namespace, listenAt string, edges map[string]s
 		route.Edge = "edge-1"
 	}
 	f := wan.New(wan.Config{Namespace: namespace, Control: r.control, Routes: []wan.Route{route}, Edges: edges}, zaptest.NewLogger(t))
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context())) // it outlives the test by its cleanup
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context())) // outlives the test's context until cleanup
 	ended := make(chan error, 1)
 	go func() { ended <- f.Start(ctx) }()
 	t.Cleanup(func() {
@@ -81,7 +81,7 @@ func startForwarder(t *testing.T, namespace, listenAt string, edges map[string]s
 	return r
 }
 
-// freeAddress returns an address nobody listens on.
+// freeAddress returns an address on which no process listens.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	l := newListener(t)
@@ -143,7 +143,7 @@ func (r forwarderFixture) dialLink(namespace string) net.Conn {
 	return c
 }
 
-// expectEcho sends a word and wants it back within limit.
+// expectEcho sends a word and expects its echo within limit.
 func expectEcho(c net.Conn, word string, limit time.Duration) error {
 	if err := c.SetDeadline(time.Now().Add(limit)); err != nil {
 		return err

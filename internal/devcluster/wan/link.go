@@ -16,7 +16,7 @@ import (
 // errLinkDown ends the connections of a link that was cut loudly.
 var errLinkDown = errors.New("link is down")
 
-// direction of bytes: up is from the gateway to the cloud.
+// direction is a direction of traffic: up is from the gateway to the cloud.
 type direction int
 
 const (
@@ -25,7 +25,7 @@ const (
 	directions
 )
 
-// edgeLink is one gateway's way through the Forwarder.
+// edgeLink is one gateway's link through the Forwarder.
 type edgeLink struct {
 	mu     sync.Mutex
 	healed [directions]chan struct{} // guarded by mu; open while cut, closed otherwise
@@ -45,7 +45,7 @@ func newLink() *edgeLink {
 	return l
 }
 
-// cut stops the given directions; with loud it also resets every connection, present and to come.
+// cut stops the given directions; with loud it also resets every present and future connection.
 func (l *edgeLink) cut(loud bool, ways ...direction) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -71,14 +71,14 @@ func (l *edgeLink) heal() {
 	}
 }
 
-// reset breaks every connection; the next ones are as good as ever.
+// reset breaks every connection; new ones are not affected.
 func (l *edgeLink) reset() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.resetAll()
 }
 
-// resetAll is called with mu held.
+// resetAll breaks every connection. The caller holds mu.
 func (l *edgeLink) resetAll() {
 	for c := range l.conns {
 		if t, ok := c.(*net.TCPConn); ok {
@@ -108,7 +108,7 @@ func (l *edgeLink) snapshot() Link {
 	}
 }
 
-// awaitHealed waits while the link is cut in a direction.
+// awaitHealed blocks while the link is cut in a direction.
 func (l *edgeLink) awaitHealed(ctx context.Context, way direction) error {
 	l.mu.Lock()
 	healed, loud := l.healed[way], l.loud
@@ -166,17 +166,17 @@ func (l *edgeLink) forwardConn(ctx context.Context, c net.Conn, target string) e
 	return g.Wait()
 }
 
-// timedChunk is what one read took, on its way.
+// timedChunk is the data of one read, with the time at which it is due.
 type timedChunk struct {
 	data []byte
 	due  time.Time
 	last bool
 }
 
-// maxChunksInFlight is how many parcels travel at once: 256 KiB, what a link of 600 ms round trip needs for 0.8 MB/s.
+// maxChunksInFlight bounds the chunks in flight: 256 KiB, enough for 0.8 MB/s over a link of 600 ms round trip.
 const maxChunksInFlight = 16
 
-// copyDirection moves bytes from src to dst. What was read stays here while the link is cut, and so does the news of the end.
+// copyDirection moves bytes from src to dst. While the link is cut it holds back the bytes read, and also the end of the stream.
 func (l *edgeLink) copyDirection(ctx context.Context, dst, src net.Conn, way direction) error {
 	parcels := make(chan timedChunk, maxChunksInFlight)
 	g, gctx := errgroup.WithContext(ctx)
@@ -196,7 +196,7 @@ func (l *edgeLink) copyDirection(ctx context.Context, dst, src net.Conn, way dir
 	return g.Wait()
 }
 
-// readChunks reads until the end, which is a parcel too.
+// readChunks reads until the end of the stream, which is a chunk too.
 func (l *edgeLink) readChunks(ctx context.Context, src net.Conn, parcels chan<- timedChunk) error {
 	buf := make([]byte, chunkSize)
 	for {
@@ -216,7 +216,7 @@ func (l *edgeLink) readChunks(ctx context.Context, src net.Conn, parcels chan<- 
 	}
 }
 
-// writeChunk writes a parcel when it is due, and tells whether it was the last.
+// writeChunk writes a chunk when it is due, and reports whether it was the last.
 func (l *edgeLink) writeChunk(ctx context.Context, dst net.Conn, p timedChunk, way direction) (last bool, err error) {
 	if err := l.getShape().waitTransfer(ctx, p.due, len(p.data)); err != nil {
 		return false, err

@@ -9,8 +9,8 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// inNamespace runs do on a thread that is in the network namespace called name; "" is the present one. Sockets that do
-// makes belong to that namespace for good.
+// inNamespace runs do on a thread in the network namespace called name; "" is the present one. Sockets that do
+// makes belong to that namespace permanently.
 func inNamespace(name string, do func() error) (err error) {
 	if name == "" {
 		return do()
@@ -33,7 +33,7 @@ func inNamespace(name string, do func() error) (err error) {
 		return fmt.Errorf("enter network namespace %s: %w", name, err)
 	}
 	defer func() {
-		// A thread that cannot go back stays locked, so the runtime ends it with this goroutine and no other one meets it.
+		// A thread that cannot return stays locked, so the runtime ends it with this goroutine and no other goroutine runs on it.
 		if back := netns.Set(before); back == nil {
 			runtime.UnlockOSThread()
 		} else if err == nil {
@@ -52,8 +52,8 @@ func Listen(namespace, address string) (l net.Listener, err error) {
 	return l, err
 }
 
-// Dial dials an IP address and port inside a network namespace; "" is the present one. A host name would be looked up
-// by another thread, outside of it.
+// Dial dials an IP address and port inside a network namespace; "" is the present one. A host name would be resolved by another
+// thread, outside the namespace.
 func Dial(ctx context.Context, namespace, address string) (c net.Conn, err error) {
 	err = inNamespace(namespace, func() error {
 		var d net.Dialer

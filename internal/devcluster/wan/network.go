@@ -14,16 +14,16 @@ import (
 
 const (
 	bridge = "br0"
-	// cutBridge is a second bridge that is never up: a port moved to it keeps its carrier and loses every packet.
+	// cutBridge is a second bridge that is always down: a port moved to it keeps its carrier and loses every packet.
 	cutBridge = "cut0"
-	// bridgeMAC is fixed, for a bridge takes a new address from its ports when one of them leaves, and then every other
-	// gateway would be cut for the seconds it takes to notice.
+	// bridgeMAC is fixed, because a bridge takes a new address from its ports when one of them leaves, and every other
+	// gateway would be cut for the seconds until it notices.
 	bridgeMAC = "02:f0:00:00:00:fe"
 	// uplink is the name of a gateway's interface towards the wan.
 	uplink = "wan0"
-	// Gateway is the address of the wan as gateways see it; the Forwarder listens there.
+	// Gateway is the address of the wan for gateways; the Forwarder listens there.
 	Gateway = "10.200.0.254"
-	// MaxEdges is what fits into the wan's /24 beside the Gateway.
+	// MaxEdges is the number of gateways that fit into the wan's /24 beside the Gateway.
 	MaxEdges = 250
 	netnsDir = "/run/netns"
 )
@@ -31,7 +31,7 @@ const (
 // State is the state of a gateway's link.
 type State string
 
-// The states of a link. Down is loud: the gateway sees that its carrier is gone. Unknown: there is no such link now.
+// The states of a link. Down is loud: the gateway loses its carrier. Unknown: there is no such link now.
 const (
 	Up      State = "up"
 	Cut     State = "cut"
@@ -39,9 +39,9 @@ const (
 	Unknown State = "unknown"
 )
 
-// Network is the namespaces of one development cluster. Calls must not run at the same time.
+// Network manages the namespaces of one development cluster. Calls must not run at the same time.
 type Network struct {
-	// Prefix starts the name of each namespace and keeps clusters apart.
+	// Prefix starts the name of each namespace and distinguishes clusters.
 	Prefix string
 }
 
@@ -51,7 +51,7 @@ func (n Network) Wan() string { return n.Prefix + "-wan" }
 // Namespace is the name of a gateway's network namespace.
 func (n Network) Namespace(edge string) string { return n.Prefix + "-" + edge }
 
-// Path is where the kernel's handle of a gateway's network namespace lies.
+// Path is the path of the kernel's handle of a gateway's network namespace.
 func (n Network) Path(edge string) string { return filepath.Join(netnsDir, n.Namespace(edge)) }
 
 // Address is the address of gateway number i, counted from 1.
@@ -60,7 +60,7 @@ func Address(i int) string { return fmt.Sprintf("10.200.0.%d", i) }
 // bridgePort is the wan's end of a gateway's link. Interface names hold 15 bytes at most.
 func bridgePort(edge string) string { return "f-" + edge }
 
-// Up makes the namespaces that are missing; edges are in order, the first has number 1.
+// Up creates the missing namespaces. edges are in order; the first has number 1.
 func (n Network) Up(ctx context.Context, edges []string) error {
 	if len(edges) > MaxEdges {
 		return fmt.Errorf("%d gateways: the wan has room for %d", len(edges), MaxEdges)
@@ -92,7 +92,7 @@ func (n Network) addWan(ctx context.Context) error {
 		"-n "+w+" link set "+bridge+" up",
 	)
 	if err != nil {
-		return errors.Join(err, n.removeNamespace(context.WithoutCancel(ctx), w)) // half a wan must not pass for one
+		return errors.Join(err, n.removeNamespace(context.WithoutCancel(ctx), w)) // a half-made wan must not count as one
 	}
 	return nil
 }
@@ -120,31 +120,31 @@ func (n Network) addEdge(ctx context.Context, edge, address string) error {
 	return nil
 }
 
-// Renew gives a gateway a new namespace and link, as after a reboot; edges are all gateways in order. Processes in the
-// old namespace must be gone.
+// Renew gives a gateway a new namespace and link, as after a reboot; edges are all gateways in order. No process may run in the
+// old namespace.
 func (n Network) Renew(ctx context.Context, edge string, edges []string) error {
 	if err := n.removeNamespace(ctx, n.Namespace(edge)); err != nil {
 		return err
 	}
-	// The wan's end goes a moment later than the namespace that held the other one.
+	// The wan's end vanishes a moment after the namespace that held the other end.
 	if err := runIP(ctx, "-n "+n.Wan()+" link del "+bridgePort(edge)); err != nil && runIP(ctx, "-n "+n.Wan()+" link show "+bridgePort(edge)) == nil {
 		return err
 	}
 	return n.Up(ctx, edges)
 }
 
-// WanExists tells whether the namespace in the middle is there; without it no gateway is Intact.
+// WanExists reports whether the central namespace exists; without it no gateway is Intact.
 func (n Network) WanExists() bool { return namespaceExists(n.Wan()) }
 
-// Intact tells whether a gateway's namespace and both ends of its link are there. If not, Up makes them anew, and what
-// still runs in the old namespace has lost its network for good.
+// Intact reports whether a gateway's namespace and both ends of its link exist. If not, Up makes new ones, and processes
+// in the old namespace have lost their network permanently.
 func (n Network) Intact(ctx context.Context, edge string) bool {
 	return namespaceExists(n.Namespace(edge)) &&
 		runIP(ctx, "-n "+n.Namespace(edge)+" link show "+uplink) == nil &&
 		runIP(ctx, "-n "+n.Wan()+" link show "+bridgePort(edge)) == nil
 }
 
-// Down removes every namespace of this cluster. Processes inside must be gone; one that is not keeps its namespace
+// Down removes every namespace of this cluster. No process may run inside; a remaining one keeps its namespace
 // alive without a name.
 func (n Network) Down(ctx context.Context) error {
 	names, err := filepath.Glob(filepath.Join(netnsDir, n.Prefix+"-*"))
@@ -165,7 +165,7 @@ func (n Network) removeNamespace(ctx context.Context, name string) error {
 	return runIP(ctx, "netns del "+name)
 }
 
-// Cut loses every packet of a gateway, in both directions, from now on. With loud the gateway also sees its carrier go.
+// Cut drops every packet of a gateway, in both directions. With loud the gateway also loses its carrier.
 func (n Network) Cut(ctx context.Context, edge string, loud bool) error {
 	if loud {
 		return runIP(ctx, "-n "+n.Wan()+" link set "+bridgePort(edge)+" down")
@@ -181,9 +181,9 @@ func (n Network) Heal(ctx context.Context, edge string) error {
 	)
 }
 
-// Route has the wan forward packets between gateways, to these subnets at the addresses of their gateways. Ports stay isolated, so that
-// all of it passes the wan, which answers for the gateways' addresses too, and a gateway that is cut is cut from the others. The kernel
-// would hold back each such ARP answer for a random time of up to 0.8 s (proxy_delay).
+// Route makes the wan forward packets to these subnets, at the addresses of their gateways. Ports stay isolated, so all traffic
+// passes the wan, which also answers ARP for the gateways' addresses, and a cut gateway is cut from the others as well. By default
+// the kernel delays each such ARP answer for a random time of up to 0.8 s (proxy_delay).
 func (n Network) Route(ctx context.Context, gateways map[string]string) error {
 	for setting, value := range map[string]string{
 		"ip_forward": "1", "conf/" + bridge + "/proxy_arp_pvlan": "1", "neigh/" + bridge + "/proxy_delay": "0",
@@ -202,7 +202,7 @@ func (n Network) Route(ctx context.Context, gateways map[string]string) error {
 	return nil
 }
 
-// State asks the kernel how a gateway's link is.
+// State reads the state of a gateway's link from the kernel.
 func (n Network) State(ctx context.Context, edge string) State {
 	out, err := exec.CommandContext(ctx, "ip", "-n", n.Wan(), "-o", "link", "show", bridgePort(edge)).Output()
 	switch {

@@ -14,7 +14,7 @@ import (
 	"github.com/frond-edge/frond/internal/devcluster/wan"
 )
 
-// needRoot skips where namespaces cannot be made, unless REQUIRE says that they can.
+// needRoot skips the test where namespaces cannot be made, unless REQUIRE demands root.
 func needRoot(t *testing.T) {
 	t.Helper()
 	if err := exec.CommandContext(t.Context(), "unshare", "--net", "true").Run(); err == nil && os.Geteuid() == 0 {
@@ -34,7 +34,7 @@ func TestNetwork_CutAndHeal(t *testing.T) {
 	n := wan.Network{Prefix: fmt.Sprintf("frondtest-%d", os.Getpid())}
 	t.Cleanup(func() { removeNetwork(t, n) })
 	edges := []string{"edge-1", "edge-2"}
-	for range 2 { // the second time changes nothing
+	for range 2 { // the second run changes nothing
 		if err := n.Up(ctx, edges); err != nil {
 			t.Fatal(err)
 		}
@@ -84,7 +84,7 @@ func TestNetwork_CutAndHeal(t *testing.T) {
 	}
 }
 
-// cutLoudly cuts and heals once more, so that the gateway sees it.
+// cutLoudly cuts the link loudly and heals it, and checks its states and that it carries data again.
 func cutLoudly(t *testing.T, n wan.Network, r forwarderFixture) {
 	t.Helper()
 	ctx := t.Context()
@@ -172,7 +172,7 @@ func TestNetwork_RoutedPodsAreReachedUntilTheCut(t *testing.T) {
 		}
 	}
 	expect("before", false)
-	for range 2 { // the second time changes nothing
+	for range 2 { // the second run changes nothing
 		if err := n.Route(ctx, map[string]string{"10.244.1.0/24": wan.Address(2)}); err != nil {
 			t.Fatal(err)
 		}
@@ -188,7 +188,7 @@ func TestNetwork_RoutedPodsAreReachedUntilTheCut(t *testing.T) {
 	expect("healed", true)
 }
 
-// removeNetwork removes the namespaces also after the test's context has ended.
+// removeNetwork removes the namespaces, also after the test's context has ended.
 func removeNetwork(t *testing.T, n wan.Network) {
 	t.Helper()
 	if err := n.Down(context.WithoutCancel(t.Context())); err != nil {

@@ -9,18 +9,18 @@ import (
 	"time"
 )
 
-// Shape is how bad a link is while it is up. The zero Shape is the host's own loopback.
+// Shape is the quality of a link while it is up. The zero Shape is the host's own loopback.
 type Shape struct {
-	// Delay is how long bytes travel, one way.
+	// Delay is the one-way latency.
 	Delay time.Duration `json:"delay,omitempty"`
-	// Rate is what passes in bytes per second, each way; 0 is no limit.
+	// Rate limits the bytes per second, each way; 0 means no limit.
 	Rate int `json:"rate,omitempty"`
-	// Loss is the share of packets that are lost, in percent. To TCP, and so here, a loss is a stall: bytes come late, by a
+	// Loss is the percentage of lost packets. For TCP, and so here, a loss is a stall: bytes arrive late, by a
 	// retransmission time-out that doubles with each loss of the same packet.
 	Loss int `json:"loss,omitempty"`
 }
 
-// encodeQuery is the shape as the forwarder's orders carry it.
+// encodeQuery encodes the shape for a command of the control socket.
 func (s Shape) encodeQuery() string {
 	return url.Values{
 		"delay": {s.Delay.String()}, "rate": {strconv.Itoa(s.Rate)}, "loss": {strconv.Itoa(s.Loss)},
@@ -44,17 +44,17 @@ func parseShape(values url.Values) (s Shape, err error) {
 }
 
 const (
-	// maxLoss still lets something through.
+	// maxLoss still lets some packets through.
 	maxLoss = 90
-	// firstStall and maxStall are Linux' least retransmission time-out, and a bound that keeps tests short (Linux: 120 s).
+	// firstStall is Linux' minimum retransmission time-out. maxStall bounds it so that tests stay short (Linux: 120 s).
 	firstStall = 200 * time.Millisecond
 	maxStall   = 3 * time.Second
 	// minRead keeps a slow link from moving byte by byte.
 	minRead = 1 << 10
 )
 
-// readSize is how much is taken from a socket at once: of a slow link no more than an eighth of a second, or what waits here
-// would be minutes of it.
+// readSize is the size of one read from a socket: on a slow link at most an eighth of a second's worth, or the bytes buffered here
+// would be minutes of traffic.
 func (s Shape) readSize() int {
 	if s.Rate == 0 {
 		return chunkSize
@@ -62,7 +62,7 @@ func (s Shape) readSize() int {
 	return min(chunkSize, max(minRead, s.Rate/8))
 }
 
-// waitTransfer waits as long as n bytes take that were due at a moment.
+// waitTransfer waits until n bytes that were due at a moment have been transferred.
 func (s Shape) waitTransfer(ctx context.Context, due time.Time, n int) error {
 	wait := time.Until(due)
 	if s.Rate > 0 {

@@ -32,7 +32,7 @@ func TestForwarder_ShapedLinkIsSlow(t *testing.T) {
 	}
 	r.requestControl(http.MethodPost, wan.ShapePath("edge-1", wan.Shape{Loss: 50}))
 	stalled := false
-	for range 20 { // at 50 % a stall is as good as certain: 2 in a million say none
+	for range 20 { // at 50 % a stall is all but certain: 2 runs in a million have none
 		if stalled = took("x") >= 200*time.Millisecond; stalled {
 			break
 		}

@@ -1,8 +1,8 @@
-// Command client is a small program for a pod on a gateway: it follows ConfigMaps, widgets, leases and events of its namespace with
-// client-go, as any operator does, is elected leader, writes an object from time to time, tries what it must not be given, and says
-// in a file how all of that went.
+// Command client is a small program for a pod on a gateway. It follows ConfigMaps, widgets, leases and events of its namespace with
+// client-go, as any operator does, takes part in a leader election, writes an object at intervals, tries requests that must be refused,
+// and writes the results to a file.
 //
-// It knows nothing of Frond: only what every pod is told about Kubernetes.
+// It knows nothing of Frond: only what every pod is given about Kubernetes.
 package main
 
 import (
@@ -33,19 +33,19 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// State is what the program says in its file.
+// State is the content of the program's file.
 type State struct {
 	Started    time.Time         `json:"started"`
 	Synced     bool              `json:"synced"`
 	ConfigMaps map[string]string `json:"configMaps"` // data.key by name
 	Widgets    map[string]int64  `json:"widgets"`    // spec.size by name
-	Writes     int               `json:"writes"`     // that went well
+	Writes     int               `json:"writes"`     // successful ones
 	WriteError string            `json:"writeError"` // of the last one
-	Tries      map[string]int    `json:"tries"`      // status of what must fail
+	Tries      map[string]int    `json:"tries"`      // status of requests that must fail
 	Leads      bool              `json:"leads"`
-	Holders    map[string]string `json:"holders"` // of leases, as they are followed
-	Heard      map[string]int    `json:"heard"`   // events of all namespaces by reason, as they are followed
-	Refused    int64             `json:"refused"` // questions for events that were called bad requests
+	Holders    map[string]string `json:"holders"` // of leases, from the watch
+	Heard      map[string]int    `json:"heard"`   // events of all namespaces by reason, from the watch
+	Refused    int64             `json:"refused"` // requests for events that were refused as bad requests
 }
 
 // requestTimeout bounds one request; period is the pause between rounds.
@@ -121,7 +121,7 @@ func run(ctx context.Context, out string) error {
 	return nil
 }
 
-// followEvents follows events, and counts the questions for them that were called bad requests.
+// followEvents follows events, and counts the requests for them that were refused as bad requests.
 func followEvents(all dynamicinformer.DynamicSharedInformerFactory, refused *atomic.Int64) (cache.SharedIndexInformer, error) {
 	seen := all.ForResource(schema.GroupVersionResource{Version: "v1", Resource: "events"}).Informer()
 	return seen, seen.SetWatchErrorHandler(func(_ *cache.Reflector, err error) {
@@ -131,7 +131,7 @@ func followEvents(all dynamicinformer.DynamicSharedInformerFactory, refused *ato
 	})
 }
 
-// recordStores notes what the informers hold.
+// recordStores records the content of the informers.
 func (s *State) recordStores(maps, widgets, leases, events cache.Store) {
 	s.ConfigMaps, s.Widgets, s.Holders, s.Heard = map[string]string{}, map[string]int64{}, map[string]string{}, map[string]int{}
 	forEachObject(leases, func(u *unstructured.Unstructured) {
@@ -157,7 +157,7 @@ func forEachObject(s cache.Store, f func(*unstructured.Unstructured)) {
 	}
 }
 
-// runElections stands for election again and again.
+// runElections takes part in leader elections repeatedly.
 func runElections(ctx context.Context, cfg *rest.Config, namespace string, leads *atomic.Bool) {
 	c, err := kubernetes.NewForConfig(cfg)
 	if err != nil {
@@ -189,7 +189,7 @@ func applyConfigMap(ctx context.Context, c dynamic.ResourceInterface, n int) err
 	return err
 }
 
-// tryForbidden asks for what no pod may have, and returns the answers' codes.
+// tryForbidden sends requests that no pod may make, and returns the status codes.
 func tryForbidden(ctx context.Context, cfg *rest.Config) map[string]int {
 	answers := map[string]int{}
 	mine, err := os.ReadFile(cfg.BearerTokenFile)

@@ -25,10 +25,10 @@ import (
 	"github.com/frond-edge/frond/internal/toolchain"
 )
 
-// waitTimeout is how long a test waits for what should take seconds: the machines are shared and slow at times.
+// waitTimeout bounds a wait for something that should take seconds: the machines are shared and slow at times.
 const waitTimeout = 2 * time.Minute
 
-// bareCluster is a bare cluster, an administrator's shell, and the network that the pods are in.
+// bareCluster is a cluster without Frond, an administrator's shell, and the pods' network.
 type bareCluster struct {
 	*network
 	programs   toolchain.Paths
@@ -60,7 +60,7 @@ func newBareCluster(t *testing.T) *bareCluster {
 	return c
 }
 
-// requireTools says what is missing on this machine.
+// requireTools skips the test, or fails it if REQUIRE names root, where programs are missing.
 func requireTools(t *testing.T) {
 	t.Helper()
 	var missing []string
@@ -81,7 +81,7 @@ func requireTools(t *testing.T) {
 	t.Skipf("gateways are machines of their own here, which takes %v", missing)
 }
 
-// mustRun runs a program as the administrator does and returns what it prints; the test ends if it fails.
+// mustRun runs a program as the administrator and returns its output; the test ends if it fails.
 func (c *bareCluster) mustRun(t *testing.T, program string, args ...string) string {
 	t.Helper()
 	out, err := c.runProgram(t, program, args...)
@@ -91,7 +91,7 @@ func (c *bareCluster) mustRun(t *testing.T, program string, args ...string) stri
 	return out
 }
 
-// runProgram is run for a program that may fail; what it said is in the error.
+// runProgram is mustRun for a program that may fail; the error has its output.
 func (c *bareCluster) runProgram(t *testing.T, program string, args ...string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
@@ -121,7 +121,7 @@ func (c *bareCluster) kubectlProgram() string {
 	return filepath.Join(filepath.Dir(c.programs.Kube), "kubectl")
 }
 
-// resourceVersions are those of all Secrets and ConfigMaps of frond-system.
+// resourceVersions returns those of all Secrets and ConfigMaps of frond-system.
 func (c *bareCluster) resourceVersions(t *testing.T) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -138,7 +138,7 @@ func (c *bareCluster) resourceVersions(t *testing.T) map[string]string {
 	return all
 }
 
-// decodeJSON is what a command said with -o json.
+// decodeJSON decodes the output of a command with -o json.
 func decodeJSON[T any](t *testing.T, out string) (v T) {
 	t.Helper()
 	if err := json.Unmarshal([]byte(out), &v); err != nil {
@@ -147,7 +147,7 @@ func decodeJSON[T any](t *testing.T, out string) (v T) {
 	return v
 }
 
-// eventually waits until a condition holds; it says what is missing.
+// eventually waits until a condition holds; missing describes what is missing.
 func eventually(t *testing.T, what string, missing func(ctx context.Context) error) {
 	t.Helper()
 	await.Until(t, what, waitTimeout, 200*time.Millisecond, missing)

@@ -28,10 +28,10 @@ import (
 	"github.com/frond-edge/frond/internal/devcluster/wan"
 )
 
-// hollowFlag is what the printed command lacks for a gateway without containers.
+// hollowFlag is added to the printed command for a gateway without containers.
 const hollowFlag = " --runtime-endpoint hollow"
 
-// joinResult and the others are what commands say with -o json.
+// joinResult and the others are the JSON outputs of commands.
 type (
 	joinResult struct {
 		Node, Key, Cloud string
@@ -50,7 +50,7 @@ type (
 	nodeEntry struct{ Node, State, Key string }
 )
 
-// throughTheLeafPort is the life of a gateway: the printed command, once more, a reboot, a reset, once more, and a new start.
+// throughTheLeafPort runs a gateway's life cycle: join, join again, a reboot, a reset, join again, and a restart.
 func (c *bareCluster) throughTheLeafPort(t *testing.T, d hubPorts) {
 	t.Helper()
 	const node = "pump-7"
@@ -107,7 +107,7 @@ func (c *bareCluster) throughTheLeafPort(t *testing.T, d hubPorts) {
 	c.joinAgain(t, m, node)
 }
 
-// joinAgain joins a gateway whose Node was deleted a moment ago: the cloud still keeps what it had, and its Node is made all the same.
+// joinAgain joins a gateway whose Node was just deleted: the cloud still holds its state, and its Node must be created all the same.
 func (c *bareCluster) joinAgain(t *testing.T, m *machine, node string) {
 	t.Helper()
 	command := strings.TrimSpace(c.runFrond(t, "token", "create", "--node", node, "--print-join-command"))
@@ -117,7 +117,7 @@ func (c *bareCluster) joinAgain(t *testing.T, m *machine, node string) {
 	c.awaitJoined(t, node)
 }
 
-// resetGateway resets a gateway and looks at what is left, here and in the cloud.
+// resetGateway resets a gateway and checks the remains, here and in the cloud.
 func (c *bareCluster) resetGateway(t *testing.T, m *machine, node string, clean map[string]string) {
 	t.Helper()
 	if running := m.processLines(t); !strings.Contains(running, "edgecore") {
@@ -148,7 +148,7 @@ func (c *bareCluster) resetGateway(t *testing.T, m *machine, node string, clean 
 		t.Errorf("frond reset reaches the cloud: %v", err)
 	}
 	t.Log("it is reset")
-	slices.Reverse(result.Cloud) // a Node that is gone has no link to wait for
+	slices.Reverse(result.Cloud) // a deleted Node has no link to wait for
 	for _, line := range result.Cloud {
 		words := strings.Fields(line)
 		if words[0] == "frond" {
@@ -164,7 +164,7 @@ func (c *bareCluster) resetGateway(t *testing.T, m *machine, node string, clean 
 	}
 }
 
-// throughAProxy joins where the only way out is an HTTP proxy, which lets nobody but to port 443.
+// throughAProxy joins where the only route is an HTTP proxy that allows port 443 only.
 func (c *bareCluster) throughAProxy(t *testing.T, d hubPorts) {
 	t.Helper()
 	const node = "pump-8"
@@ -200,7 +200,7 @@ func (c *bareCluster) throughAProxy(t *testing.T, d hubPorts) {
 	}
 }
 
-// wrongHash tries to join with a hash that is not the hub's, and with somebody else in the hub's place. Neither hears of the token.
+// wrongHash tries to join with a wrong CA hash, and with an impostor in the hub's place. Neither may receive the token.
 func (c *bareCluster) wrongHash(t *testing.T, d hubPorts) {
 	t.Helper()
 	const node = "pump-9"
@@ -244,7 +244,7 @@ func (c *bareCluster) wrongHash(t *testing.T, d hubPorts) {
 	}
 }
 
-// serveImpostor answers in the hub's place, with the certificate of another authority, and reads what is said inside of TLS.
+// serveImpostor answers in the hub's place, with a certificate of another CA, and records the bytes received inside TLS.
 func (c *bareCluster) serveImpostor(t *testing.T, m *machine, made tokenResult) {
 	t.Helper()
 	cert := selfSigned(t)
@@ -253,13 +253,13 @@ func (c *bareCluster) serveImpostor(t *testing.T, m *machine, made tokenResult) 
 		inside := tls.Server(recordingConn{conn, call}, &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{cert}})
 		_ = inside.SetDeadline(time.Now().Add(waitTimeout))
 		shaken := inside.HandshakeContext(ctx)
-		said, _ := io.ReadAll(io.LimitReader(inside, 1<<16)) // until the other side has enough
+		said, _ := io.ReadAll(io.LimitReader(inside, 1<<16)) // until the client has given up
 		if shaken != nil {
-			said = append(said, call.bytesRead()...) // it never said a thing inside: what was said at all
+			said = append(said, call.bytesRead()...) // nothing was sent inside TLS: check the raw bytes
 		}
 		heard <- said
 	})
-	// The name leads elsewhere now, through the same router and port.
+	// The name now leads to the impostor, through the same router and port.
 	c.runInside(m.name+"-r", fmt.Sprintf("add rule ip hide through iifname \"in\" ip daddr %s tcp dport 7422 accept\n", impostorAddress), "nft", "-f", "-")
 	c.runInside(m.name, fmt.Sprintf("add rule inet only out ip daddr %s tcp dport 7422 accept\n", impostorAddress), "nft", "-f", "-")
 	if out := m.runShell(t, "sed -i s/"+frontAddress+"/"+impostorAddress+"/ /etc/hosts"); out.code != 0 {
@@ -287,7 +287,7 @@ func (c *bareCluster) serveImpostor(t *testing.T, m *machine, made tokenResult) 
 	}
 }
 
-// recordingConn notes what is read of a connection.
+// recordingConn records the bytes read from a connection.
 type recordingConn struct {
 	net.Conn
 	to io.Writer
@@ -299,7 +299,7 @@ func (c recordingConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// checkTokenAbsent says which part of a token is in what was said.
+// checkTokenAbsent returns an error if the recorded bytes contain a part of the token.
 func checkTokenAbsent(said []byte, token string) error {
 	id, private, _ := strings.Cut(token, ".")
 	for _, part := range []string{id, private, private[:8], private[8:]} {
@@ -310,8 +310,8 @@ func checkTokenAbsent(said []byte, token string) error {
 	return nil
 }
 
-// checkOnlyHello says if more than a TLS hello and the word that ends a handshake was said. The latter is encrypted: 2 bytes, the kind of
-// record, and 16 of the seal. A token is 23.
+// checkOnlyHello returns an error if more was sent than a TLS hello and the alert that ends a handshake. The alert is encrypted: 2 bytes,
+// the record type, and a tag of 16 bytes. A token has 23 bytes.
 func checkOnlyHello(said []byte) error {
 	const handshake, change, alert, sealed, mostSealed = 22, 20, 21, 23, 2 + 1 + 16
 	kinds, lengths, err := tlsRecords(said)
@@ -342,7 +342,7 @@ func selfSigned(t *testing.T) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// expectUnreachable proves that a gateway gets nowhere else.
+// expectUnreachable checks that a gateway reaches no other address.
 func (c *bareCluster) expectUnreachable(t *testing.T, part string, addresses ...string) {
 	t.Helper()
 	for _, address := range addresses {
@@ -355,7 +355,7 @@ func (c *bareCluster) expectUnreachable(t *testing.T, part string, addresses ...
 	}
 }
 
-// awaitJoined waits until a gateway's Node is ready, and returns what of the Node and of its key does not change by itself.
+// awaitJoined waits until a gateway's Node is ready, and returns the stable fields of the Node and of its key.
 func (c *bareCluster) awaitJoined(t *testing.T, name string) map[string]any {
 	t.Helper()
 	var node *corev1.Node
@@ -378,7 +378,7 @@ func (c *bareCluster) awaitJoined(t *testing.T, name string) map[string]any {
 	return map[string]any{"uid": node.UID, "labels": node.Labels, "spec": node.Spec, "key": nodes[i].Key}
 }
 
-// leftFiles are the files on the machine's disk that were not there, outside of /var/lib/frond.
+// leftFiles lists the new files on the machine's disk, outside of /var/lib/frond.
 func (m *machine) leftFiles(t *testing.T, clean map[string]string) (names []string) {
 	t.Helper()
 	for name := range m.fileSums(t) {

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// initReport is the part of frond init -o json that counts here.
+// initReport has the fields of frond init -o json that are used here.
 type initReport struct {
 	CAHash  string `json:"caHash"`
 	Objects []struct{ Kind, Name, Action string }
@@ -26,7 +26,7 @@ func (r initReport) changedObjects() (all []string) {
 	return all
 }
 
-// TestInstall_JoinAndReset is what docs/operations tell a newcomer to do, in their order.
+// TestInstall_JoinAndReset follows the instructions of docs/operations for a new installation, in their order.
 func TestInstall_JoinAndReset(t *testing.T) {
 	c := newBareCluster(t)
 	args := []string{"init", "--hub-url", "tls://hub.example.com:7422,wss://hub.example.com", "--taint-gateways", "-o", "json"}
@@ -54,7 +54,7 @@ func TestInstall_JoinAndReset(t *testing.T) {
 
 const manifestDir = "../../../deploy/cloud"
 
-// installManifests applies the manifests and runs what they say.
+// installManifests applies the manifests and runs their pods.
 func (c *bareCluster) installManifests(t *testing.T) {
 	t.Helper()
 	c.runKubectl(t, "apply", "--server-side", "-k", manifestDir)
@@ -87,12 +87,12 @@ func (c *bareCluster) awaitPodsReady(t *testing.T) {
 	})
 }
 
-// hubPorts are the ways to the hub from outside.
+// hubPorts are the addresses of the hub for clients outside the cluster.
 type hubPorts struct {
 	leaf, websocket, proxy *relay
 }
 
-// openHubPorts opens what the Service frond-hub-gateways says, and an HTTP proxy that leads to its WebSocket port alone.
+// openHubPorts opens the ports of the Service frond-hub-gateways, and an HTTP proxy that leads to its WebSocket port alone.
 func (c *bareCluster) openHubPorts(t *testing.T) hubPorts {
 	t.Helper()
 	const websocket = frontAddress + ":443"

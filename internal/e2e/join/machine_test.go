@@ -21,14 +21,14 @@ import (
 	"github.com/frond-edge/frond/internal/await"
 )
 
-// machine is a gateway: systemd is its process 1, /etc and /var/lib are its disk. It has the two programs and nothing of Frond's.
+// machine is a gateway: systemd is its process 1, /etc and /var/lib are its disk. It has the two programs and nothing else of Frond.
 type machine struct {
 	box
 	*process
-	pid int // of process 1, as this machine counts
+	pid int // of process 1, in this machine's namespace
 }
 
-// systemdTargets are the units of upstream's that a machine has.
+// systemdTargets are upstream's units in a machine.
 var systemdTargets = []string{
 	"basic.target", "multi-user.target", "sysinit.target", "shutdown.target", "network-online.target", "network.target", "local-fs.target",
 	"sockets.target", "timers.target", "paths.target", "slices.target", "final.target", "umount.target", "rescue.target",
@@ -66,7 +66,7 @@ func (c *bareCluster) newMachine(t *testing.T, name string) *machine {
 	return m
 }
 
-// makeCgroups gives a machine hierarchies of its own. It returns what its first process does for them.
+// makeCgroups makes cgroup hierarchies for a machine. It returns the commands that its first process runs for them.
 func makeCgroups(t *testing.T, name string) string {
 	t.Helper()
 	const root = "/sys/fs/cgroup"
@@ -88,7 +88,7 @@ func makeCgroups(t *testing.T, name string) string {
 	return s.String()
 }
 
-// removeCgroups removes a tree of cgroups. Killed processes are gone when the kernel gets to it.
+// removeCgroups removes a tree of cgroups. Killed processes vanish asynchronously.
 func removeCgroups(t *testing.T, root string) {
 	t.Helper()
 	var left error
@@ -134,7 +134,7 @@ func (m *machine) boot(t *testing.T) {
 	})
 }
 
-// shellCommand is a line in a root shell of the machine.
+// shellCommand returns a command for a line in a root shell of the machine.
 func (m *machine) shellCommand(ctx context.Context, line string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "nsenter", "--target", strconv.Itoa(m.pid), "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup",
 		"--root", "--wd", "--", "/bin/sh", "-c", line)
@@ -142,7 +142,7 @@ func (m *machine) shellCommand(ctx context.Context, line string) *exec.Cmd {
 	return cmd
 }
 
-// shellResult is what a command said and how it ended.
+// shellResult is the output and exit code of a command.
 type shellResult struct {
 	out, stderr string
 	code        int
@@ -155,11 +155,11 @@ func (m *machine) runShell(t *testing.T, line string) shellResult {
 	cmd := m.shellCommand(ctx, line)
 	var out, talk bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &talk
-	_ = cmd.Run() // the code says it
+	_ = cmd.Run() // the exit code reports it
 	return shellResult{out.String(), talk.String(), cmd.ProcessState.ExitCode()}
 }
 
-// fileSums are the sums of all files on the machine's disk, without what edgecore writes by itself.
+// fileSums returns the checksums of all files on the machine's disk, except the ones that edgecore changes at run time.
 func (m *machine) fileSums(t *testing.T) map[string]string {
 	t.Helper()
 	sums := map[string]string{}
@@ -196,7 +196,7 @@ func (m *machine) fileSums(t *testing.T) map[string]string {
 	return sums
 }
 
-// processLines are the command lines of the processes of the machine.
+// processLines returns the command lines of the machine's processes.
 func (m *machine) processLines(t *testing.T) string {
 	t.Helper()
 	own, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", m.pid))
@@ -206,7 +206,7 @@ func (m *machine) processLines(t *testing.T) string {
 	var lines []string
 	for _, process := range processes {
 		if space, err := os.Readlink(process + "/ns/pid"); err != nil || space != own {
-			continue // another's, or gone
+			continue // of another machine, or gone
 		}
 		if line, err := os.ReadFile(process + "/cmdline"); err == nil {
 			lines = append(lines, string(bytes.ReplaceAll(line, []byte{0}, []byte(" "))))

@@ -8,10 +8,10 @@ import (
 	"testing"
 )
 
-// The addresses of the cloud. Namespaces keep them to the test.
+// The addresses of the cloud. They exist only in the test's namespaces.
 const (
-	frontAddress    = "10.201.0.254" // where gateways find the hub, and the proxy
-	impostorAddress = "10.201.0.253" // of who answers in the hub's place
+	frontAddress    = "10.201.0.254" // address of the hub, and of the proxy, for gateways
+	impostorAddress = "10.201.0.253" // of the impostor in the hub's place
 	gatewayAddress  = "192.168.77.2" // of each gateway, behind a router of its own
 )
 
@@ -37,7 +37,7 @@ func newNetwork(t *testing.T) *network {
 // namespaceName is that of a namespace.
 func (n *network) namespaceName(part string) string { return n.prefix + "-" + part }
 
-// addNamespace makes a namespace that goes with the test.
+// addNamespace creates a namespace that is removed with the test.
 func (n *network) addNamespace(part string) string {
 	n.t.Helper()
 	name := n.namespaceName(part)
@@ -65,7 +65,7 @@ func (n *network) addVeth(part, device, address string) {
 	)
 }
 
-// addGateway makes a namespace behind a router. Out of either goes what is for one port of the front, and nothing else.
+// addGateway creates a namespace behind a router. The router forwards only connections to one port of the front.
 func (n *network) addGateway(part, outside string, port int) {
 	n.t.Helper()
 	router := part + "-r"

@@ -26,11 +26,11 @@ import (
 
 const (
 	namespace = "frond-system"
-	// accountFolder is where each pod finds its cluster: what is /run here is /var/run, too.
+	// accountFolder has the service account's files in each pod: /run is also /var/run here.
 	accountFolder = "/run/secrets/kubernetes.io/serviceaccount"
 )
 
-// pod is one of a StatefulSet or Deployment, as a process.
+// pod is a pod of a StatefulSet or Deployment, run as a process.
 type pod struct {
 	*process
 	name, address string
@@ -38,7 +38,7 @@ type pod struct {
 	netns         string
 	program       string
 	hosts         string   // further lines of /etc/hosts
-	reach         []string // how it finds the apiserver; nil before the first start
+	reach         []string // environment with the apiserver's address; nil before the first start
 }
 
 // startPods runs all pods of a template. The first one has the address 10.201.0.FROM.
@@ -56,7 +56,7 @@ func (c *bareCluster) startPods(t *testing.T, program, name string, from int, re
 	return all
 }
 
-// startPod runs the one container of a pod: the program is what its image begins with.
+// startPod runs the single container of a pod; the program corresponds to its image.
 func (c *bareCluster) startPod(t *testing.T, p *pod) {
 	t.Helper()
 	dir := filepath.Join(c.dir, p.name)
@@ -78,7 +78,7 @@ func (c *bareCluster) startPod(t *testing.T, p *pod) {
 		}
 		b.env = append(b.env, p.reach...)
 	}
-	var values []string // in pairs, as strings.NewReplacer wants them
+	var values []string // in pairs, for strings.NewReplacer
 	for _, e := range container.Env {
 		value := e.Value
 		if e.ValueFrom != nil {
@@ -97,7 +97,7 @@ func (c *bareCluster) startPod(t *testing.T, p *pod) {
 	p.process = b.startProcess(t, args...)
 }
 
-// volumeDir makes the folder of a volume, as a kubelet does: root's, and the group's to read.
+// volumeDir makes the folder of a volume, as a kubelet does: owned by root, readable by the group.
 func (c *bareCluster) volumeDir(t *testing.T, p *pod, name string) string {
 	t.Helper()
 	dir := filepath.Join(c.dir, p.name, "volumes", name)
@@ -115,12 +115,12 @@ func (c *bareCluster) volumeDir(t *testing.T, p *pod, name string) string {
 		}
 		return dir
 	}
-	must(t, os.Chown(dir, 0, group)) // it is of a claim
+	must(t, os.Chown(dir, 0, group)) // the volume of a claim
 	must(t, os.Chmod(dir, 0o770|os.ModeSetgid))
 	return dir
 }
 
-// projectedFiles are the files of a projected volume.
+// projectedFiles returns the files of a projected volume.
 func (c *bareCluster) projectedFiles(t *testing.T, v *corev1.ProjectedVolumeSource) map[string][]byte {
 	t.Helper()
 	files := map[string][]byte{}
@@ -172,7 +172,7 @@ func (c *bareCluster) accountDir(t *testing.T, p *pod, account string) string {
 	return dir
 }
 
-// relayToAPIServer leads from a namespace to the apiserver, and returns the variables that say where it is.
+// relayToAPIServer relays from a namespace to the apiserver, and returns the variables with its address.
 func (c *bareCluster) relayToAPIServer(t *testing.T, netns string) []string {
 	t.Helper()
 	address := strings.TrimPrefix(c.config.Host, "https://")
@@ -182,7 +182,7 @@ func (c *bareCluster) relayToAPIServer(t *testing.T, netns string) []string {
 	return []string{"KUBERNETES_SERVICE_HOST=" + host, "KUBERNETES_SERVICE_PORT=" + port}
 }
 
-// checkPodReady asks a pod as the kubelet of its node would.
+// checkPodReady probes a pod as the kubelet of its node would.
 func (c *bareCluster) checkPodReady(ctx context.Context, p *pod) error {
 	if err := p.checkAlive(); err != nil {
 		return await.Permanent(fmt.Errorf("%s: %w", p.name, err))
@@ -198,7 +198,7 @@ func (c *bareCluster) checkPodReady(ctx context.Context, p *pod) error {
 	if err != nil {
 		return err
 	}
-	roots := x509.NewCertPool() // a kubelet asks for less
+	roots := x509.NewCertPool() // a kubelet does not verify the certificate
 	roots.AppendCertsFromPEM([]byte(bundle.Data["ca.crt"]))
 	url := fmt.Sprintf("%s://%s:%d%s", strings.ToLower(string(probe.Scheme)), p.address, port, probe.Path)
 	secure := &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots, ServerName: p.name + ".frond-hub"}
@@ -208,13 +208,13 @@ func (c *bareCluster) checkPodReady(ctx context.Context, p *pod) error {
 	return nil
 }
 
-// expectOK asks a URL from inside a part of the network, and says what is wrong if the answer is not 200.
+// expectOK gets a URL from inside a part of the network, and returns an error if the status is not 200.
 func (c *bareCluster) expectOK(ctx context.Context, part, url string, secure *tls.Config) error {
 	_, err := c.fetchURL(ctx, part, url, secure)
 	return err
 }
 
-// fetchURL is answers that returns the answer.
+// fetchURL is expectOK that also returns the answer.
 func (c *bareCluster) fetchURL(ctx context.Context, part, url string, secure *tls.Config) (string, error) {
 	transport := &http.Transport{
 		DisableKeepAlives: true, TLSClientConfig: secure,

@@ -16,17 +16,17 @@ import (
 	"github.com/frond-edge/frond/internal/devcluster/wan"
 )
 
-// dialTimeout is how long a relay tries to get on.
+// dialTimeout bounds the dial to a target.
 const dialTimeout = 10 * time.Second
 
-// relayCall is one connection that came to a relay, and all that was said by who called.
+// relayCall is one connection to a relay, and all bytes that the client sent.
 type relayCall struct {
 	from string
 	mu   sync.Mutex
 	said []byte // guarded by mu
 }
 
-// Write notes what was said.
+// Write records sent bytes.
 func (c *relayCall) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -40,7 +40,7 @@ func (c *relayCall) bytesRead() []byte {
 	return slices.Clone(c.said)
 }
 
-// relay is a listener in the cloud that passes on what comes, as what balances load does, and remembers what was said to it.
+// relay is a listener in the cloud that forwards connections, as a load balancer does, and records the bytes sent to it.
 type relay struct {
 	mu    sync.Mutex
 	calls []*relayCall // guarded by mu
@@ -89,7 +89,7 @@ func (r *relay) callsSince(n int) []*relayCall {
 
 func (r *relay) callCount() int { return len(r.callsSince(0)) }
 
-// forwardTo returns a serve that leads to the first of the targets that answers, another one each time.
+// forwardTo returns a serve function that forwards to the first target that answers, in rotation.
 func forwardTo(namespace string, targets ...string) func(context.Context, net.Conn, *relayCall) {
 	var mu sync.Mutex
 	next := 0
@@ -110,7 +110,7 @@ func forwardTo(namespace string, targets ...string) func(context.Context, net.Co
 	}
 }
 
-// copyBoth carries bytes both ways until one end has no more. What is read of conn is noted.
+// copyBoth copies bytes in both directions until one end is closed. Bytes read from conn are recorded.
 func copyBoth(ctx context.Context, from io.Reader, conn, to net.Conn, c *relayCall) {
 	defer context.AfterFunc(ctx, func() { _ = to.Close() })()
 	var both sync.WaitGroup
@@ -125,7 +125,7 @@ func copyBoth(ctx context.Context, from io.Reader, conn, to net.Conn, c *relayCa
 	both.Wait()
 }
 
-// connectProxy serves HTTP CONNECT to the hosts and ports that it knows, and to no others.
+// connectProxy serves HTTP CONNECT to the known hosts and ports, and refuses others.
 func connectProxy(namespace string, known map[string]string) func(context.Context, net.Conn, *relayCall) {
 	return func(ctx context.Context, conn net.Conn, c *relayCall) {
 		in := bufio.NewReader(conn)
@@ -152,7 +152,7 @@ func connectProxy(namespace string, known map[string]string) func(context.Contex
 	}
 }
 
-// tlsRecords are the TLS records in what somebody said: kinds and lengths. Half a record at the end counts as one.
+// tlsRecords parses the TLS records in recorded bytes: types and lengths. A partial record at the end counts as one.
 func tlsRecords(said []byte) (kinds []byte, lengths []int, err error) {
 	const header = 5
 	for len(said) > 0 {

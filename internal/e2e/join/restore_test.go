@@ -15,8 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// deletedNamespace loses the namespace of Frond, with all keys and the hub's streams, and restores it from a backup. A gateway that had
-// joined gets its changes again, with the key that it has.
+// deletedNamespace deletes the namespace of Frond, with all keys and the hub's streams, and restores it from a backup. A gateway that had
+// joined receives changes again, with its existing key.
 func (c *bareCluster) deletedNamespace(t *testing.T) {
 	t.Helper()
 	const node = "pump-10"
@@ -55,7 +55,7 @@ func (c *bareCluster) deletedNamespace(t *testing.T) {
 	}
 }
 
-// awaitLinkState waits until a gateway's link is up (1) or down (0), by its own word.
+// awaitLinkState waits until a gateway's own metric shows its link up (1) or down (0).
 func (c *bareCluster) awaitLinkState(t *testing.T, node string, state int) {
 	t.Helper()
 	want := fmt.Sprintf("\nfrond_link_up %d\n", state)
@@ -68,7 +68,7 @@ func (c *bareCluster) awaitLinkState(t *testing.T, node string, state int) {
 	})
 }
 
-// deleteConfirmed deletes the namespace as an administrator does: kubectl says what is to be confirmed, and how.
+// deleteConfirmed deletes the namespace as an administrator does: kubectl's error says what to confirm, and how.
 func (c *bareCluster) deleteConfirmed(t *testing.T) {
 	t.Helper()
 	out, err := c.runProgram(t, c.kubectlProgram(), "delete", "namespace", namespace)
@@ -83,7 +83,7 @@ func (c *bareCluster) deleteConfirmed(t *testing.T) {
 	c.runKubectl(t, "delete", "namespace", namespace) // waits until it is gone
 }
 
-// expectPodRuns has a pod run on a gateway, which takes that the cloud's change gets there and the gateway's answer back.
+// expectPodRuns runs a pod on a gateway, which requires that the cloud's change and the gateway's report arrive.
 func (c *bareCluster) expectPodRuns(t *testing.T, m *machine, name string) {
 	t.Helper()
 	defer func() {
@@ -97,7 +97,7 @@ func (c *bareCluster) expectPodRuns(t *testing.T, m *machine, name string) {
 		NodeName: m.name, AutomountServiceAccountToken: &no, Containers: []corev1.Container{{Name: "c", Image: "pause"}},
 	}}
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
-	_, _ = c.kube.CoreV1().ServiceAccounts(metav1.NamespaceDefault).Create(t.Context(), account, metav1.CreateOptions{}) // the second time it is there
+	_, _ = c.kube.CoreV1().ServiceAccounts(metav1.NamespaceDefault).Create(t.Context(), account, metav1.CreateOptions{}) // exists in the second call
 	_, err := c.kube.CoreV1().Pods(metav1.NamespaceDefault).Create(t.Context(), pod, metav1.CreateOptions{})
 	must(t, err)
 	eventually(t, "pod "+name+" runs", func(ctx context.Context) error {

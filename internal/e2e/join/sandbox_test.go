@@ -14,24 +14,24 @@ import (
 	"time"
 )
 
-// box is what a process sees: this machine's files, below what is bound over them, and a network namespace. What it writes
-// elsewhere than to bound folders is gone with it.
+// box is the view of a process: this machine's files, with bound files over them, and a network namespace. Writes
+// outside of bound folders are discarded.
 type box struct {
 	name, netns string
-	// dir is a folder for it.
+	// dir is a working folder of the box.
 	dir string
-	// binds are files and folders of this machine by their place in the box.
+	// binds maps paths in the box to files and folders of this machine.
 	binds map[string]string
-	// user is "UID:GID"; "" is root. readOnly forbids to write elsewhere than to bound folders.
+	// user is "UID:GID"; "" is root. readOnly forbids writes outside of bound folders.
 	user     string
 	readOnly bool
-	// init has its own processes, and prepare is done before the first.
+	// init gives the box a process namespace of its own; prepare runs before its first process.
 	init    bool
 	prepare string
 	env     []string
 }
 
-// setupScript makes the box in fresh namespaces and goes in. Whoever runs it becomes the process in the box.
+// setupScript makes the box in new namespaces and enters it. The shell that runs it becomes the process in the box.
 func (b box) setupScript() string {
 	var s strings.Builder
 	root := filepath.Join(b.dir, "root")
@@ -65,19 +65,19 @@ mount -t tmpfs tmpfs $root/run
 	return s.String()
 }
 
-// process is one that the test has started.
+// process is a process that the test has started.
 type process struct {
 	cmd  *exec.Cmd
 	log  string
 	done chan struct{}
-	// grace is how long it may take to end; a machine has none.
+	// grace is the time between SIGTERM and SIGKILL; a machine has none.
 	grace time.Duration
 }
 
-// podGrace is what Kubernetes gives a pod.
+// podGrace is Kubernetes' default grace period of a pod.
 const podGrace = 30 * time.Second
 
-// startProcess runs a program in the box until the test ends, or stop.
+// startProcess runs a program in the box until the test ends, or stop is called.
 func (b box) startProcess(t *testing.T, args ...string) *process {
 	t.Helper()
 	p := &process{log: filepath.Join(b.dir, "log"), done: make(chan struct{})}
@@ -95,7 +95,7 @@ func (b box) startProcess(t *testing.T, args ...string) *process {
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	must(t, p.cmd.Start())
 	go func() {
-		_ = p.cmd.Wait() // how it ended is in its log
+		_ = p.cmd.Wait() // the log shows how it ended
 		_ = log.Close()
 		close(p.done)
 	}()
@@ -108,7 +108,7 @@ func (b box) startProcess(t *testing.T, args ...string) *process {
 	return p
 }
 
-// stop asks the process to end, and kills it if it does not. A machine loses its power.
+// stop sends SIGTERM to the process, and kills it if it does not end. A machine is killed at once, as by a power cut.
 func (p *process) stop(t *testing.T) {
 	t.Helper()
 	if p.grace > 0 {

@@ -19,8 +19,8 @@ import (
 	"github.com/frond-edge/frond/internal/faults"
 )
 
-// objectVersions is what one place says of the workload's objects on one node: the UID and, but for pods, the version of each. The
-// version of a pod moves with its status, which the node knows best.
+// objectVersions is the state of the workload's objects on one node in one place: the UID and, except for pods, the version of each. The
+// version of a pod changes with its status, which the node owns.
 type objectVersions map[wire.Key]string
 
 func versionEntry(key wire.Key, uid, version string) string {
@@ -30,7 +30,7 @@ func versionEntry(key wire.Key, uid, version string) string {
 	return uid + " version " + version
 }
 
-// findDisagreement says where Kubernetes, the hub and the gateways differ about the workload's objects; "" means nowhere.
+// findDisagreement describes the differences between Kubernetes, the hub and the gateways in the workload's objects, "" for none.
 func (r *testCluster) findDisagreement(ctx context.Context) string {
 	api, missing := r.inKubernetes(ctx)
 	if missing != "" {
@@ -55,7 +55,7 @@ func (r *testCluster) findDisagreement(ctx context.Context) string {
 	return ""
 }
 
-// diffVersions names what is not the same in two places.
+// diffVersions lists the differences between two places.
 func diffVersions(here string, a objectVersions, there string, b objectVersions) string {
 	var diff []string
 	for _, key := range slices.SortedFunc(maps.Keys(a), func(x, y wire.Key) int { return strings.Compare(x.String(), y.String()) }) {
@@ -71,7 +71,7 @@ func diffVersions(here string, a objectVersions, there string, b objectVersions)
 	return strings.Join(diff, "; ")
 }
 
-// inKubernetes reads the truth, and says what of it is not settled: a pod that does not run, or a node that is not ready.
+// inKubernetes reads the state in Kubernetes, and describes what is not settled: a pod that does not run, or a node that is not ready.
 func (r *testCluster) inKubernetes(ctx context.Context) (map[string]objectVersions, string) {
 	all := map[string]objectVersions{}
 	for _, node := range nodes {
@@ -113,7 +113,7 @@ func (r *testCluster) inKubernetes(ctx context.Context) (map[string]objectVersio
 	return all, strings.Join(unsettled, "; ")
 }
 
-// podProgress says how far a pod has come: to a node, to the first word of its gateway, to its containers.
+// podProgress describes how far a pod is: scheduled, first reported by its gateway, containers running.
 func podProgress(p *corev1.Pod) string {
 	says := fmt.Sprintf("pod %s made %s is %s", p.Name, p.CreationTimestamp.Format(time.TimeOnly), p.Status.Phase)
 	if p.DeletionTimestamp != nil {
@@ -150,7 +150,7 @@ func podReady(p *corev1.Pod) bool {
 	return false
 }
 
-// isWorkloadKey tells whether the workload made a key.
+// isWorkloadKey reports whether the workload made a key.
 func isWorkloadKey(key wire.Key) bool {
 	return key.Namespace == faults.Namespace && strings.HasPrefix(key.Name, "edge-")
 }
@@ -174,7 +174,7 @@ func (r *testCluster) inStore(ctx context.Context, node string) (objectVersions,
 	return s, nil
 }
 
-// inStream reads what the hub holds for a node. Tombstones do not count: they stay for a while after they were acked.
+// inStream reads the objects in the hub's stream for a node. Tombstones do not count: they stay for a while after they were acked.
 func (r *testCluster) inStream(ctx context.Context, node string) (objectVersions, error) {
 	held, err := r.publisher.Held(ctx, node)
 	if err != nil {
@@ -189,10 +189,10 @@ func (r *testCluster) inStream(ctx context.Context, node string) (objectVersions
 	return s, nil
 }
 
-// evidenceTimeout bounds the questions of keepEvidence.
+// evidenceTimeout bounds the requests of keepEvidence.
 const evidenceTimeout = 20 * time.Second
 
-// keepEvidence copies logs and histories of a run that failed, and writes down how things stand.
+// keepEvidence copies logs and histories of a failed run, and records the present state.
 func (r *testCluster) keepEvidence(ctx context.Context, dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err

@@ -20,12 +20,12 @@ import (
 	"github.com/frond-edge/frond/internal/install"
 )
 
-// path is a file of the cluster.
+// path returns a path below the cluster's folder.
 func (r *testCluster) path(elem ...string) string {
 	return filepath.Join(append([]string{r.cluster.Dir()}, elem...)...)
 }
 
-// replaceCertificates makes anew what the hub and the cloudcores show, and waits until they show it.
+// replaceCertificates replaces the certificates of the hub and the cloudcores, and waits until they serve the new ones.
 func (r *testCluster) replaceCertificates(t *testing.T) {
 	t.Helper()
 	r.runInstall(t, "init", "--rotate-certificates")
@@ -41,7 +41,7 @@ func (r *testCluster) replaceCertificates(t *testing.T) {
 	r.awaitServedCertificate(t, strings.TrimPrefix(url, "https://"), fresh)
 }
 
-// runInstall runs a command that writes what the hub and the cloudcores show, brings it to them, and waits until they show it.
+// runInstall runs a command that writes certificates of the hub and the cloudcores, syncs them, and waits until they are served.
 func (r *testCluster) runInstall(t *testing.T, args ...string) {
 	t.Helper()
 	if err := r.runFrond(t.Context(), args...); err != nil {
@@ -56,7 +56,7 @@ func (r *testCluster) runInstall(t *testing.T, args ...string) {
 	}
 }
 
-// installedCertificate is the one that frond init has made last for a folder.
+// installedCertificate returns the last certificate of frond init for a folder.
 func (r *testCluster) installedCertificate(t *testing.T, folder string) *x509.Certificate {
 	t.Helper()
 	cert, err := certs.ReadCertificate(r.path(identity.Namespace, folder, install.EntryCert))
@@ -75,7 +75,7 @@ func mustReadFile(t *testing.T, file string) []byte {
 	return data
 }
 
-// leafAddress is the leaf listener in a hub's configuration.
+// leafAddress returns the leaf listener's address in a hub's configuration.
 func leafAddress(t *testing.T, file string) string {
 	t.Helper()
 	_, leafs, _ := strings.Cut(string(mustReadFile(t, file)), "leafnodes {")
@@ -86,7 +86,7 @@ func leafAddress(t *testing.T, file string) string {
 	return address
 }
 
-// reissueCertificate makes a certificate and its key anew, with the same names, and returns it.
+// reissueCertificate replaces a certificate and its key, with the same names, and returns it.
 func reissueCertificate(t *testing.T, ca *pki.Authority, dir, name string) *x509.Certificate {
 	t.Helper()
 	old, err := certs.ReadCertificate(filepath.Join(dir, name+".crt"))
@@ -114,7 +114,7 @@ func reissueCertificate(t *testing.T, ca *pki.Authority, dir, name string) *x509
 	return fresh
 }
 
-// awaitServedCertificate waits until a listener shows a certificate. It is looked at by a handshake that trusts nobody.
+// awaitServedCertificate waits until a listener serves a certificate. It reads the certificate by a handshake that trusts no CA.
 func (r *testCluster) awaitServedCertificate(t *testing.T, address string, want *x509.Certificate) {
 	t.Helper()
 	r.eventually(t, address+" shows its new certificate", waitTimeout, func(ctx context.Context) string {

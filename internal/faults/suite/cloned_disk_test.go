@@ -19,17 +19,17 @@ import (
 	"github.com/frond-edge/frond/internal/history"
 )
 
-// TestClonedDisk_IsReportedAndFenced: with the peer two agents of one name take each other's connection by turns. Here the gateway
-// that was there first goes on as ever; the copy is told of and gets nothing. When it is gone, the cloud knows the truth again.
+// TestClonedDisk_IsReportedAndFenced: with the peer, two agents of one name alternately take over each other's connection. Here the
+// first gateway continues undisturbed; the copy is reported and receives nothing. After the copy ends, the cloud's state is correct again.
 func TestClonedDisk_IsReportedAndFenced(t *testing.T) {
 	const node = "edge-1"
 	shared.awaitSettled(t)
-	// The same trouble is told once in ten minutes: where this runs twice on one cluster, the first time counts.
+	// The same problem is reported once in ten minutes: when this test runs twice on one cluster, the first report counts.
 	since := metav1.NewTime(time.Now().Add(-10 * time.Minute))
 	shared.mustCluster(t, func(c *devcluster.Cluster) error {
 		return errors.Join(c.Kill(t.Context(), node), c.CopyDisk(t.Context(), node), c.Start(t.Context(), node))
 	})
-	// It is served, which readiness does not say of a gateway with a full store: of two that come at once either may stay.
+	// The gateway is served, which its readiness does not prove when its store is full: of two agents that start together either may stay.
 	shared.timeChange(t, node, faults.Name(node, "map", 5), "before the copy")
 	shared.awaitSettled(t)
 	shared.mustCluster(t, func(c *devcluster.Cluster) error { return c.LaunchClone(t.Context(), node) })
@@ -64,7 +64,7 @@ func TestClonedDisk_IsReportedAndFenced(t *testing.T) {
 	for i := range 20 {
 		shared.timeChange(t, node, name, fmt.Sprint("beside a copy ", i))
 	}
-	shared.awaitSettled(t) // the gateway itself is well meanwhile
+	shared.awaitSettled(t) // the gateway itself is undisturbed meanwhile
 	if after := shared.cloneSequence(t, node); after != before {
 		t.Errorf("the copy took what was the gateway's: its store went from %d to %d", before, after)
 	}
@@ -87,7 +87,7 @@ func TestClonedDisk_IsReportedAndFenced(t *testing.T) {
 	})
 }
 
-// cloneSequence is how far the store of a gateway's copy has come, by its history.
+// cloneSequence returns the progress of the store of a gateway's copy, from its history.
 func (r *testCluster) cloneSequence(t *testing.T, node string) (sequence uint64) {
 	t.Helper()
 	lines, _, err := history.Read(r.cluster.CloneHistory(node), 0)

@@ -14,8 +14,8 @@ import (
 	"github.com/frond-edge/frond/internal/faults"
 )
 
-// TestCloudcoreFailover_NoNodeWaits stops, resumes, kills and adds each cloudcore, and right after each of that changes an object of every
-// gateway again and again: none may wait for longer than a takeover takes. The peer is away for 34 to 39 s. REPLICA_PAUSE is how
+// TestCloudcoreFailover_NoNodeWaits stops, resumes, kills and adds each cloudcore. After each step it changes an object of every
+// gateway repeatedly: no change may wait longer than a takeover takes. The peer is unavailable for 34 to 39 s. REPLICA_PAUSE is how
 // long a cloudcore is stopped.
 func TestCloudcoreFailover_NoNodeWaits(t *testing.T) {
 	pause := 4 * time.Second
@@ -51,11 +51,11 @@ func TestCloudcoreFailover_NoNodeWaits(t *testing.T) {
 	}
 }
 
-// changeLimit is the 2 s of the promise, and as much again for a machine that has other work.
+// changeLimit is the 2 s of the promise, twice, because the machine may be busy.
 const changeLimit = 4 * time.Second
 
-// measureChanges changes one object of each gateway for a time, each change soon after the one before has arrived, and returns how long
-// each took.
+// measureChanges changes one object of each gateway for a time, each change soon after the previous one has arrived, and returns the
+// duration of each.
 func (r *testCluster) measureChanges(t *testing.T, label string, d time.Duration) []time.Duration {
 	t.Helper()
 	times := make([][]time.Duration, len(nodes))
@@ -84,8 +84,8 @@ func (r *testCluster) measureChanges(t *testing.T, label string, d time.Duration
 	return slices.Concat(times...)
 }
 
-// TestCloudcorePaused_LinksReconnect: a gateway whose link comes back is let in by any cloudcore, and asks any; to the hub one that
-// is stopped is there for 10 to 15 s, and without the others' help the change waits for 14 to 33 s.
+// TestCloudcorePaused_LinksReconnect: any cloudcore admits a gateway whose link returns, and answers its attach. The hub considers a
+// stopped cloudcore alive for 10 to 15 s; without the other cloudcores' help the change waits for 14 to 33 s.
 func TestCloudcorePaused_LinksReconnect(t *testing.T) {
 	for _, replica := range []string{"cloudcore-1", "cloudcore-2"} {
 		shared.awaitSettled(t)
@@ -102,12 +102,12 @@ func TestCloudcorePaused_LinksReconnect(t *testing.T) {
 	shared.awaitSettled(t)
 }
 
-// linkLimit is what the worst takes: 1.5 s until the stopped one is missed; or 3 s in which the hub waits for its word on a link, and then
-// up to 2 s until that is dialled again. The rest is for a machine that has other work.
+// linkLimit is the worst case: 1.5 s until the stopped cloudcore is missed; or 3 s in which the hub waits for its decision on a link, and
+// then up to 2 s until the link is dialled again. The rest allows for a busy machine.
 const linkLimit = 9 * time.Second
 
-// TestAPIServerRestart_ChangesComeSoon: one that has just started answers its first watchers that it has no storage, or does not
-// know their rights. With client-go alone each kind of object is then heard again up to half a minute later, by every cloudcore.
+// TestAPIServerRestart_ChangesComeSoon: an apiserver that has just started refuses its first watchers, because its storage or their
+// RBAC rules are not loaded. With client-go alone every cloudcore resumes each watch up to half a minute later.
 func TestAPIServerRestart_ChangesComeSoon(t *testing.T) {
 	shared.awaitSettled(t)
 	var all []time.Duration
@@ -132,5 +132,5 @@ func TestAPIServerRestart_ChangesComeSoon(t *testing.T) {
 	shared.awaitSettled(t)
 }
 
-// watchLimit is far more than a watch needs to begin again, and less than the third step back of client-go.
+// watchLimit is far more than restarting a watch takes, and less than the third backoff step of client-go.
 const watchLimit = 6 * time.Second

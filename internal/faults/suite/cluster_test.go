@@ -25,7 +25,7 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// waitTimeout is how long everything may take to be as it should again once all faults are healed: many times what it takes.
+// waitTimeout bounds the time from the end of all faults to a settled cluster: many times what it takes.
 const waitTimeout = 4 * time.Minute
 
 // nodes are the gateways of the cluster.
@@ -84,21 +84,21 @@ func runTests(m *testing.M) int {
 	return code
 }
 
-// testCluster is the cluster, what the tests ask it with, and who judges it.
+// testCluster is the cluster with the tests' clients and history checkers.
 type testCluster struct {
 	mu        sync.Mutex // guards cluster: its methods must not run at the same time
 	cluster   *devcluster.Cluster
 	kube      kubernetes.Interface
 	nc        *nats.Conn
 	publisher *streams.Publisher
-	// deletions and judges know all tests of this process, as the gateways do.
+	// deletions and checkers span all tests of this process, as the gateways' histories do.
 	deletions     faults.Deletions
 	checkers      map[string]*faults.HistoryChecker
-	checkedOffset map[string]int64 // how far each history was judged
-	// smallDisks are the nodes whose disk can be filled; sockets are the disks of those whose power can be cut.
+	checkedOffset map[string]int64 // how far each history was checked
+	// smallDisks are the nodes whose disk can be filled; powercutDisks are the disks of those whose power can be cut.
 	smallDisks    []string
 	powercutDisks map[string]*powercut.FS
-	// breaches are those of copies of gateways, until they are told; guarded by mu.
+	// breaches are violations of copies of gateways that are not reported yet; guarded by mu.
 	breaches []string
 }
 
@@ -133,7 +133,7 @@ func newTestCluster(ctx context.Context, cluster *devcluster.Cluster) (*testClus
 	return r, r.createAnchors(ctx)
 }
 
-// withCluster runs one call of the cluster.
+// withCluster runs one call of the cluster with mu held.
 func (r *testCluster) withCluster(call func(c *devcluster.Cluster) error) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -146,7 +146,7 @@ func (r *testCluster) isRunning(part string) bool {
 	return r.cluster.PID(part) != 0
 }
 
-// mustCluster runs one call of the cluster that has to succeed.
+// mustCluster runs one call of the cluster that must succeed.
 func (r *testCluster) mustCluster(t *testing.T, call func(c *devcluster.Cluster) error) {
 	t.Helper()
 	if err := r.withCluster(call); err != nil {
@@ -154,7 +154,7 @@ func (r *testCluster) mustCluster(t *testing.T, call func(c *devcluster.Cluster)
 	}
 }
 
-// relaunchStopped starts whatever does not run, as an operator's supervisor would.
+// relaunchStopped starts every stopped process, as a supervisor would.
 func (r *testCluster) relaunchStopped(ctx context.Context, t *testing.T) {
 	t.Helper()
 	for _, part := range r.cluster.Components() {
@@ -194,7 +194,7 @@ func (r *testCluster) healAll(ctx context.Context, t *testing.T) {
 	}
 }
 
-// errorText is an error's text, "" for none.
+// errorText returns an error's text, "" for none.
 func errorText(err error) string {
 	if err == nil {
 		return ""
@@ -202,13 +202,13 @@ func errorText(err error) string {
 	return err.Error()
 }
 
-// eventually waits until a condition holds; the condition says what is missing, "" when it holds.
+// eventually waits until a condition holds; missing describes what is missing, "" when it holds.
 func (r *testCluster) eventually(t *testing.T, what string, limit time.Duration, missing func(ctx context.Context) string) {
 	t.Helper()
 	await.Until(t, what, limit, 200*time.Millisecond, await.FromText(missing))
 }
 
-// checkHistories reads what the gateways wrote down since the last time and fails the test for each breach of a promise.
+// checkHistories reads the new lines of the gateways' histories and fails the test for each violation of a promise.
 func (r *testCluster) checkHistories(t *testing.T) {
 	t.Helper()
 	r.mu.Lock()
@@ -229,7 +229,7 @@ func (r *testCluster) checkHistories(t *testing.T) {
 	}
 }
 
-// recordBreach adds a breach to the file that FROND_FAULTS_BREACH names: a test that is run again may pass, a promise stays broken.
+// recordBreach adds a violation to the file that FROND_FAULTS_BREACH names: a rerun test may pass, a promise stays broken.
 func recordBreach(t *testing.T, breach string) {
 	t.Helper()
 	path := os.Getenv("FROND_FAULTS_BREACH")
@@ -247,12 +247,12 @@ func recordBreach(t *testing.T, breach string) {
 	}
 }
 
-// awaitSettled heals everything and waits until Kubernetes, the hub and each gateway agree, then judges.
+// awaitSettled heals everything, waits until Kubernetes, the hub and each gateway agree, then checks the histories.
 func (r *testCluster) awaitSettled(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
-	defer r.checkHistories(t) // also if the wait fails: a history may tell why
+	defer r.checkHistories(t) // also if the wait fails: a history may show the reason
 	r.healAll(ctx, t)
 	began, told := time.Now(), time.Now()
 	r.eventually(t, "everything is as it should be", waitTimeout, func(ctx context.Context) string {
@@ -266,10 +266,10 @@ func (r *testCluster) awaitSettled(t *testing.T) {
 	})
 }
 
-// logInterval is how often settle says what it waits for.
+// logInterval is the interval at which awaitSettled logs what it waits for.
 const logInterval = 5 * time.Second
 
-// findUnsettled says what is not as it should be.
+// findUnsettled describes what is not settled.
 func (r *testCluster) findUnsettled(ctx context.Context) string {
 	if missing := r.findDisagreement(ctx); missing != "" {
 		return missing

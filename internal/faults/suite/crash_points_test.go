@@ -18,16 +18,16 @@ import (
 	"github.com/frond-edge/frond/internal/faults"
 )
 
-// emptyDiskPoints are the points that only a gateway with an empty disk is sure to pass: a full snapshot of many objects.
+// emptyDiskPoints are the points that only a gateway with an empty disk is sure to reach: a full snapshot of many objects.
 var emptyDiskPoints = []string{"attach.replaced", "save.batched"}
 
-// oncePoints are the points that a process passes a single time in its life.
+// oncePoints are the points that a process reaches a single time in its life.
 var oncePoints = append([]string{"takeover.begun", "takeover.read", "takeover.asked"}, emptyDiskPoints...)
 
-// TestCrashPoints kills a process at each point there is, in turn, while objects change: gateways three at a time, then one
-// cloudcore, which has the cluster for itself. Each process comes back with the next point as its fate. A point that is not
-// passed fails the test, as does whatever a history tells that should not be. PASSES is how often all this is done: the first
-// time a process dies when it passes its point first, then when it has passed it 2, 4, 6 … times alive.
+// TestCrashPoints kills a process at every crash point in turn while objects change: three gateways at a time, then one
+// cloudcore, as the only one. Each process restarts with the next crash point set. A point that is never
+// reached fails the test, as does a violation in a history. PASSES is the number of repetitions: in the first, a process dies when it
+// first reaches its point, in later ones after it has passed the point 2, 4, 6 … times.
 func TestCrashPoints(t *testing.T) {
 	shared.awaitSettled(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -52,7 +52,7 @@ func TestCrashPoints(t *testing.T) {
 	t.Logf("%d changes, %d not confirmed", w.n.Load(), w.failed.Load())
 }
 
-// killAtEachPoint lets processes die at each point when they pass it for the count-th time.
+// killAtEachPoint kills processes at each point when they reach it for the count-th time.
 func (r *testCluster) killAtEachPoint(t *testing.T, count uint64) {
 	t.Helper()
 	t.Run("edgecore", func(t *testing.T) {
@@ -77,7 +77,7 @@ func (r *testCluster) killAtEachPoint(t *testing.T, count uint64) {
 	})
 }
 
-// resetLinks breaks the gateways' connections now and then, so that they attach again and again.
+// resetLinks breaks the gateways' connections at intervals, so that they attach repeatedly.
 func (r *testCluster) resetLinks(ctx context.Context) error {
 	ticker := time.NewTicker(2 * time.Second)
 	defer ticker.Stop()
@@ -94,7 +94,7 @@ func (r *testCluster) resetLinks(ctx context.Context) error {
 	}
 }
 
-// killAtPoints lets a process die at one point after the other and leaves it running.
+// killAtPoints kills a process at one point after the other and leaves it running.
 func (r *testCluster) killAtPoints(t *testing.T, part string, points []string, count uint64) {
 	t.Helper()
 	r.mustCluster(t, func(c *devcluster.Cluster) error { return c.Kill(t.Context(), part) })

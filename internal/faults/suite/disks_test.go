@@ -14,13 +14,13 @@ import (
 	"github.com/frond-edge/frond/internal/powercut"
 )
 
-// What is done to disks. The last gateway has a small one, and the one before a disk that knows what was synced, where root may
+// Faults of disks. The last gateway has a small disk, and the last but one a disk that tracks synced bytes, where root may
 // mount them; both stay for the whole run.
 
-// smallDisk holds what a gateway here keeps many times over, and is soon full.
+// smallDisk is many times what a gateway stores here, and still fills quickly.
 const smallDisk = 192 << 20
 
-// prepareNode gives a node its judge, where there are histories, and its disk.
+// prepareNode gives a node its history checker, where there are histories, and its disk.
 func (r *testCluster) prepareNode(ctx context.Context, node string) error {
 	if !r.cluster.Spec().History {
 		return nil
@@ -42,7 +42,7 @@ func (r *testCluster) prepareNode(ctx context.Context, node string) error {
 			fmt.Fprintf(os.Stderr, "rounds without a full disk or a power cut of %s: %v\n", node, err)
 		}
 	}
-	// What earlier runs deleted is not known any more; the restart begins the history anew.
+	// Deletions of earlier runs are unknown; the restart begins a new history.
 	_, end, err := history.Read(r.cluster.History(node), 0)
 	if err != nil {
 		return err
@@ -51,7 +51,7 @@ func (r *testCluster) prepareNode(ctx context.Context, node string) error {
 	return r.cluster.Start(ctx, node)
 }
 
-// provideDisk gives a gateway that stands a small disk, or one whose power can be cut.
+// provideDisk gives a stopped gateway a small disk, or one whose power can be cut.
 func (r *testCluster) provideDisk(ctx context.Context, node string, small bool) error {
 	if small {
 		if err := r.cluster.MountSmallDisk(ctx, node, smallDisk); err != nil {
@@ -66,7 +66,7 @@ func (r *testCluster) provideDisk(ctx context.Context, node string, small bool) 
 	return r.mountPowercutDisk(node, "")
 }
 
-// mountPowercutDisk mounts a gateway's disk that knows what was synced, with what a folder holds.
+// mountPowercutDisk mounts a gateway's disk that tracks synced bytes, with the content of a folder.
 func (r *testCluster) mountPowercutDisk(node, from string) error {
 	dir := r.cluster.StreamsDir(node)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -80,7 +80,7 @@ func (r *testCluster) mountPowercutDisk(node, from string) error {
 	return nil
 }
 
-// unmountDisks takes such disks away at the end of a run.
+// unmountDisks unmounts such disks at the end of a run.
 func (r *testCluster) unmountDisks(ctx context.Context) error {
 	var errs []error
 	for node, disk := range r.powercutDisks {
@@ -92,7 +92,7 @@ func (r *testCluster) unmountDisks(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// wipeDisk empties the disk of a gateway that does not run, and tells its judge.
+// wipeDisk empties the disk of a stopped gateway, and allows its checker a new store.
 func (r *testCluster) wipeDisk(ctx context.Context, node string) error {
 	return r.withCluster(func(c *devcluster.Cluster) error {
 		if disk := r.powercutDisks[node]; disk != nil {
@@ -111,7 +111,7 @@ func (r *testCluster) wipeDisk(ctx context.Context, node string) error {
 	})
 }
 
-// powerOff takes the power from a gateway: of its store only that is left which was synced, and of other bytes any.
+// powerOff cuts the power of a gateway: its store keeps the synced bytes and an arbitrary part of the others.
 func (r *testCluster) powerOff(ctx context.Context, node string) error {
 	image, err := os.MkdirTemp("", "fp-")
 	if err != nil {
@@ -120,10 +120,10 @@ func (r *testCluster) powerOff(ctx context.Context, node string) error {
 	defer func() { _ = os.RemoveAll(image) }()
 	return r.withCluster(func(c *devcluster.Cluster) error {
 		disk := r.powercutDisks[node]
-		if err := disk.CutPower(image, rand.Uint64N(4)*rand.Uint64()); err != nil { // each fourth with nothing that was not synced
+		if err := disk.CutPower(image, rand.Uint64N(4)*rand.Uint64()); err != nil { // one in four keeps no unsynced bytes
 			return err
 		}
-		killed := c.Kill(ctx, node) // it may not have run
+		killed := c.Kill(ctx, node) // it may not have been running
 		if err := disk.Unmount(); err != nil {
 			return errors.Join(killed, err)
 		}
@@ -131,7 +131,7 @@ func (r *testCluster) powerOff(ctx context.Context, node string) error {
 	})
 }
 
-// startClone restarts a gateway and runs a second agent on a copy of its disk beside it.
+// startClone restarts a gateway and runs a second agent on a copy of its disk.
 func (r *testCluster) startClone(ctx context.Context, node string) error {
 	return r.withCluster(func(c *devcluster.Cluster) error {
 		if err := c.Kill(ctx, node); err != nil {
@@ -147,8 +147,8 @@ func (r *testCluster) startClone(ctx context.Context, node string) error {
 	})
 }
 
-// endClone does what an operator does: the copy goes, and the gateway, which may be the one that was fenced, is started again. What
-// the copy did is judged like any gateway's deeds.
+// endClone does what an operator would: it ends the copy, and restarts the gateway, which may be the fenced one. The history of
+// the copy is checked like that of any gateway.
 func (r *testCluster) endClone(ctx context.Context, node string) error {
 	return r.withCluster(func(c *devcluster.Cluster) error {
 		if err := c.KillClone(ctx, node); err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/frond-edge/frond/streams"
 )
 
-// TestHubServerLoss_ChangesArrive kills each hub server in turn, HUB_DEATHS times, and says how long the next change of each gateway takes
-// when it is made at once, and what of that is the hub's: an election when the server led the stream.
+// TestHubServerLoss_ChangesArrive kills each hub server in turn, HUB_DEATHS times. It logs how long an immediate change of each
+// gateway takes, and the hub's part of that: an election when the server led the stream.
 func TestHubServerLoss_ChangesArrive(t *testing.T) {
 	rounds := envUint(t, "HUB_DEATHS", 0)
 	if rounds == 0 {
@@ -55,12 +55,12 @@ func TestHubServerLoss_ChangesArrive(t *testing.T) {
 	t.Logf("of %d changes: p50 %s, worst %s", len(all), all[len(all)/2].Round(time.Millisecond), all[len(all)-1].Round(time.Millisecond))
 }
 
-// leaderRequests are questions to the hub that only the leader of something answers: the stream, the members, and JetStream itself.
+// leaderRequests are requests that only a leader answers: of the stream, of the members' bucket, and of JetStream itself.
 var leaderRequests = map[string]string{
 	"stream": "STREAM.INFO." + streams.DesiredStream, "members": "STREAM.INFO.KV_" + streams.MembersBucket, "JetStream": "STREAM.LIST",
 }
 
-// hubLeaderships tells what a hub server leads.
+// hubLeaderships lists what a hub server leads.
 func (r *testCluster) hubLeaderships(t *testing.T, hub string) (led []string) {
 	t.Helper()
 	js, err := jetstream.New(r.nc)
@@ -80,7 +80,7 @@ func (r *testCluster) hubLeaderships(t *testing.T, hub string) (led []string) {
 	return led
 }
 
-// timeFirstAnswers begins to ask, and returns what says how long after a time each answered for the first time.
+// timeFirstAnswers starts sending the requests; wait returns the time from began to the first answer of each.
 func (r *testCluster) timeFirstAnswers(t *testing.T, began time.Time) (wait func() map[string]time.Duration) {
 	t.Helper()
 	var mu sync.Mutex

@@ -22,13 +22,13 @@ import (
 	"github.com/frond-edge/frond/internal/faults"
 )
 
-// shortLife is that of keys while they rotate: each is renewed after some 40 s, and ends no sooner than 15 s later, so that cloudcores may
-// die meanwhile and no link is lost.
+// shortLife is the lifetime of keys during the rotation: each is renewed after some 40 s, and expires no sooner than 15 s later, so that
+// cloudcores may be killed meanwhile and no link is lost.
 const shortLife = time.Minute
 
-// TestKeyRotation_UnderLoad: while objects change, keys of gateways are renewed again and again, all certificates of the hub and of
-// the cloudcores are replaced under them, cloudcores die, and a gateway is revoked and joins anew. No link is made anew for any of it
-// but the revoked one's, and no promise is broken. It takes a minute and a half.
+// TestKeyRotation_UnderLoad: while objects change, gateways renew their keys repeatedly, all certificates of the hub and of
+// the cloudcores are replaced, cloudcores are killed, and a gateway is revoked and joins again. Only the revoked gateway's link is
+// made anew, and no promise is broken. It takes a minute and a half.
 func TestKeyRotation_UnderLoad(t *testing.T) {
 	const thief = "edge-2"
 	stay := []string{"edge-1", "edge-3"}
@@ -53,7 +53,7 @@ func TestKeyRotation_UnderLoad(t *testing.T) {
 		})
 	}
 	for _, node := range stay {
-		shared.awaitRenewals(t, node, 2) // once when it began
+		shared.awaitRenewals(t, node, 2) // the first one at its start
 	}
 	if now := shared.linkReconnects(t, stay...); !maps.Equal(now, links) {
 		t.Errorf("links were made anew: %v times, and %v before", now, links)
@@ -66,7 +66,7 @@ func TestKeyRotation_UnderLoad(t *testing.T) {
 		t.Error("the revoked gateway is linked")
 	}
 	shared.mustCluster(t, func(c *devcluster.Cluster) error { return c.Kill(t.Context(), thief) })
-	if err := shared.wipeDisk(t.Context(), thief); err != nil { // what frond reset does; its token names it
+	if err := shared.wipeDisk(t.Context(), thief); err != nil { // as frond reset does; its token names it
 		t.Fatal(err)
 	}
 	shared.mustCluster(t, func(c *devcluster.Cluster) error { return c.Launch(t.Context(), thief) })
@@ -81,7 +81,7 @@ func TestKeyRotation_UnderLoad(t *testing.T) {
 	t.Logf("%d changes, %d not confirmed", w.n.Load(), w.failed.Load())
 }
 
-// editConfig changes a part's configuration file, and says whether that changed anything. The part reads it when it starts.
+// editConfig changes a component's configuration file, and reports whether the file changed. The component reads it when it starts.
 func (r *testCluster) editConfig(t *testing.T, part, file string, change func(cfg map[string]any)) bool {
 	t.Helper()
 	file = filepath.Join(r.cluster.Dir(), part, file)
@@ -108,7 +108,7 @@ func (r *testCluster) editConfig(t *testing.T, part, file string, change func(cf
 	return !bytes.Equal(was, after)
 }
 
-// setKeyPolicy has cloudcores judge keys by other numbers than their own; "" is their own. One cloudcore after the other dies for it.
+// setKeyPolicy gives cloudcores other key lifetimes; "" restores their own. It restarts one cloudcore after the other.
 func (r *testCluster) setKeyPolicy(t *testing.T, life, window string) {
 	t.Helper()
 	for _, part := range []string{"cloudcore-1", "cloudcore-2"} {
@@ -138,7 +138,7 @@ func (r *testCluster) setKeyPolicy(t *testing.T, life, window string) {
 	}
 }
 
-// awaitLongKeys waits until the keys of all gateways live long again.
+// awaitLongKeys waits until the keys of all gateways have the long lifetime again.
 func (r *testCluster) awaitLongKeys(t *testing.T) {
 	t.Helper()
 	r.setKeyPolicy(t, "", "")
@@ -152,7 +152,7 @@ func (r *testCluster) awaitLongKeys(t *testing.T) {
 	}
 }
 
-// ageKey makes the key of a gateway, which does not run, one that has lived most of a short life.
+// ageKey backdates the key of a stopped gateway so that most of a short lifetime has passed.
 func (r *testCluster) ageKey(t *testing.T, node string) {
 	t.Helper()
 	file := filepath.Join(r.cluster.Dir(), node, "data", "identity", "enrolment.json")
@@ -174,7 +174,7 @@ func (r *testCluster) ageKey(t *testing.T, node string) {
 	}
 }
 
-// awaitShortKeys restarts gateways with keys that are soon renewed, again and again, and waits until each was once.
+// awaitShortKeys restarts gateways with keys that are due for renewal, repeatedly, and waits until each has renewed its key.
 func (r *testCluster) awaitShortKeys(t *testing.T, life time.Duration, nodes ...string) {
 	t.Helper()
 	t.Cleanup(func() { r.setKeyPolicy(t, "", "") })
@@ -189,7 +189,7 @@ func (r *testCluster) awaitShortKeys(t *testing.T, life time.Duration, nodes ...
 	}
 }
 
-// awaitCondition waits until a Node has a condition for a reason, with some words.
+// awaitCondition waits until a Node has a condition with a reason and some text.
 func (r *testCluster) awaitCondition(t *testing.T, node, kind, reason, words string) {
 	t.Helper()
 	r.eventually(t, node+" says "+reason, waitTimeout, func(ctx context.Context) string {
@@ -206,7 +206,7 @@ func (r *testCluster) awaitCondition(t *testing.T, node, kind, reason, words str
 	})
 }
 
-// linkReconnects are the links that gateways have made anew since they began.
+// linkReconnects counts the links that gateways have made again since their start.
 func (r *testCluster) linkReconnects(t *testing.T, nodes ...string) map[string]float64 {
 	t.Helper()
 	links := map[string]float64{}
@@ -216,7 +216,7 @@ func (r *testCluster) linkReconnects(t *testing.T, nodes ...string) map[string]f
 	return links
 }
 
-// readMetric reads a metric of a part.
+// readMetric reads a metric of a component.
 func (r *testCluster) readMetric(ctx context.Context, part, name string, labels ...string) (value float64, err error) {
 	err = r.withCluster(func(c *devcluster.Cluster) error {
 		value, err = c.Metric(ctx, part, name, labels...)
@@ -225,7 +225,7 @@ func (r *testCluster) readMetric(ctx context.Context, part, name string, labels 
 	return value, err
 }
 
-// mustMetric reads a metric of a part that answers, sooner or later.
+// mustMetric reads a metric of a component, with retries.
 func (r *testCluster) mustMetric(t *testing.T, part, name string, labels ...string) (value float64) {
 	t.Helper()
 	r.eventually(t, name+" of "+part, waitTimeout, func(ctx context.Context) string {
@@ -236,7 +236,7 @@ func (r *testCluster) mustMetric(t *testing.T, part, name string, labels ...stri
 	return value
 }
 
-// awaitRenewals waits until a gateway has renewed its key so often since it began.
+// awaitRenewals waits until a gateway has renewed its key this many times since its start.
 func (r *testCluster) awaitRenewals(t *testing.T, node string, times float64) {
 	t.Helper()
 	r.eventually(t, fmt.Sprintf("%s renews its key %v times", node, times), waitTimeout, func(ctx context.Context) string {
@@ -258,7 +258,7 @@ func (r *testCluster) awaitLink(t *testing.T, node string, up bool) {
 	})
 }
 
-// runFrond runs the command for people.
+// runFrond runs the command frond.
 func (r *testCluster) runFrond(ctx context.Context, args ...string) error {
 	cmd := exec.CommandContext(ctx, filepath.Join(r.cluster.Dir(), "bin", "frond"), args...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+r.cluster.Kubeconfig())

@@ -17,7 +17,7 @@ import (
 	"github.com/frond-edge/frond/internal/faults"
 )
 
-// createEvent makes an event at a gateway, as a program there would, with a message of so many bytes that does not compress well.
+// createEvent creates an event at a gateway, as a program there would, with a message of this many bytes that does not compress well.
 func (r *testCluster) createEvent(ctx context.Context, node, name string, bytes int) error {
 	var api *kubernetes.Clientset
 	err := r.withCluster(func(c *devcluster.Cluster) error {
@@ -37,13 +37,13 @@ func (r *testCluster) createEvent(ctx context.Context, node, name string, bytes 
 	return err
 }
 
-// eventReceived tells whether Kubernetes has an event with a message of so many bytes.
+// eventReceived reports whether Kubernetes has the event, with a message of this many bytes.
 func (r *testCluster) eventReceived(ctx context.Context, name string, bytes int) bool {
 	event, err := r.kube.CoreV1().Events(faults.Namespace).Get(ctx, name, metav1.GetOptions{})
 	return err == nil && event.Message == randomText(bytes, 1)
 }
 
-// createLargeEvents lets each gateway in turn say something large, until ctx ends.
+// createLargeEvents creates a large event at each gateway in turn, until ctx ends.
 func (w *workload) createLargeEvents(ctx context.Context) error {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
@@ -55,14 +55,14 @@ func (w *workload) createLargeEvents(ctx context.Context) error {
 		}
 		sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stepTimeout)
 		if err := w.rig.createEvent(sctx, nodes[i%len(nodes)], fmt.Sprint("large-", time.Now().UnixNano()), 500<<10); err != nil {
-			w.failed.Add(1) // its gateway is down now and then
+			w.failed.Add(1) // its gateway may be down
 		}
 		cancel()
 	}
 }
 
-// TestLargeEvent_SlowLink: an event of 900 KB from a gateway at LARGE_RATE bytes a second (1 Mbit/s), for longer than which a
-// link may be silent, comes in spite of a reset with what went before it, and no small one waits until it is there.
+// TestLargeEvent_SlowLink: an event of 900 KB from a gateway at LARGE_RATE bytes a second (1 Mbit/s) takes longer than a link may be
+// silent. It arrives in spite of a reset, with the parts sent before, and no small event waits for it.
 func TestLargeEvent_SlowLink(t *testing.T) {
 	shared.awaitSettled(t)
 	const node, size = "edge-1", 900 << 10
@@ -113,7 +113,7 @@ func TestLargeEvent_SlowLink(t *testing.T) {
 	shared.awaitSettled(t)
 }
 
-// bytesUp is how many bytes went from a gateway so far.
+// bytesUp counts the bytes sent by a gateway so far.
 func (r *testCluster) bytesUp(t *testing.T, node string) (bytes int64) {
 	t.Helper()
 	r.mustCluster(t, func(c *devcluster.Cluster) error {
@@ -127,7 +127,7 @@ func (r *testCluster) bytesUp(t *testing.T, node string) (bytes int64) {
 	return bytes
 }
 
-// linkCount is how many links a gateway has made after the first of its life.
+// linkCount counts the links that a gateway has made after its first one.
 func (r *testCluster) linkCount(t *testing.T, node string) (number int) {
 	t.Helper()
 	r.mustCluster(t, func(c *devcluster.Cluster) error {

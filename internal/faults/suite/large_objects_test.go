@@ -17,7 +17,7 @@ import (
 	"github.com/frond-edge/frond/internal/faults"
 )
 
-// randomText is text of so many bytes that does not compress well.
+// randomText returns text of this many bytes that does not compress well.
 func randomText(bytes int, seed byte) string {
 	data := make([]byte, bytes/4*3)
 	source := rand.NewChaCha8([32]byte{seed})
@@ -25,9 +25,9 @@ func randomText(bytes int, seed byte) string {
 	return base64.StdEncoding.EncodeToString(data)
 }
 
-// TestLargeObject_SlowLink: an object of 900 KB on its way to a gateway at LARGE_RATE bytes a second (1 Mbit/s), for longer than
-// which a link may be silent, comes in spite of a reset with what came before it, and keeps no small object of that gateway
-// waiting until it is there, and none of another gateway at all.
+// TestLargeObject_SlowLink: an object of 900 KB to a gateway at LARGE_RATE bytes a second (1 Mbit/s) takes longer than a link may be
+// silent. It arrives in spite of a reset, with the pieces received before. No small object of that gateway, and no object of another
+// gateway, waits for it.
 func TestLargeObject_SlowLink(t *testing.T) {
 	shared.awaitSettled(t)
 	const node, other, size = "edge-1", "edge-2", 900 << 10
@@ -63,13 +63,13 @@ func TestLargeObject_SlowLink(t *testing.T) {
 	took, came := time.Since(began), shared.bytesDown(t, node)-before
 	t.Logf("the huge object took %s and %.2f times its bytes, a small one behind it %s, one after a reset %s, one of another gateway %s",
 		took.Round(time.Millisecond), float64(came)/size, small.Round(time.Millisecond), after.Round(time.Millisecond), elsewhere.Round(time.Millisecond))
-	if most := size*16/10 + 2*int64(rate); came > most { // a piece of up to 2 s comes again after the reset
+	if most := size*16/10 + 2*int64(rate); came > most { // a piece of up to 2 s is sent again after the reset
 		t.Errorf("%d bytes came for an object of %d, more than %d", came, size, most)
 	}
 	shared.awaitSettled(t)
 }
 
-// bytesDown is how many bytes came to a gateway so far.
+// bytesDown counts the bytes received by a gateway so far.
 func (r *testCluster) bytesDown(t *testing.T, node string) int64 {
 	t.Helper()
 	var bytes int64
@@ -84,15 +84,15 @@ func (r *testCluster) bytesDown(t *testing.T, node string) int64 {
 	return bytes
 }
 
-// hasValue tells whether a gateway has a ConfigMap with a value.
+// hasValue reports whether a gateway has a ConfigMap with a value.
 func (r *testCluster) hasValue(t *testing.T, node, name, value string) bool {
 	t.Helper()
 	var o corev1.ConfigMap
 	return r.storedObject(t.Context(), node, "configmaps", name, &o) == nil && o.Data["n"] == value
 }
 
-// createLargeMaps makes ConfigMaps that travel in pieces, until ctx ends. What else the workload does to them makes them small again,
-// often while they are on their way.
+// createLargeMaps creates ConfigMaps that are sent in pieces, until ctx ends. The rest of the workload makes them small again,
+// often during the transfer.
 func (w *workload) createLargeMaps(ctx context.Context) error {
 	ticker := time.NewTicker(2 * time.Second)
 	defer ticker.Stop()
@@ -108,7 +108,7 @@ func (w *workload) createLargeMaps(ctx context.Context) error {
 		_, err := w.rig.kube.CoreV1().ConfigMaps(faults.Namespace).Patch(sctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
 		cancel()
 		if err != nil {
-			w.failed.Add(1) // it is deleted now and then
+			w.failed.Add(1) // it may be deleted
 		}
 	}
 }

@@ -23,9 +23,9 @@ import (
 	"github.com/frond-edge/frond/internal/faults"
 )
 
-// The faults in which the peer fails, each by itself. What it took there stands beside each test.
+// The faults in which the peer fails, each in a test of its own. The peer's result is in the comment of each test.
 
-// putConfigMap makes a ConfigMap hold a value, whether it is there or not.
+// putConfigMap creates or updates a ConfigMap with a value.
 func (r *testCluster) putConfigMap(ctx context.Context, name, value string) error {
 	api := r.kube.CoreV1().ConfigMaps(faults.Namespace)
 	_, err := api.Patch(ctx, name, types.MergePatchType, fmt.Appendf(nil, `{"data":{"n":%q}}`, value), metav1.PatchOptions{})
@@ -35,7 +35,7 @@ func (r *testCluster) putConfigMap(ctx context.Context, name, value string) erro
 	return err
 }
 
-// storedObject returns an object as a gateway has it.
+// storedObject reads an object from a gateway's store.
 func (r *testCluster) storedObject(ctx context.Context, node, resource, name string, into any) error {
 	var raw json.RawMessage
 	err := r.withCluster(func(c *devcluster.Cluster) error {
@@ -49,7 +49,7 @@ func (r *testCluster) storedObject(ctx context.Context, node, resource, name str
 	return json.Unmarshal(raw, into)
 }
 
-// timeChange changes a ConfigMap and returns how long the change took to the gateway's disk.
+// timeChange changes a ConfigMap and returns how long the change took to reach the gateway's disk.
 func (r *testCluster) timeChange(t *testing.T, node, name, value string) time.Duration {
 	t.Helper()
 	began := time.Now()
@@ -81,7 +81,7 @@ func (r *testCluster) pollValue(ctx context.Context, node, name, value string) e
 	})
 }
 
-// pollUntil waits until nothing is missing. It looks more often than eventually, as it is a measurement too.
+// pollUntil waits until nothing is missing. It polls more often than eventually, as it is a measurement too.
 func pollUntil(ctx context.Context, missing func(ctx context.Context) error) error {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
@@ -100,7 +100,7 @@ func pollUntil(ctx context.Context, missing func(ctx context.Context) error) err
 	}
 }
 
-// TestCloudcoresKilled_UpdatesArrive: the peer is back after 34 to 39 s, its 1,000 updates after 47 to 62 s.
+// TestCloudcoresKilled_UpdatesArrive: the peer recovers after 34 to 39 s, and its 1,000 updates arrive after 47 to 62 s.
 func TestCloudcoresKilled_UpdatesArrive(t *testing.T) {
 	shared.awaitSettled(t)
 	const updates = 200
@@ -169,8 +169,8 @@ func (r *testCluster) podsOf(ctx context.Context, t *testing.T, node string) []c
 	return list.Items
 }
 
-// TestOfflineReports_Arrive: the peer loses them. Here a gateway starts all its containers anew while its link is cut; the
-// cloud learns of it afterwards, with the times of then.
+// TestOfflineReports_Arrive: the peer loses such reports. Here a gateway restarts all its containers while its link is cut; the
+// cloud receives the reports afterwards, with the original times.
 func TestOfflineReports_Arrive(t *testing.T) {
 	const node = "edge-1"
 	shared.awaitSettled(t)
@@ -209,7 +209,7 @@ func TestOfflineReports_Arrive(t *testing.T) {
 	shared.awaitSettled(t)
 }
 
-// TestRecreatedObject_ReachesGateway: the peer never sends the new one.
+// TestRecreatedObject_ReachesGateway: the peer never sends the new object.
 func TestRecreatedObject_ReachesGateway(t *testing.T) {
 	const node, times = "edge-3", 50
 	name := faults.Name(node, "map", 1)
@@ -250,7 +250,7 @@ func TestRecreatedObject_ReachesGateway(t *testing.T) {
 	})
 }
 
-// TestStuckNode_DelaysNoOther: the peer's one dispatcher goes node by node, and a node without acks holds its objects for 25 s.
+// TestStuckNode_DelaysNoOther: the peer's single dispatcher serves node by node, and a node without acks holds its objects for 25 s.
 func TestStuckNode_DelaysNoOther(t *testing.T) {
 	shared.awaitSettled(t)
 	const node, stuck, late, updates = "edge-1", "edge-3", "edge-2", 20
@@ -276,14 +276,14 @@ func TestStuckNode_DelaysNoOther(t *testing.T) {
 	t.Logf("p50 and worst: %s and %s with all well, %s and %s with one gateway stuck and one late",
 		well[updates/2].Round(time.Millisecond), well[updates-1].Round(time.Millisecond),
 		ill[updates/2].Round(time.Millisecond), ill[updates-1].Round(time.Millisecond))
-	// Far above any noise, and far below the peer's: a gateway that is waited for would cost each change 1 s or more.
+	// Far above any noise, and far below the peer's: waiting for one gateway would cost each change 1 s or more.
 	if limit := well[updates/2] + time.Second; ill[updates/2] > limit {
 		t.Errorf("the median change took %s beside a stuck gateway, %s without", ill[updates/2], well[updates/2])
 	}
 	shared.awaitSettled(t)
 }
 
-// TestHubOutage_ChangesArriveAfterwards: nothing of it may be lost when they come back.
+// TestHubOutage_ChangesArriveAfterwards: changes during an outage of the hub are not lost.
 func TestHubOutage_ChangesArriveAfterwards(t *testing.T) {
 	shared.awaitSettled(t)
 	hubs := []string{"hub-1", "hub-2", "hub-3"}

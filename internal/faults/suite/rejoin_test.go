@@ -23,7 +23,7 @@ import (
 	"github.com/frond-edge/frond/internal/install"
 )
 
-// identityState is what `frond node list` says of a gateway.
+// identityState returns the state of a gateway in the output of `frond node list`.
 func (r *testCluster) identityState(ctx context.Context, node string) (string, error) {
 	cmd := exec.CommandContext(ctx, r.path("bin", "frond"), "node", "list", "-o", "json")
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+r.cluster.Kubeconfig())
@@ -53,7 +53,7 @@ func (r *testCluster) awaitState(t *testing.T, node, want string) {
 	})
 }
 
-// expireKey makes the key of a gateway, which does not run, one that has expired so long ago, for the cloud and for itself.
+// expireKey makes the key of a stopped gateway one that expired this long ago, for the cloud and for the gateway.
 func (r *testCluster) expireKey(t *testing.T, node string, ago time.Duration) {
 	t.Helper()
 	r.ageKey(t, node)
@@ -68,8 +68,8 @@ func (r *testCluster) expireKey(t *testing.T, node string, ago time.Duration) {
 	}
 }
 
-// TestExpiredKey_RejoinWindow: one that was off until its key had expired is back by itself, within the window; after it, and with no
-// window at all, it stays out and says what to do. It takes half a minute.
+// TestExpiredKey_RejoinWindow: a gateway that was off until its key had expired rejoins without help within the window. After the window,
+// or without one, it stays out and its error says what to do. The test takes half a minute.
 func TestExpiredKey_RejoinWindow(t *testing.T) {
 	const node = "edge-1"
 	shared.awaitSettled(t)
@@ -81,7 +81,7 @@ func TestExpiredKey_RejoinWindow(t *testing.T) {
 		shared.mustCluster(t, func(c *devcluster.Cluster) error { return c.Launch(t.Context(), node) })
 		return log
 	}
-	// Off for a real while, until a real end.
+	// The gateway is off for a real lifetime of its key.
 	shared.awaitShortKeys(t, 24*time.Second, node)
 	shared.mustCluster(t, func(c *devcluster.Cluster) error { return c.Kill(t.Context(), node) })
 	shared.awaitState(t, node, "renewable")
@@ -134,7 +134,7 @@ func TestExpiredKey_RejoinWindow(t *testing.T) {
 				}
 				return ""
 			})
-			if tt.window == "" { // what frond node list goes by is not what this cluster's cloudcores were told here
+			if tt.window == "" { // `frond node list` does not know the window that these cloudcores have here
 				shared.awaitState(t, node, "expired")
 			}
 		})
@@ -144,8 +144,8 @@ func TestExpiredKey_RejoinWindow(t *testing.T) {
 	shared.awaitSettled(t)
 }
 
-// TestCARotation_OfflineGatewayRejoins takes the three steps of `frond ca rotate`, with a gateway off from before the
-// first until after the last. The others keep their links; it comes back by itself, and learns of the new authority. It takes two minutes.
+// TestCARotation_OfflineGatewayRejoins runs the three steps of `frond ca rotate`, with a gateway off from before the first until after
+// the last. The others keep their links; the offline gateway rejoins without help, and learns the new CA. It takes two minutes.
 func TestCARotation_OfflineGatewayRejoins(t *testing.T) {
 	const away = "edge-3"
 	here := []string{"edge-1", "edge-2"}
@@ -156,7 +156,7 @@ func TestCARotation_OfflineGatewayRejoins(t *testing.T) {
 	var load errgroup.Group
 	load.Go(func() error { return w.run(ctx) })
 	shared.mustCluster(t, func(c *devcluster.Cluster) error { return c.Kill(t.Context(), away) })
-	shared.awaitShortKeys(t, 40*time.Second, here...) // who renews a key learns of an authority
+	shared.awaitShortKeys(t, 40*time.Second, here...) // a gateway learns a new CA when it renews its key
 	links := shared.linkReconnects(t, here...)
 
 	old := mustReadFile(t, shared.path(identity.Namespace, install.FolderCA, install.EntryBundle))
@@ -172,7 +172,7 @@ func TestCARotation_OfflineGatewayRejoins(t *testing.T) {
 	if both := step("add"); !bytes.HasPrefix(both, old) || len(both) == len(old) {
 		t.Fatalf("after the first step %d authorities are believed, or others", bytes.Count(both, []byte("BEGIN")))
 	}
-	step("switch", "--force") // it would wait 15 min for cloudcores
+	step("switch", "--force") // without it, it would wait 15 min for cloudcores
 	next := step("drop")
 	if bytes.Contains(next, old) {
 		t.Fatal("the authority before is still believed")
@@ -183,7 +183,7 @@ func TestCARotation_OfflineGatewayRejoins(t *testing.T) {
 
 	shared.ageKey(t, away)
 	if known := mustReadFile(t, shared.path(away, "data", "identity", "hub-ca.crt")); !bytes.Equal(known, old) {
-		t.Fatal("the gateway that was off knows more than the authority before") // or what follows proves nothing
+		t.Fatal("the gateway that was off knows more than the authority before") // or the rest proves nothing
 	}
 	shared.mustCluster(t, func(c *devcluster.Cluster) error { return c.Launch(t.Context(), away) })
 	shared.awaitLink(t, away, true)
@@ -200,7 +200,7 @@ func TestCARotation_OfflineGatewayRejoins(t *testing.T) {
 	t.Logf("%d changes, %d not confirmed", w.n.Load(), w.failed.Load())
 }
 
-// awaitTrust waits until a gateway believes these authorities for the hub.
+// awaitTrust waits until a gateway trusts exactly these CAs for the hub.
 func (r *testCluster) awaitTrust(t *testing.T, node string, want []byte) {
 	t.Helper()
 	file := r.path(node, "data", "identity", "hub-ca.crt")
@@ -212,8 +212,8 @@ func (r *testCluster) awaitTrust(t *testing.T, node string, want []byte) {
 	})
 }
 
-// TestHubAndCloudcoresLost_GatewaysReconnect: every cloudcore and the whole hub are killed; the hub starts again, and nobody may come in. With the
-// first cloudcore all gateways are back by themselves.
+// TestHubAndCloudcoresLost_GatewaysReconnect: every cloudcore and the whole hub are killed; the hub starts again and can admit no
+// gateway. All gateways reconnect without help once the first cloudcore runs.
 func TestHubAndCloudcoresLost_GatewaysReconnect(t *testing.T) {
 	shared.awaitSettled(t)
 	cloudcores, hubs := []string{"cloudcore-1", "cloudcore-2"}, []string{"hub-1", "hub-2", "hub-3"}

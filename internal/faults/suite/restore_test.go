@@ -20,13 +20,13 @@ import (
 	"github.com/frond-edge/frond/internal/devcluster"
 )
 
-// Deletions on a grand scale: a drain, a mass delete, and etcd put back to an older copy. What is made here lives in the namespace
-// default, which no history is judged for.
+// Mass deletions: a drain, a mass delete, and a restore of etcd to an older copy. These objects are in the namespace
+// default, which the history checker ignores.
 
-// drainedPods is how many pods are taken from one gateway at once.
+// drainedPods is the number of pods deleted from one gateway at once.
 const drainedPods = 22
 
-// createSleepPods makes bare pods on a node, and waits until they run there.
+// createSleepPods creates bare pods on a node, and waits until they run there.
 func (r *testCluster) createSleepPods(t *testing.T, node, app string, n int) {
 	t.Helper()
 	api := r.kube.CoreV1().Pods(metav1.NamespaceDefault)
@@ -62,7 +62,7 @@ func (r *testCluster) createSleepPods(t *testing.T, node, app string, n int) {
 	})
 }
 
-// countStoredPods counts the pods of an app that a gateway's store holds.
+// countStoredPods counts the pods of an app in a gateway's store.
 func (r *testCluster) countStoredPods(ctx context.Context, node, app string) (n int, err error) {
 	err = r.withCluster(func(c *devcluster.Cluster) error {
 		stored, err := c.Store(ctx, node)
@@ -88,7 +88,7 @@ func (r *testCluster) awaitPodsGone(t *testing.T, node, app string) {
 	})
 }
 
-// holdReason is the reason for which deletions of a node are held, "" if they are not.
+// holdReason returns the reason why deletions of a node are held, "" if they are not.
 func (r *testCluster) holdReason(ctx context.Context, node string) string {
 	n, err := r.kube.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
 	if err != nil {
@@ -112,7 +112,7 @@ func (r *testCluster) awaitHold(t *testing.T, node, reason string) {
 	})
 }
 
-// mustRunFrond runs the command for people.
+// mustRunFrond runs the command frond.
 func (r *testCluster) mustRunFrond(t *testing.T, args ...string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), filepath.Join(r.cluster.Dir(), "bin", "frond"), args...)
@@ -122,8 +122,8 @@ func (r *testCluster) mustRunFrond(t *testing.T, args ...string) {
 	}
 }
 
-// TestDeletionGuard_DrainIsNotHeld: a drain is somebody's word, pod by pod, and each pod ends in order. Nobody is asked again. The same pods
-// deleted by force stay until somebody confirms.
+// TestDeletionGuard_DrainIsNotHeld: a drain deletes pod by pod, and each pod terminates in order, so no confirmation is needed. The same
+// pods deleted by force stay until an operator confirms.
 func TestDeletionGuard_DrainIsNotHeld(t *testing.T) {
 	const node = "edge-3"
 	shared.awaitSettled(t)
@@ -162,8 +162,8 @@ func TestDeletionGuard_DrainIsNotHeld(t *testing.T) {
 	shared.awaitSettled(t)
 }
 
-// TestEtcdRestore_DeletionsAreHeld: the cloudcores notice by themselves and begin anew in place, under their process ids. What the API
-// says runs again, what it does not know any more is kept until somebody confirms.
+// TestEtcdRestore_DeletionsAreHeld: the cloudcores detect the restore and start again in place, under their process ids. Pods that the API
+// has run again; pods that it no longer has are kept until an operator confirms.
 func TestEtcdRestore_DeletionsAreHeld(t *testing.T) {
 	const node = "edge-1"
 	cloudcores := []string{"cloudcore-1", "cloudcore-2"}
@@ -176,7 +176,7 @@ func TestEtcdRestore_DeletionsAreHeld(t *testing.T) {
 		}
 	})
 	t.Cleanup(func() { _ = os.RemoveAll(data + "-copy") })
-	shared.awaitHistoryBeyond(t, shared.historyCount(t.Context(), t)+1) // a copy of this very moment would not be told from a crash
+	shared.awaitHistoryBeyond(t, shared.historyCount(t.Context(), t)+1) // a copy of this very moment could not be told from a crash
 	one := int64(1)
 	if err := shared.kube.CoreV1().Pods(metav1.NamespaceDefault).Delete(t.Context(), "early-0", metav1.DeleteOptions{GracePeriodSeconds: &one}); err != nil {
 		t.Fatal(err)
@@ -231,8 +231,8 @@ func TestEtcdRestore_DeletionsAreHeld(t *testing.T) {
 	shared.awaitSettled(t)
 }
 
-// withoutEtcd stops etcd and all that keeps something of it in mind, but for cloudcores and gateways; does something to it; and
-// starts them.
+// withoutEtcd stops etcd and every process with state from it, except cloudcores and gateways; runs do; and
+// starts them again.
 func (r *testCluster) withoutEtcd(t *testing.T, do func()) {
 	t.Helper()
 	parts := []string{"scheduler", "controller-manager", "apiserver", "etcd"}
@@ -246,7 +246,7 @@ func (r *testCluster) withoutEtcd(t *testing.T, do func()) {
 	}
 }
 
-// historyCount is how far the cloudcores have counted the history of Kubernetes.
+// historyCount returns how far the cloudcores have observed the history of Kubernetes.
 func (r *testCluster) historyCount(ctx context.Context, t *testing.T) int32 {
 	t.Helper()
 	lease, err := r.kube.CoordinationV1().Leases(metav1.NamespaceSystem).Get(ctx, "frond-history", metav1.GetOptions{})
@@ -256,7 +256,7 @@ func (r *testCluster) historyCount(ctx context.Context, t *testing.T) int32 {
 	return *lease.Spec.LeaseTransitions
 }
 
-// awaitHistoryBeyond waits until the history has come further than that.
+// awaitHistoryBeyond waits until the observed history has passed that count.
 func (r *testCluster) awaitHistoryBeyond(t *testing.T, beyond int32) {
 	t.Helper()
 	r.eventually(t, "the history of Kubernetes goes on", waitTimeout, func(ctx context.Context) string {

@@ -18,7 +18,7 @@ import (
 	"github.com/frond-edge/frond/internal/faults"
 )
 
-// envUint is one variable of `make soak`.
+// envUint reads one variable of `make soak`.
 func envUint(t *testing.T, name string, or uint64) uint64 {
 	t.Helper()
 	value := os.Getenv(name)
@@ -32,8 +32,8 @@ func envUint(t *testing.T, name string, or uint64) uint64 {
 	return n
 }
 
-// TestRounds plays rounds of random faults while a workload runs; after each, everything must agree again and no history
-// may hold a breach of a promise. SEED, FIRST and ROUNDS choose the rounds, DURATION ends the run earlier.
+// TestRounds runs rounds of random faults under a workload. After each round, everything must agree again and no history
+// may contain a violation of a promise. SEED, FIRST and ROUNDS select the rounds, DURATION ends the run earlier.
 func TestRounds(t *testing.T) {
 	seed, first := envUint(t, "SEED", 1), envUint(t, "FIRST", 0)
 	rounds := envUint(t, "ROUNDS", 3)
@@ -74,9 +74,9 @@ func TestRounds(t *testing.T) {
 	}
 }
 
-// checkPromptness makes some changes of each gateway and has it say something, one after the other, and fails the test if one takes its time:
-// when all is well, nothing that a fault left behind may make anything wait. It returns how long each change took to the gateway's
-// disk, and each event to Kubernetes.
+// checkPromptness makes some changes and an event of each gateway, one after the other, and fails the test if one is slow: in a healthy
+// cluster no leftover of a fault may delay anything. It returns how long each change took to reach the gateway's disk, and each
+// event to reach Kubernetes.
 func (r *testCluster) checkPromptness(t *testing.T, round uint64) (down, up []time.Duration) {
 	t.Helper()
 	for i := range probeCount {
@@ -107,9 +107,9 @@ func (r *testCluster) checkPromptness(t *testing.T, round uint64) (down, up []ti
 }
 
 const (
-	// probeCount is how many changes prompt makes of each gateway: what two ask for, the hub gives them by turns.
+	// probeCount is the number of changes for each gateway: the hub serves two competing pulls in turn.
 	probeCount = 3
-	// promptLimit is far more than anything takes on a busy machine, and less than what was given to nobody waits.
+	// promptLimit is far more than anything takes on a busy machine, and less than the wait for an unassigned message.
 	promptLimit = 5 * time.Second
 )
 
@@ -149,7 +149,7 @@ func (r *testCluster) runRound(t *testing.T, seed, n uint64) {
 // sleepUntil waits for a moment of the plan.
 func sleepUntil(moment time.Time) { <-time.After(time.Until(moment)) }
 
-// faultTargets are what a round may break.
+// faultTargets returns the targets of a round.
 func (r *testCluster) faultTargets() faults.Targets {
 	rig := faults.Targets{Edges: nodes, SmallDisks: r.smallDisks, PowercutDisks: slices.Sorted(maps.Keys(r.powercutDisks))}
 	for _, part := range r.cluster.Components() {

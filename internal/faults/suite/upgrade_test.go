@@ -20,8 +20,8 @@ import (
 // workFor is how long objects change in each state of an upgrade.
 const workFor = 5 * time.Second
 
-// TestUpgrade runs a cluster with the programs of another commit, OLD or else the one before this, and then upgrades it: the
-// cloudcores and all gateways but one read what the old ones wrote, and the one that stays old stays in service; at last it is
+// TestUpgrade runs a cluster with the programs of another commit, OLD or by default the parent commit, and then upgrades it. The
+// cloudcores and all gateways but one read the data of the old ones, and the remaining old gateway stays in service; finally it is
 // upgraded too.
 func TestUpgrade(t *testing.T) {
 	old := os.Getenv("OLD")
@@ -34,7 +34,7 @@ func TestUpgrade(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	// The old command starts the old programs with the configuration that they know.
+	// The old command starts the old programs with their own configuration.
 	paths, err := toolchain.Ensure(t.Context(), toolchain.Request{Kube: true, Nats: true, Frond: true, Tree: tree}, os.Stderr)
 	if err != nil {
 		t.Fatal(err)
@@ -93,7 +93,7 @@ func (r *testCluster) runWorkload(t *testing.T) {
 	t.Logf("%d changes, %d not confirmed", w.n.Load(), w.failed.Load())
 }
 
-// checkOut gives the source tree of a commit. A clone that does not hold the commit, such as a shallow one, skips the test.
+// checkOut extracts the source tree of a commit. In a clone without the commit, such as a shallow one, the test is skipped.
 func checkOut(t *testing.T, commit string) (tree string) {
 	t.Helper()
 	id, err := exec.CommandContext(t.Context(), "git", "rev-parse", "--verify", "--quiet", commit+"^{tree}").Output()
@@ -116,7 +116,7 @@ func checkOut(t *testing.T, commit string) (tree string) {
 	return tree
 }
 
-// repositoryRoot is the folder of the clone; git archive takes what is below the working folder only.
+// repositoryRoot returns the folder of the clone; git archive takes only what is below the working folder.
 func repositoryRoot(t *testing.T) string {
 	t.Helper()
 	dir, err := exec.CommandContext(t.Context(), "git", "rev-parse", "--show-toplevel").Output()

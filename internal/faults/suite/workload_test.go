@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// maps, secrets and guests are how many objects of each kind a node may have at once.
+	// mapCount, secretCount and guestCount bound the objects of each kind that a node may have at once.
 	mapCount, secretCount, guestCount = 14, 5, 2
 	// stepTimeout bounds one request of the workload, as the apiserver may be paused.
 	stepTimeout = 3 * time.Second
@@ -30,8 +30,8 @@ const (
 // perfectLink is a link without a fault.
 var perfectLink wan.Shape
 
-// createAnchors makes the namespace and on each node a pod, the anchor, that stays and mounts whatever of the node's ConfigMaps and
-// Secrets there is.
+// createAnchors creates the namespace and on each node a permanent pod, the anchor, which mounts all of the node's possible ConfigMaps and
+// Secrets.
 func (r *testCluster) createAnchors(ctx context.Context) error {
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: faults.Namespace}}
 	if _, err := r.kube.CoreV1().Namespaces().Create(ctx, namespace, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
@@ -58,7 +58,7 @@ func (r *testCluster) createAnchors(ctx context.Context) error {
 	return nil
 }
 
-// sleepPod is a pod on a node that does nothing.
+// sleepPod returns an idle pod on a node.
 func sleepPod(node, name string) *corev1.Pod {
 	grace := int64(1)
 	return &corev1.Pod{
@@ -121,8 +121,8 @@ func (w *workload) run(ctx context.Context) error {
 	}
 }
 
-// createDeletedPods makes pods that are deleted and never made again, until ctx ends: what the workload deletes is soon made anew, and
-// only a tombstone that stays the last word is purged.
+// createDeletedPods creates pods that are deleted and never recreated, until ctx ends: the workload soon recreates what it deletes, and
+// only a tombstone that remains the last message is purged.
 func (w *workload) createDeletedPods(ctx context.Context) error {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
@@ -133,7 +133,7 @@ func (w *workload) createDeletedPods(ctx context.Context) error {
 		case <-ticker.C:
 		}
 		node := nodes[i%len(nodes)]
-		// Each is made, and a few seconds later deleted.
+		// Each pod is created, and deleted a few seconds later.
 		for _, n := range []int{i, i - 2*len(nodes)} {
 			if n < 0 {
 				continue
@@ -147,10 +147,10 @@ func (w *workload) createDeletedPods(ctx context.Context) error {
 	}
 }
 
-// fateRemoved is the fate of what is deleted if it is there, and not made again.
+// fateRemoved selects deletion without recreation.
 const fateRemoved = 10
 
-// makeChange makes one change. Whether a change whose answer was lost has happened, the next look at the object tells.
+// makeChange makes one change. If the answer to a change was lost, the next read of the object shows whether it happened.
 func (w *workload) makeChange(ctx context.Context) error {
 	node := nodes[w.random.IntN(len(nodes))]
 	choice, fate := w.random.IntN(100), w.random.IntN(100)
@@ -172,7 +172,7 @@ type mutableObject struct {
 	remove func(ctx context.Context, options metav1.DeleteOptions) error
 }
 
-// changeObject creates what is not there; of what is there it deletes a fifth, half of it to be made again at once.
+// changeObject creates a missing object. Of the present ones it deletes a fifth, half of which it recreates at once.
 func (w *workload) changeObject(ctx context.Context, o mutableObject, fate int) error {
 	uid, err := o.get(ctx)
 	switch {
@@ -190,10 +190,10 @@ func (w *workload) changeObject(ctx context.Context, o mutableObject, fate int) 
 	if err := o.create(ctx); !apierrors.IsAlreadyExists(err) {
 		return err
 	}
-	return nil // a pod takes its time to go
+	return nil // a pod takes time to terminate
 }
 
-// nextData is what the next change writes: its number, and something of a size between nothing and 40 KB.
+// nextData is the content of the next change: its number, and data of a size between nothing and 40 KB.
 func (w *workload) nextData() map[string]string {
 	size := w.random.IntN(400)
 	if w.random.IntN(10) == 0 {
@@ -240,7 +240,7 @@ func (w *workload) secretObject(name string) mutableObject {
 	}
 }
 
-// guestObject is a pod that comes and goes; changed it is by a label.
+// guestObject is a pod that is created and deleted; a change sets a label.
 func (w *workload) guestObject(node, name string) mutableObject {
 	api := w.rig.kube.CoreV1().Pods(faults.Namespace)
 	return mutableObject{

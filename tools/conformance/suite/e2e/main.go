@@ -20,7 +20,7 @@ import (
 	e2etestingmanifests "k8s.io/kubernetes/test/e2e/testing-manifests"
 	testfixtures "k8s.io/kubernetes/test/fixtures"
 
-	_ "k8s.io/kubernetes/test/e2e/feature" // has to come before the groups of tests
+	_ "k8s.io/kubernetes/test/e2e/feature" // must come before the groups of tests
 
 	_ "k8s.io/kubernetes/test/e2e/apimachinery"
 	_ "k8s.io/kubernetes/test/e2e/apps"

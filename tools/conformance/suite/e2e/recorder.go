@@ -12,7 +12,7 @@ import (
 	"github.com/onsi/ginkgo/v2/types"
 )
 
-// A result is the outcome of one test as the command above this folder reads it.
+// A result is the result of one test, in the format that tools/conformance reads.
 type result struct {
 	Test    string  `json:"test"`
 	State   string  `json:"state"` // passed, skipped, failed
@@ -21,11 +21,11 @@ type result struct {
 	Log     string  `json:"log,omitempty"` // of a failed test
 }
 
-// A recorder writes one file for each test that ends.
+// A recorder writes one file for each finished test.
 type recorder struct {
 	dir   string
 	limit time.Duration
-	timer *time.Timer // of the test that runs; Ginkgo runs one at a time in a process
+	timer *time.Timer // of the running test; Ginkgo runs one at a time in a process
 }
 
 func newRecorder(dir string, limit time.Duration) *recorder { return &recorder{dir: dir, limit: limit} }
@@ -43,12 +43,12 @@ func (r *recorder) register() {
 	})
 	ginkgo.ReportAfterEach(func(report ginkgo.SpecReport) {
 		if r.timer == nil {
-			return // not chosen by focus, skip or label
+			return // not selected by focus, skip or label
 		}
 		r.timer.Stop()
 		r.timer = nil
 		if report.State.Is(types.SpecStateInterrupted | types.SpecStateAborted) {
-			return // the next run begins it anew
+			return // the next run repeats it
 		}
 		r.save(resultOf(report))
 	})
@@ -68,7 +68,7 @@ func resultOf(report ginkgo.SpecReport) result {
 	return res
 }
 
-// save replaces the file at once, so that a killed process leaves no half of one.
+// save replaces the file atomically, so that a killed process leaves no partial file.
 func (r *recorder) save(res result) {
 	content, err := json.MarshalIndent(res, "", " ")
 	if err == nil {
@@ -80,6 +80,6 @@ func (r *recorder) save(res result) {
 	}
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "e2e: save the result of %q: %v\n", res.Test, err)
-		os.Exit(1) // a run whose results are lost is of no use
+		os.Exit(1) // a run without results is useless
 	}
 }
