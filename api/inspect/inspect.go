@@ -14,7 +14,7 @@ const (
 	ServerName = "cloudcore.frond-system.svc"
 	// PathNodes returns Nodes, and with a node's name appended a Node. It requires the permission to list or get nodes.
 	PathNodes = "/inspect/v1/nodes"
-	// PathObjects, appended to the path of a node, returns Sync. The reply names Secrets, so it requires the permission to get the
+	// PathObjects is appended to the path of a node and returns Sync. The reply names Secrets, so it requires the permission to get the
 	// subresource sync of that node.
 	PathObjects = "/objects"
 	// SyncSubresource is that subresource of nodes; it exists in RBAC rules only.

@@ -9,14 +9,14 @@ import (
 type Treatment string
 
 const (
-	// Delivered: reads are answered from the store, with or without a link. For an object that is not stored the cloud is
+	// Delivered means that reads are answered from the store, with or without a link. For an object that is not stored the cloud is
 	// asked, and without a link the answer is 503. A list is a 503 until the store is known to be complete.
 	Delivered Treatment = "delivered"
-	// Local: the request is answered here. Changes that concern the cloud are sent as a report.
+	// Local means that the request is answered here. Changes that concern the cloud are sent as a report.
 	Local Treatment = "local"
-	// Relayed: the request is forwarded to Kubernetes as the node; the Node authorizer and NodeRestriction check it. 503 without a link.
+	// Relayed means that the request is forwarded to Kubernetes as the node; the Node authorizer and NodeRestriction check it. 503 without a link.
 	Relayed Treatment = "relayed"
-	// Refused: the request is refused with a status that gives the reason.
+	// Refused means that the request is refused with a status that gives the reason.
 	Refused Treatment = "refused"
 )
 
