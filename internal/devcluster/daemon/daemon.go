@@ -88,7 +88,8 @@ func Start(c Command) (Identity, error) {
 		return Identity{}, fmt.Errorf("start %s: %w", c.Path, err)
 	}
 	id := Identity{PID: p.Pid, Boot: boot, Started: time.Now().UTC().Truncate(time.Millisecond)}
-	id.Ticks, _, err = readStat(p.Pid) // a child keeps its id until it is waited for, so this is the same process
+	stat, err := readStat(p.Pid) // a child keeps its id until it is waited for, so this is the same process
+	id.Ticks = stat.ticks
 	if releaseErr := p.Release(); err == nil {
 		err = releaseErr
 	}
@@ -106,28 +107,19 @@ func (id Identity) Alive() bool {
 	if boot, err := bootID(); err != nil || boot != id.Boot {
 		return false
 	}
-	ticks, state, err := readStat(id.PID)
-	if err != nil || ticks != id.Ticks {
+	stat, err := readStat(id.PID)
+	if err != nil || stat.ticks != id.Ticks {
 		return false
 	}
-	if state == 'Z' && countThreads(id.PID) > 1 {
+	if stat.state == 'Z' && stat.threads > 1 {
 		return true // the first thread has ended, and others still hold the files and ports
 	}
-	if state == 'Z' || state == 'X' {
+	if stat.hasEnded() {
 		var status unix.WaitStatus
 		_, _ = unix.Wait4(id.PID, &status, unix.WNOHANG, nil) // ECHILD: the child of another process
 		return false
 	}
 	return true
-}
-
-// countThreads counts the live threads of a process, and its first thread, live or not, until the process is reaped.
-func countThreads(pid int) int {
-	tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
-	if err != nil {
-		return 0 // the process is gone
-	}
-	return len(tasks)
 }
 
 // Signal sends a signal to exactly this process, or returns ErrGone.
@@ -213,33 +205,48 @@ func Identify(pid int) (Identity, error) {
 	if err != nil {
 		return Identity{}, err
 	}
-	ticks, state, err := readStat(pid)
+	stat, err := readStat(pid)
 	if err != nil {
 		return Identity{}, err
 	}
-	if state == 'Z' || state == 'X' {
+	if stat.hasEnded() {
 		return Identity{}, ErrGone
 	}
-	return Identity{PID: pid, Ticks: ticks, Boot: boot}, nil
+	return Identity{PID: pid, Ticks: stat.ticks, Boot: boot}, nil
 }
 
-// readStat reads the start time and the state letter of a process.
-func readStat(pid int) (ticks uint64, state byte, err error) {
+// processStat is what the kernel shows of a process in one read. A list of /proc/PID/task is not: it may lack threads while others end.
+type processStat struct {
+	ticks   uint64 // start time
+	state   byte
+	threads uint64 // the first one, ended or not, and those that live
+}
+
+// hasEnded reports whether the first thread has ended.
+func (s processStat) hasEnded() bool { return s.state == 'Z' || s.state == 'X' }
+
+func readStat(pid int) (processStat, error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
-		return 0, 0, ErrGone
+		return processStat{}, ErrGone
 	} else if err != nil {
-		return 0, 0, err
+		return processStat{}, err
 	}
 	// The program's name is in parentheses and may itself contain spaces and parentheses: fields are counted after the last one.
 	end := bytes.LastIndexByte(data, ')')
 	fields := strings.Fields(string(data[end+1:]))
-	const stateField, startField = 0, 19 // fields 3 and 22 of proc(5), counted after the name
+	const stateField, threadsField, startField = 0, 17, 19 // fields 3, 20 and 22 of proc(5), counted after the name
 	if end < 0 || len(fields) <= startField {
-		return 0, 0, fmt.Errorf("stat of process %d is not understood", pid)
+		return processStat{}, fmt.Errorf("stat of process %d is not understood", pid)
 	}
-	ticks, err = strconv.ParseUint(fields[startField], 10, 64)
-	return ticks, fields[stateField][0], err
+	stat := processStat{state: fields[stateField][0]}
+	if stat.threads, err = strconv.ParseUint(fields[threadsField], 10, 64); err != nil {
+		return processStat{}, fmt.Errorf("threads of process %d: %w", pid, err)
+	}
+	if stat.ticks, err = strconv.ParseUint(fields[startField], 10, 64); err != nil {
+		return processStat{}, fmt.Errorf("start time of process %d: %w", pid, err)
+	}
+	return stat, nil
 }
 
 func bootID() (string, error) {

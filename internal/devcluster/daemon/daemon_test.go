@@ -4,8 +4,10 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -15,7 +17,29 @@ import (
 	"github.com/frond-edge/frond/internal/devcluster/daemon"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// threadsEnv has a copy of this program start that many threads and end.
+const threadsEnv = "DAEMON_TEST_THREADS"
+
+func TestMain(m *testing.M) {
+	if n, err := strconv.Atoi(os.Getenv(threadsEnv)); err == nil {
+		runThreads(n)
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func runThreads(n int) {
+	var started sync.WaitGroup
+	for range n {
+		started.Add(1)
+		go func() {
+			runtime.LockOSThread()
+			started.Done()
+			select {}
+		}()
+	}
+	started.Wait()
+}
 
 // startScript runs a shell script and kills it at the end of the test.
 func startScript(t *testing.T, script string) (id daemon.Identity, log string) {
@@ -27,6 +51,29 @@ func startScript(t *testing.T, script string) (id daemon.Identity, log string) {
 	}
 	t.Cleanup(func() { _ = id.Signal(syscall.SIGKILL) })
 	return id, log
+}
+
+// TestIdentity_DeadStaysDead: threads of a process end one after the other, and what counts them must not take it for dead early.
+func TestIdentity_DeadStaysDead(t *testing.T) {
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 30 {
+		id, err := daemon.Start(daemon.Command{Path: program, Env: []string{threadsEnv + "=200"}, Log: filepath.Join(t.TempDir(), "x.log")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = id.Signal(syscall.SIGKILL) })
+		for id.Alive() {
+			runtime.Gosched()
+		}
+		for range 200 {
+			if id.Alive() {
+				t.Fatal("alive again")
+			}
+		}
+	}
 }
 
 func TestIdentity_StopKillsAfterGrace(t *testing.T) {
