@@ -60,7 +60,8 @@ func TestIdentity_DeadStaysDead(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 30 {
-		id, err := daemon.Start(daemon.Command{Path: program, Env: []string{threadsEnv + "=200"}, Log: filepath.Join(t.TempDir(), "x.log")})
+		env := []string{threadsEnv + "=200", "GORACE=atexit_sleep_ms=0"} // a program with the race detector sleeps before it ends
+		id, err := daemon.Start(daemon.Command{Path: program, Env: env, Log: filepath.Join(t.TempDir(), "x.log")})
 		if err != nil {
 			t.Fatal(err)
 		}
