@@ -15,10 +15,10 @@ CODE  := tools/images tools/kube tools/conformance/suite
 SUM   := tool -modfile=$(CURDIR)/tools/gotestsum/go.mod gotestsum --format pkgname-and-test-fails --format-hide-empty-pkg --hide-summary=skipped \
 	--rerun-fails=1 --rerun-fails-max-failures=3 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race --packages
 MODS  := . $(CODE) tools/kube/1.35 tools/kube/1.36 tools/coredns tools/generate tools/lint tools/gotestsum tools/node/containerd tools/node/cni tools/node/runc
-# The kubelet takes minutes to compile with -race, so edged and what imports it are tested without, by `make test`.
-FAST  = $(shell go list ./... | grep -v -e /internal/e2e -e /internal/attacks -e /internal/faults/suite -e /internal/kubetest -e '/edged$$' -e /internal/edgenode -e /cmd/ -e /controllers/ -e /loadtest)
-KUBE  = ./controllers/... ./internal/kubetest/...
-SLOW  = ./edged/... ./internal/edgenode/... ./cmd/...
+# The kubelet takes minutes to compile with -race, so edged/kubelet and what imports it are tested without, by `make test`.
+FAST  = $(shell go list ./... | grep -v -e /test/e2e -e /test/attacks -e /test/faults/suite -e /test/kit/kubetest -e /edged/kubelet -e /edged/agent -e /cmd/ -e /controllers/ -e /loadtest)
+KUBE  = ./controllers/... ./test/kit/kubetest/...
+SLOW  = ./edged/kubelet/... ./edged/agent/... ./cmd/...
 # Where the dev cluster of `make demo` lives; `make demo DIR=/elsewhere` moves it.
 DIR   ?= .frond
 
@@ -59,8 +59,8 @@ test: tools check ## Everything: unit tests, then a real control plane, then the
 	$(RACE) $(SUM) "$(KUBE)" -- -race -shuffle=on -timeout 20m -p 1
 	$(GO) $(SUM) "$(SLOW)" -- -shuffle=on -timeout 20m -p 1
 	$(GO) $(SUM) ./loadtest/... -- -timeout 20m
-	$(GO) $(SUM) ./internal/e2e/... --format testname -- -timeout 40m -p 1
-	$(GO) $(SUM) ./internal/attacks/... --format testname -- -timeout 20m
+	$(GO) $(SUM) ./test/e2e/... --format testname -- -timeout 40m -p 1
+	$(GO) $(SUM) ./test/attacks/... --format testname -- -timeout 20m
 	@case "$$REQUIRE" in *root*) $(MAKE) conformance-subset;; *) echo "not tried: conformance tests, which take root";; esac
 	$(MAKE) test-faults
 
@@ -69,7 +69,7 @@ BREACH := $(CURDIR)/.breach
 .PHONY: test-faults
 test-faults: ## Break a cluster in every way there is, for some 12 minutes (docs/operations/faults.md)
 	@rm -f $(BREACH)
-	FROND_FAULTS_BREACH=$(BREACH) $(GO) $(SUM) ./internal/faults/suite/... --format testname -- -timeout 45m
+	FROND_FAULTS_BREACH=$(BREACH) $(GO) $(SUM) ./test/faults/suite/... --format testname -- -timeout 45m
 	@! test -e $(BREACH) || { echo "a promise was broken; a second run does not undo that:"; cat $(BREACH); exit 1; }
 
 # What a soak plays: rounds FIRST to FIRST+ROUNDS-1 of SEED, or as many as begin within DURATION.
@@ -81,7 +81,7 @@ DURATION ?= 1h
 soak: export FROND_FAULTS_KEEP ?= soak-$(SEED)
 soak: ## Break a cluster at random for hours: SEED, FIRST, ROUNDS, DURATION; OLD=COMMIT is upgraded from first
 	PASSES=3 SEED=$(SEED) FIRST=$(FIRST) ROUNDS=$(ROUNDS) DURATION=$(DURATION) OLD=$(OLD) \
-		$(GO) test ./internal/faults/suite -run 'TestUpgrade|TestCrashPoints|TestRounds' -count=1 -v -timeout 0
+		$(GO) test ./test/faults/suite -run 'TestUpgrade|TestCrashPoints|TestRounds' -count=1 -v -timeout 0
 
 # Where the cluster, the logs and the results of the conformance tests are.
 CONFORMANCE ?= .conformance

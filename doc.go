@@ -27,8 +27,8 @@
 //   - [github.com/frond-edge/frond/leaf/access]: authenticates and authorizes the callers of the local API
 //   - [github.com/frond-edge/frond/edged]: the upstream kubelet, pointed at the local API
 //   - [github.com/frond-edge/frond/edged/hollow]: a container runtime without containers
-//   - [github.com/frond-edge/frond/internal/enrol]: a gateway's side of its identity: key, enrolment, renewal, time
-//   - [github.com/frond-edge/frond/internal/machine]: checks a machine and turns it into a gateway, for frond join;
+//   - [github.com/frond-edge/frond/edged/enroll]: a gateway's side of its identity: key, enrolment, renewal, time
+//   - [github.com/frond-edge/frond/edged/hostsetup]: checks a machine and turns it into a gateway, for frond join;
 //     deploy/systemd has its unit
 //
 // # Controllers
@@ -60,12 +60,12 @@
 // The programs are in cmd.
 //
 //   - [github.com/frond-edge/frond/cloud]: assembles cloudcore
-//   - [github.com/frond-edge/frond/internal/edgenode]: assembles edgecore
+//   - [github.com/frond-edge/frond/edged/agent]: assembles edgecore
 //   - [github.com/frond-edge/frond/internal/install]: makes the keys, certificates and configuration of a cluster for frond
 //     init, and join tokens
 //   - [github.com/frond-edge/frond/internal/backup]: saves and restores them, for frond backup
 //   - [github.com/frond-edge/frond/internal/hubconf]: writes the configuration of the hub's servers
-//   - [github.com/frond-edge/frond/internal/hubconf/hubtest]: runs such a hub in a test
+//   - [github.com/frond-edge/frond/test/kit/hubtest]: runs such a hub in a test
 //
 // Small packages with several users:
 //
@@ -75,7 +75,7 @@
 //   - [github.com/frond-edge/frond/internal/splice]: joins two byte streams
 //   - [github.com/frond-edge/frond/internal/health]: serves /metrics, /livez and /readyz
 //   - [github.com/frond-edge/frond/internal/certs]: the TLS side of Frond's listeners
-//   - [github.com/frond-edge/frond/internal/hostaddr]: adds addresses to the machine, for listeners
+//   - [github.com/frond-edge/frond/edged/hostaddr]: adds addresses to the machine, for listeners
 //   - [github.com/frond-edge/frond/internal/buildinfo]: the version of the binary
 //
 // # Development and tests
@@ -83,16 +83,16 @@
 //   - [github.com/frond-edge/frond/internal/devcluster]: runs a complete cluster on one machine, for frond dev and the
 //     end-to-end tests
 //   - [github.com/frond-edge/frond/internal/devcluster/pki]: makes the certificates of its Kubernetes
-//   - [github.com/frond-edge/frond/internal/e2e]: the end-to-end tests
+//   - [github.com/frond-edge/frond/test/e2e]: the end-to-end tests
 //   - [github.com/frond-edge/frond/internal/toolchain]: builds the Kubernetes control plane, containerd and other tools from
 //     the modules below tools
-//   - [github.com/frond-edge/frond/internal/kubetest]: starts a control plane for tests
-//   - [github.com/frond-edge/frond/internal/await]: waits in tests
+//   - [github.com/frond-edge/frond/test/kit/kubetest]: starts a control plane for tests
+//   - [github.com/frond-edge/frond/test/kit]: waits in tests
 //   - [github.com/frond-edge/frond/loadtest]: measures
-//   - [github.com/frond-edge/frond/internal/faults]: breaks a development cluster by a seeded plan and checks what happened
+//   - [github.com/frond-edge/frond/test/faults]: breaks a development cluster by a seeded plan and checks what happened
 //     to each node
 //   - [github.com/frond-edge/frond/internal/history]: the record of each gateway's past that this check reads
-//   - [github.com/frond-edge/frond/internal/crash]: kills a process between two steps
-//   - [github.com/frond-edge/frond/internal/powercut]: a disk that loses what was not synced
-//   - [github.com/frond-edge/frond/internal/attacks]: attempts what a stolen gateway may attempt
+//   - [github.com/frond-edge/frond/internal/failpoint]: kills a process between two steps
+//   - [github.com/frond-edge/frond/test/faultfs]: a disk that loses what was not synced
+//   - [github.com/frond-edge/frond/test/attacks]: attempts what a stolen gateway may attempt
 package frond

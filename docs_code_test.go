@@ -48,7 +48,7 @@ func handbook(t *testing.T) string {
 }
 
 // TestMetricsThatAreNamedExist looks for each metric in a page, an alert or the dashboard, by the end of its name: the code
-// often adds the prefix. TestMetricsAreDocumented of internal/e2e checks that each metric is on the page.
+// often adds the prefix. TestMetricsAreDocumented of test/e2e checks that each metric is on the page.
 func TestMetricsThatAreNamedExist(t *testing.T) {
 	code, metric := sources(t, "."), regexp.MustCompile(`frond_[a-z_]+[a-z]`)
 	named := map[string][]string{}
@@ -73,7 +73,7 @@ func TestMetricsThatAreNamedExist(t *testing.T) {
 func TestConditionsAndEventsAreDocumented(t *testing.T) {
 	pages := handbook(t)
 	word := regexp.MustCompile(`"([A-Z][a-z]+(?:[A-Z][a-z]+)+)"|(?:Condition(?:True|False|Unknown), |reason = )"([A-Z]\w+)"`)
-	for _, room := range []string{"controllers/nodes", "controllers/autonomy", "controllers/holds", "controllers/csrs", "cloud", "internal/edgenode", "api/wire/deletion_hold.go"} {
+	for _, room := range []string{"controllers/nodes", "controllers/autonomy", "controllers/holds", "controllers/csrs", "cloud", "edged/agent", "api/wire/deletion_hold.go"} {
 		for _, match := range word.FindAllStringSubmatch(sources(t, room), -1) {
 			if name := match[1] + match[2]; name != "TokenKeys" && !strings.Contains(pages, "`"+name+"`") { // a kind that is never shown
 				t.Errorf("no page of docs/operations explains %s of %s", name, room)

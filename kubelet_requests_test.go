@@ -24,7 +24,7 @@ import (
 var updateRequests = flag.Bool("update", false, "write golden files anew")
 
 // kubeletRequests is the golden file of all requests that the kubelet inside edgecore may send to an apiserver.
-const kubeletRequests = "edged/testdata/kubelet-requests.txt"
+const kubeletRequests = "edged/kubelet/testdata/kubelet-requests.txt"
 
 const (
 	typedClients = "k8s.io/client-go/kubernetes/typed/"
@@ -34,7 +34,7 @@ const (
 // TestKubeletRequestsAreKnown finds the requests of the kubelet's typed clients, informers and list-watches, in every linked
 // package, also those that this configuration never reaches. A new Kubernetes version appears here as a difference.
 func TestKubeletRequestsAreKnown(t *testing.T) {
-	found, err := findRequests(t, "./edged")
+	found, err := findRequests(t, "./edged/kubelet")
 	if err != nil {
 		t.Fatal(err)
 	}

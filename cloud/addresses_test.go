@@ -19,7 +19,7 @@ import (
 
 	"github.com/frond-edge/frond/cloud/gateway"
 	"github.com/frond-edge/frond/controllers/desired"
-	"github.com/frond-edge/frond/internal/kubetest"
+	"github.com/frond-edge/frond/test/kit/kubetest"
 )
 
 // addressFixture is a cluster with the objects of the address look-ups: an edge node and a cloud node, pods on them, and a Service.

@@ -16,7 +16,7 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/leaf/store"
 	"github.com/frond-edge/frond/streams"
-	"github.com/frond-edge/frond/streams/streamstest"
+	"github.com/frond-edge/frond/test/kit/streamstest"
 )
 
 const edgeNode = "edge-1"

@@ -17,7 +17,7 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/leaf/store"
 	"github.com/frond-edge/frond/streams"
-	"github.com/frond-edge/frond/streams/streamstest"
+	"github.com/frond-edge/frond/test/kit/streamstest"
 )
 
 // fenceTime is how long a fence lasts here: longer than an agent takes to report that it is fenced.

@@ -24,9 +24,9 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/desired"
 	"github.com/frond-edge/frond/controllers/holds"
-	"github.com/frond-edge/frond/internal/kubetest"
 	"github.com/frond-edge/frond/streams"
-	"github.com/frond-edge/frond/streams/streamstest"
+	"github.com/frond-edge/frond/test/kit/kubetest"
+	"github.com/frond-edge/frond/test/kit/streamstest"
 )
 
 func TestEpochRecord_DetectsRestore(t *testing.T) {

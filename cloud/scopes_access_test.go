@@ -17,8 +17,8 @@ import (
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/scopes"
-	"github.com/frond-edge/frond/internal/kubetest"
 	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/test/kit/kubetest"
 )
 
 func TestScopes_MarkerFollowsLostObjects(t *testing.T) {

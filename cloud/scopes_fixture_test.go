@@ -30,9 +30,9 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/desired"
 	"github.com/frond-edge/frond/controllers/scopes"
-	"github.com/frond-edge/frond/internal/kubetest"
 	"github.com/frond-edge/frond/streams"
-	"github.com/frond-edge/frond/streams/streamstest"
+	"github.com/frond-edge/frond/test/kit/kubetest"
+	"github.com/frond-edge/frond/test/kit/streamstest"
 )
 
 // settleTimeout bounds the waits of these tests, which share two cores with others.

@@ -14,7 +14,7 @@ import (
 
 	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/leaf"
-	"github.com/frond-edge/frond/leaf/leaftest"
+	"github.com/frond-edge/frond/test/kit/leaftest"
 )
 
 // newCredential returns a credential of a new key.

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/frond-edge/frond/leaf"
-	"github.com/frond-edge/frond/leaf/leaftest"
+	"github.com/frond-edge/frond/test/kit/leaftest"
 )
 
 const mib = 1 << 20

@@ -10,7 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/frond-edge/frond/leaf"
-	"github.com/frond-edge/frond/leaf/leaftest"
+	"github.com/frond-edge/frond/test/kit/leaftest"
 )
 
 // startLinkedLeaf starts a leaf that is linked to a hub through a proxy; a responder at the hub answers "echo".

@@ -15,7 +15,7 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/frond-edge/frond/leaf"
-	"github.com/frond-edge/frond/leaf/leaftest"
+	"github.com/frond-edge/frond/test/kit/leaftest"
 )
 
 func TestServer_JetStreamWorksWithoutLinkAndAfterRestart(t *testing.T) {

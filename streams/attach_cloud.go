@@ -12,7 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/frond-edge/frond/api/wire"
-	"github.com/frond-edge/frond/internal/crash"
+	"github.com/frond-edge/frond/internal/failpoint"
 )
 
 const (
@@ -70,7 +70,7 @@ func (a *Attacher) handleAttach(ctx context.Context, node string, req wire.Attac
 	if err != nil {
 		return wire.AttachReply{}, fmt.Errorf("attach %s: %w", node, err)
 	}
-	crash.At("attach.asked")
+	failpoint.At("attach.asked")
 	info := stream.CachedInfo()
 	reply := wire.AttachReply{StreamEpoch: streamEpoch(info)}
 	// A cursor beyond the end of the stream also belongs to another life: the stream was restored from an older copy.
@@ -89,7 +89,7 @@ func (a *Attacher) handleAttach(ctx context.Context, node string, req wire.Attac
 	if err != nil {
 		return wire.AttachReply{}, fmt.Errorf("attach %s: %w", node, err)
 	}
-	crash.At("attach.paged")
+	failpoint.At("attach.paged")
 	if req.MaxBytes > 0 {
 		p = p.truncateToFit(req.MaxBytes)
 	}
@@ -174,12 +174,12 @@ func (a *Attacher) createConsumer(ctx context.Context, node string, reply *wire.
 		fctx, cancel := context.WithTimeout(ctx, deleteConsumerTimeout)
 		forgotten := a.js.DeleteConsumer(fctx, DesiredStream, name)
 		cancel()
-		crash.At("attach.forgotten")
+		failpoint.At("attach.forgotten")
 		if again := create(stepTimeout); again != nil {
 			return fmt.Errorf("make the consumer of %s: %w", node, errors.Join(err, forgotten, again))
 		}
 	}
-	crash.At("attach.ready")
+	failpoint.At("attach.ready")
 	reply.Stream, reply.Consumer, reply.Window = DesiredStream, name, maxInFlightPerNode
 	result := "changes"
 	if reply.Full {

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/frond-edge/frond/api/wire"
-	"github.com/frond-edge/frond/internal/crash"
+	"github.com/frond-edge/frond/internal/failpoint"
 )
 
 // attach lists the desired state: it brings the store up to the end of the snapshot, except for payloads to be fetched in pieces, and
@@ -40,7 +40,7 @@ func (d *Delivery) attach(ctx context.Context, everything bool) (wire.AttachRepl
 		if reply.StreamEpoch != first.StreamEpoch || reply.Full != first.Full {
 			return reply, errors.New("the stream began a new life between two pages")
 		}
-		crash.At("attach.answered")
+		failpoint.At("attach.answered")
 		page, held, err := d.readPage(ctx, reply)
 		if err != nil {
 			return reply, err
@@ -107,7 +107,7 @@ func (d *Delivery) saveSnapshot(ctx context.Context, last wire.AttachReply, full
 	}
 	d.setProgress(next)
 	d.prefetched = nil
-	crash.At("attach.replaced")
+	failpoint.At("attach.replaced")
 	d.observeLatency(full.messages)
 	return nil
 }

@@ -15,7 +15,7 @@ import (
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/streams"
-	"github.com/frond-edge/frond/streams/streamstest"
+	"github.com/frond-edge/frond/test/kit/streamstest"
 )
 
 // A node that calls without end gets a clear refusal, and the calls of other nodes are not delayed.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/streams"
-	"github.com/frond-edge/frond/streams/streamstest"
+	"github.com/frond-edge/frond/test/kit/streamstest"
 )
 
 // A gateway is away for 60 days. The test needs no clock, because the only effect of that time on the hub is that the node's consumer

@@ -16,7 +16,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/frond-edge/frond/api/wire"
-	"github.com/frond-edge/frond/internal/crash"
+	"github.com/frond-edge/frond/internal/failpoint"
 )
 
 // maxChunkedReports limits the large reports in memory, of at most 4 MiB each. If the outbox holds more of them, the small reports behind
@@ -139,7 +139,7 @@ func (s *pumpSession) uploadPart(ctx context.Context, next *chunkedReport) error
 		}
 		return err
 	}
-	crash.At("part.sent")
+	failpoint.At("part.sent")
 	var reply wire.PartReply
 	switch err := json.Unmarshal(msg.Data, &reply); {
 	case err != nil:

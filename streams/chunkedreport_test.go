@@ -16,9 +16,9 @@ import (
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/leaf"
-	"github.com/frond-edge/frond/leaf/leaftest"
 	"github.com/frond-edge/frond/streams"
-	"github.com/frond-edge/frond/streams/streamstest"
+	"github.com/frond-edge/frond/test/kit/leaftest"
+	"github.com/frond-edge/frond/test/kit/streamstest"
 )
 
 // gatewayUplink is a gateway's outbox with its pumps, behind a slow link, and the messages that the cloud received.

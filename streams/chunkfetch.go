@@ -12,7 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/frond-edge/frond/api/wire"
-	"github.com/frond-edge/frond/internal/crash"
+	"github.com/frond-edge/frond/internal/failpoint"
 )
 
 const (
@@ -124,7 +124,7 @@ func (d *Delivery) fetchNextPiece(ctx context.Context, m *pendingObject) error {
 		if err := d.requestPiece(ctx, m); err != nil {
 			return err
 		}
-		crash.At("piece.fetched")
+		failpoint.At("piece.fetched")
 	}
 	if m.missingBytes() > 0 {
 		return nil
@@ -140,11 +140,11 @@ func (d *Delivery) fetchNextPiece(ctx context.Context, m *pendingObject) error {
 	if !d.currentProgress().isPending(m) {
 		return nil // a newer message arrived meanwhile
 	}
-	crash.At("piece.last")
+	failpoint.At("piece.last")
 	if err := d.commitBatch(ctx, deliveryBatch{messages: []wire.Message{message}}); err != nil {
 		return err
 	}
-	crash.At("piece.saved")
+	failpoint.At("piece.saved")
 	return nil
 }
 

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/cache"
 
 	"github.com/frond-edge/frond/api/wire"
-	"github.com/frond-edge/frond/internal/crash"
+	"github.com/frond-edge/frond/internal/failpoint"
 )
 
 const (
@@ -102,7 +102,7 @@ func (p *ChunkServer) Handle(ctx context.Context, node string, request []byte) (
 	case req.Offset >= len(payload):
 		return nil, permanentErrorf("a piece at %d of a payload of %d bytes", req.Offset, len(payload))
 	}
-	crash.At("piece.read")
+	failpoint.At("piece.read")
 	end := req.Offset + min(req.Length, maxPieceBytes, len(payload)-req.Offset)
 	return rawReply{header: nats.Header{headerSize: {strconv.Itoa(len(payload))}}, data: payload[req.Offset:end]}, nil
 }

@@ -21,7 +21,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/frond-edge/frond/api/wire"
-	"github.com/frond-edge/frond/internal/crash"
+	"github.com/frond-edge/frond/internal/failpoint"
 )
 
 const (
@@ -113,7 +113,7 @@ func (p *ChunkStore) Handle(ctx context.Context, node string, request []byte) (a
 	if err != nil {
 		return nil, fmt.Errorf("part of %s: %w", req.ID, err)
 	}
-	crash.At("part.stored")
+	failpoint.At("part.stored")
 	if req.Offset+len(data) < req.Size {
 		return wire.PartReply{}, nil
 	}
@@ -259,7 +259,7 @@ func (p *ChunkStore) loadPayload(ctx context.Context, msg jetstream.Msg) (payloa
 	if payload, _, err = p.assemblePayload(jctx, node, id, size); err != nil {
 		return nil, err
 	}
-	crash.At("part.joined")
+	failpoint.At("part.joined")
 	return payload, nil
 }
 
@@ -270,7 +270,7 @@ func (p *ChunkStore) deleteParts(ctx context.Context, msg jetstream.Msg) {
 	if id == "" || err != nil || !partIDPattern.MatchString(id) {
 		return
 	}
-	crash.At("part.settled")
+	failpoint.At("part.settled")
 	if err := p.purgeParts(ctx, partFilter(node, id)+">"); err != nil {
 		p.log.Info("parts of a settled report left to expire", zap.String("subject", msg.Subject()), zap.Error(err))
 	}

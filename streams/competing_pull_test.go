@@ -11,7 +11,7 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/frond-edge/frond/streams"
-	"github.com/frond-edge/frond/streams/streamstest"
+	"github.com/frond-edge/frond/test/kit/streamstest"
 )
 
 // A change arrives at once although an earlier agent has an open pull: the agent before a crash, or one that ran on a copy of the disk and

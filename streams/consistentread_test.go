@@ -11,7 +11,7 @@ import (
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/streams"
-	"github.com/frond-edge/frond/streams/streamstest"
+	"github.com/frond-edge/frond/test/kit/streamstest"
 )
 
 // simulateLaggingReplica makes a stopped replica answer the direct gets of the stream of desired state, through answer. The server itself

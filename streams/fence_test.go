@@ -9,7 +9,7 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/frond-edge/frond/streams"
-	"github.com/frond-edge/frond/streams/streamstest"
+	"github.com/frond-edge/frond/test/kit/streamstest"
 )
 
 func TestFencedLink_UpOnlyWithoutFence(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/frond-edge/frond/api/wire"
-	"github.com/frond-edge/frond/internal/crash"
+	"github.com/frond-edge/frond/internal/failpoint"
 )
 
 const (
@@ -69,7 +69,7 @@ func (b *Heartbeater) Start(ctx context.Context) error {
 			if err := b.publishHeartbeat(beat); err != nil {
 				b.log.Warn("beat not sent", zap.Error(err))
 			}
-			crash.At("ack.beaten")
+			failpoint.At("ack.beaten")
 			last = beat
 			if due {
 				counted = time.Now()

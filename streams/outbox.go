@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/frond-edge/frond/api/wire"
-	"github.com/frond-edge/frond/internal/crash"
+	"github.com/frond-edge/frond/internal/failpoint"
 )
 
 const (
@@ -70,7 +70,7 @@ func (o *Outbox) storeReport(ctx context.Context, plane Plane, m wire.Message) e
 	if _, err := o.js.PublishMsg(ctx, msg); err != nil {
 		return fmt.Errorf("outbox: %s: %w", m.Key.Human(), err)
 	}
-	crash.At("pump.stored")
+	failpoint.At("pump.stored")
 	return nil
 }
 

@@ -12,8 +12,8 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/frond-edge/frond/leaf"
-	"github.com/frond-edge/frond/leaf/leaftest"
 	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/test/kit/leaftest"
 )
 
 // leafLink is a leaf's link with the interface that the pump needs.

@@ -17,9 +17,9 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/frond-edge/frond/internal/powercut"
 	"github.com/frond-edge/frond/streams"
-	"github.com/frond-edge/frond/streams/streamstest"
+	"github.com/frond-edge/frond/test/faultfs"
+	"github.com/frond-edge/frond/test/kit/streamstest"
 )
 
 const (
@@ -148,7 +148,7 @@ func (b *ackedPublisher) waitForTotal(t *testing.T, total uint64) {
 
 // countLostAfterCut cuts the power of all servers at once while it publishes, starts them again and counts the objects whose acked state
 // is lost.
-func (b *ackedPublisher) countLostAfterCut(t *testing.T, js jetstream.JetStream, m *powercut.FS, seed uint64) (lost int) {
+func (b *ackedPublisher) countLostAfterCut(t *testing.T, js jetstream.JetStream, m *faultfs.FS, seed uint64) (lost int) {
 	t.Helper()
 	quiet := b.startPublishing(t, js)
 	b.waitForTotal(t, b.total.Load()+300+rand.Uint64N(300))
@@ -190,7 +190,7 @@ func TestHubPowerCut(t *testing.T) {
 	if testing.Short() {
 		cuts = 1
 	}
-	m := powercut.Mount(t)
+	m := faultfs.Mount(t)
 	js, _ := startHubCluster(t, m.Dir, true)
 	awaitTopology(t, js)
 	b := &ackedPublisher{}
@@ -206,7 +206,7 @@ func TestHubPowerCut(t *testing.T) {
 
 // With the server's default, a sync each 2 minutes, the same cut loses acked messages: the guarantee depends on the setting.
 func TestHubPowerCutWithoutSync(t *testing.T) {
-	m := powercut.Mount(t)
+	m := faultfs.Mount(t)
 	js, _ := startHubCluster(t, m.Dir, false)
 	awaitTopology(t, js)
 	b := &ackedPublisher{}

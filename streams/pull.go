@@ -12,7 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/frond-edge/frond/api/wire"
-	"github.com/frond-edge/frond/internal/crash"
+	"github.com/frond-edge/frond/internal/failpoint"
 )
 
 const (
@@ -259,11 +259,11 @@ func (d *Delivery) saveAndAck(ctx context.Context, batch []*nats.Msg, next uint6
 			h.messages = append(h.messages, m)
 		}
 	}
-	crash.At("deliver.pulled")
+	failpoint.At("deliver.pulled")
 	if err := d.saveBatch(ctx, h); err != nil {
 		return next, err
 	}
-	crash.At("deliver.saved")
+	failpoint.At("deliver.saved")
 	observeAck(d.store, d.store.Cursor().Sequence)
 	for _, msg := range batch {
 		if err := d.ackMessage(msg); err != nil {
@@ -271,6 +271,6 @@ func (d *Delivery) saveAndAck(ctx context.Context, batch []*nats.Msg, next uint6
 		}
 		d.metrics.acked.Inc()
 	}
-	crash.At("deliver.acked")
+	failpoint.At("deliver.acked")
 	return next, nil
 }

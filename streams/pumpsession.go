@@ -13,7 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/frond-edge/frond/internal/crash"
+	"github.com/frond-edge/frond/internal/failpoint"
 )
 
 // outboxProgressPeriod is the period of progress acks to the outbox for large reports in work, well below ackWait.
@@ -118,7 +118,7 @@ func (s *pumpSession) readOutbox(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		crash.At("pump.taken")
+		failpoint.At("pump.taken")
 		select {
 		case s.fromOutbox <- msg:
 		case <-ctx.Done():
@@ -202,7 +202,7 @@ func (s *pumpSession) sendUploaded(ctx context.Context, done *chunkedReport) err
 		return nil
 	}
 	delete(s.pendingUploads, done.out.Subject)
-	crash.At("part.last")
+	failpoint.At("part.last")
 	return s.publishReport(ctx, done.msg, done.referenceMessage())
 }
 
@@ -219,7 +219,7 @@ func (s *pumpSession) publishReport(ctx context.Context, msg jetstream.Msg, out 
 	if err != nil {
 		return errors.Join(fmt.Errorf("send to the hub: %w", err), msg.Nak())
 	}
-	crash.At("pump.sent")
+	failpoint.At("pump.sent")
 	f.msg, f.ack = msg, ack
 	select {
 	case s.inFlight <- f:
@@ -249,11 +249,11 @@ func (s *pumpSession) awaitAcks(ctx context.Context) error {
 func (p *Pump) awaitAck(ctx context.Context, f inFlightReport) error {
 	select {
 	case <-f.ack.Ok():
-		crash.At("pump.acked")
+		failpoint.At("pump.acked")
 		if err := f.msg.Ack(); err != nil {
 			return fmt.Errorf("outbox: %w", err)
 		}
-		crash.At("pump.removed")
+		failpoint.At("pump.removed")
 		p.metrics.published.WithLabelValues(string(p.plane), f.msg.Headers().Get(headerOp)).Inc()
 		return nil
 	case err := <-f.ack.Err():

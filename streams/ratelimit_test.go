@@ -12,7 +12,7 @@ import (
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/streams"
-	"github.com/frond-edge/frond/streams/streamstest"
+	"github.com/frond-edge/frond/test/kit/streamstest"
 )
 
 // A stolen key sends heartbeats without end, each with another instance id. The heartbeats of all other nodes still arrive.

@@ -14,8 +14,8 @@ import (
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/leaf"
-	"github.com/frond-edge/frond/leaf/leaftest"
 	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/test/kit/leaftest"
 )
 
 func startOutbox(t *testing.T, dir string) (*leaftest.Leaf, *streams.Outbox, jetstream.JetStream) {

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/frond-edge/frond/api/wire"
-	"github.com/frond-edge/frond/internal/crash"
+	"github.com/frond-edge/frond/internal/failpoint"
 )
 
 const (
@@ -277,9 +277,9 @@ func (r *ReportConsumer) evaluateReport(ctx context.Context, msg jetstream.Msg) 
 	m, err := r.decodeReport(ctx, msg, meta.NumDelivered)
 	if err == nil {
 		m.Sequence = meta.Sequence.Stream
-		crash.At("report.taken")
+		failpoint.At("report.taken")
 		err = r.handle(ctx, m)
-		crash.At("report.applied")
+		failpoint.At("report.applied")
 	}
 	result = "dead"
 	switch {

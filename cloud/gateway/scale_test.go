@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/frond-edge/frond/cloud/gateway"
-	"github.com/frond-edge/frond/streams/streamstest"
 	"github.com/frond-edge/frond/streams/tunnel"
+	"github.com/frond-edge/frond/test/kit/streamstest"
 )
 
 const (

@@ -31,10 +31,10 @@ import (
 	api "github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/cloud/identity"
 	"github.com/frond-edge/frond/deploy/crd"
-	"github.com/frond-edge/frond/internal/hubconf/hubtest"
-	"github.com/frond-edge/frond/internal/kubetest"
 	"github.com/frond-edge/frond/internal/lifecycle"
 	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/test/kit/hubtest"
+	"github.com/frond-edge/frond/test/kit/kubetest"
 )
 
 var sharedCluster kubetest.Shared

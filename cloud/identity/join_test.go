@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/frond-edge/frond/api/identity"
-	"github.com/frond-edge/frond/internal/kubetest"
 	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/test/kit/kubetest"
 )
 
 func parseURLs(t *testing.T, text string) []*url.URL {

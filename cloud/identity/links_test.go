@@ -9,9 +9,9 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/frond-edge/frond/api/identity"
-	"github.com/frond-edge/frond/internal/hubconf/hubtest"
-	"github.com/frond-edge/frond/internal/kubetest"
 	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/test/kit/hubtest"
+	"github.com/frond-edge/frond/test/kit/kubetest"
 )
 
 func TestEnforcer_RevokedNodeIsClosedOnEachServer(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/frond-edge/frond/api/identity"
 	cloud "github.com/frond-edge/frond/cloud/identity"
-	"github.com/frond-edge/frond/internal/kubetest"
+	"github.com/frond-edge/frond/test/kit/kubetest"
 )
 
 // askRegistrar calls a registrar directly, as a caller whose identity the hub has verified.

@@ -7,7 +7,7 @@ import (
 	"github.com/nats-io/nkeys"
 
 	"github.com/frond-edge/frond/api/identity"
-	"github.com/frond-edge/frond/internal/kubetest"
+	"github.com/frond-edge/frond/test/kit/kubetest"
 )
 
 // rekeyRequest returns a renewal that requests the transfer of its link.

@@ -23,7 +23,7 @@ import (
 	api "github.com/frond-edge/frond/api/inspect"
 	"github.com/frond-edge/frond/cloud/inspect"
 	"github.com/frond-edge/frond/internal/devcluster/pki"
-	"github.com/frond-edge/frond/internal/kubetest"
+	"github.com/frond-edge/frond/test/kit/kubetest"
 )
 
 func ctxOf(t *testing.T) context.Context {

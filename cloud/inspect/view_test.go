@@ -19,9 +19,9 @@ import (
 	api "github.com/frond-edge/frond/api/inspect"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/cloud/inspect"
-	"github.com/frond-edge/frond/internal/kubetest"
 	"github.com/frond-edge/frond/streams"
-	"github.com/frond-edge/frond/streams/streamstest"
+	"github.com/frond-edge/frond/test/kit/kubetest"
+	"github.com/frond-edge/frond/test/kit/streamstest"
 )
 
 var sharedCluster kubetest.Shared

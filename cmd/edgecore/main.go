@@ -10,9 +10,9 @@ import (
 	"golang.org/x/net/http/httpproxy"
 
 	"github.com/frond-edge/frond/api/config"
+	"github.com/frond-edge/frond/edged/agent"
+	"github.com/frond-edge/frond/edged/enroll"
 	"github.com/frond-edge/frond/internal/buildinfo"
-	"github.com/frond-edge/frond/internal/edgenode"
-	"github.com/frond-edge/frond/internal/enrol"
 	"github.com/frond-edge/frond/internal/logging"
 	"github.com/frond-edge/frond/internal/program"
 )
@@ -31,7 +31,7 @@ func serveEdgecore(ctx context.Context, data []byte) error {
 	if err != nil {
 		return err
 	}
-	node, err := edgenode.New(cfg, enrol.Proxy(cfg.Hub.Proxy, httpproxy.FromEnvironment()), program.Metrics(), log)
+	node, err := agent.New(cfg, enroll.Proxy(cfg.Hub.Proxy, httpproxy.FromEnvironment()), program.Metrics(), log)
 	if err != nil {
 		return err
 	}

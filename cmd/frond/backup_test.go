@@ -23,7 +23,7 @@ import (
 	"github.com/frond-edge/frond/api/protection"
 	"github.com/frond-edge/frond/internal/backup"
 	"github.com/frond-edge/frond/internal/install"
-	"github.com/frond-edge/frond/internal/kubetest"
+	"github.com/frond-edge/frond/test/kit/kubetest"
 )
 
 // backupFixture is the file of a test's backup, and its age key pair.

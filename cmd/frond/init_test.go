@@ -32,7 +32,7 @@ import (
 	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/api/protection"
 	"github.com/frond-edge/frond/internal/install"
-	"github.com/frond-edge/frond/internal/kubetest"
+	"github.com/frond-edge/frond/test/kit/kubetest"
 )
 
 // sharedCluster is the control plane of the tests of commands that need nothing more.

@@ -19,8 +19,8 @@ import (
 
 	"github.com/frond-edge/frond/api/config"
 	"github.com/frond-edge/frond/api/identity"
-	"github.com/frond-edge/frond/internal/enrol"
-	"github.com/frond-edge/frond/internal/machine"
+	"github.com/frond-edge/frond/edged/enroll"
+	"github.com/frond-edge/frond/edged/hostsetup"
 )
 
 const (
@@ -33,7 +33,7 @@ const (
 )
 
 type joinCommand struct {
-	machine.Machine
+	hostsetup.Machine
 	node, token, tokenFile, output string
 	hashes, ignored, taints        []string
 	timeout                        time.Duration
@@ -71,7 +71,7 @@ verified. It is idempotent, and continues after a crash. frond reset undoes it.`
 	return cmd
 }
 
-func machineFlags(cmd *cobra.Command, m *machine.Machine) {
+func machineFlags(cmd *cobra.Command, m *hostsetup.Machine) {
 	f := cmd.Flags()
 	f.StringVar(&m.Dir, "dir", defaultDir, "folder for edgecore's data")
 	f.StringVar(&m.Config, "config", defaultConfig, "edgecore's configuration file")
@@ -100,8 +100,8 @@ func (j *joinCommand) Run(ctx context.Context, cloud string, out, talk io.Writer
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, j.timeout, fmt.Errorf("gave up after %s", j.timeout))
 	defer cancel()
-	proxy := enrol.Proxy("", httpproxy.FromEnvironment())
-	cfg := enrol.Config{
+	proxy := enroll.Proxy("", httpproxy.FromEnvironment())
+	cfg := enroll.Config{
 		Node: j.node, Dir: j.IdentityDir(), Hub: []string{hub}, Token: j.token, TokenFile: j.tokenFile, CAHashes: j.hashes, Proxy: proxy,
 	}
 	before, err := j.alreadyEnrolled()
@@ -114,7 +114,7 @@ func (j *joinCommand) Run(ctx context.Context, cloud string, out, talk io.Writer
 		}
 	}
 	printPhase(talk, "enrol", "as %s at %s", j.node, hub)
-	record, err := enrol.Join(ctx, cfg, discardLog())
+	record, err := enroll.Join(ctx, cfg, discardLog())
 	if err != nil {
 		return fmt.Errorf("enrol %s: %w", j.node, err)
 	}
@@ -189,18 +189,18 @@ func (j *joinCommand) alreadyEnrolled() (bool, error) {
 	if was.Node != j.node {
 		return false, fmt.Errorf("this machine is configured as %s in %s: run frond reset first, or give --node-name %s", was.Node, j.Config, was.Node)
 	}
-	keeper, err := enrol.New(enrol.Config{Node: j.node, Dir: j.IdentityDir()}, discardLog())
+	keeper, err := enroll.New(enroll.Config{Node: j.node, Dir: j.IdentityDir()}, discardLog())
 	if err != nil {
 		return false, err
 	}
 	return keeper.Record().Key != "", nil
 }
 
-func (j *joinCommand) runPreflight(ctx context.Context, cfg enrol.Config, talk io.Writer) error {
+func (j *joinCommand) runPreflight(ctx context.Context, cfg enroll.Config, talk io.Writer) error {
 	printPhase(talk, "preflight", "is this machine fit")
-	cloud := machine.Check{
+	cloud := hostsetup.Check{
 		ID: "cloud", Hint: "compare address, port and hash with what frond token create printed; is a proxy needed (HTTPS_PROXY)?",
-		Run: func(ctx context.Context) error { return enrol.CheckHub(ctx, cfg.Hub[0], cfg.CAHashes, cfg.Proxy) },
+		Run: func(ctx context.Context) error { return enroll.CheckHub(ctx, cfg.Hub[0], cfg.CAHashes, cfg.Proxy) },
 	}
 	failed := 0
 	for _, check := range j.Checks(j.node, []string{"127.0.0.1:10250", "127.0.0.1:10281"}, cloud) {
@@ -222,20 +222,20 @@ func (j *joinCommand) runPreflight(ctx context.Context, cfg enrol.Config, talk i
 
 // isStarted reports whether the start is done, or not requested.
 func (j *joinCommand) isStarted(ctx context.Context) bool {
-	if j.NoStart || !machine.HasSystemd() {
+	if j.NoStart || !hostsetup.HasSystemd() {
 		return true
 	}
-	edgecore, err := machine.FindEdgecore()
+	edgecore, err := hostsetup.FindEdgecore()
 	return err == nil && j.Started(ctx, edgecore)
 }
 
 // startEdgecore starts edgecore and waits until the gateway is ready, or prints how to start it.
 func (j *joinCommand) startEdgecore(ctx context.Context, cfg config.EdgeCore, talk io.Writer) (bool, error) {
-	edgecore, err := machine.FindEdgecore()
+	edgecore, err := hostsetup.FindEdgecore()
 	if err != nil {
 		edgecore = "edgecore"
 	}
-	if j.NoStart || !machine.HasSystemd() {
+	if j.NoStart || !hostsetup.HasSystemd() {
 		printPhase(talk, "start", "left to you:\n  %s --config %s", edgecore, j.Config)
 		return false, nil
 	}
@@ -250,7 +250,7 @@ func (j *joinCommand) startEdgecore(ctx context.Context, cfg config.EdgeCore, ta
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
-		err := machine.Ready(ctx, cfg.Listen)
+		err := hostsetup.Ready(ctx, cfg.Listen)
 		if err == nil {
 			printPhase(talk, "done", "%s is a gateway: kubectl get node %s", j.node, j.node)
 			return true, nil

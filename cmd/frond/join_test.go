@@ -16,9 +16,9 @@ import (
 
 	"github.com/frond-edge/frond/api/config"
 	"github.com/frond-edge/frond/api/identity"
-	"github.com/frond-edge/frond/internal/machine"
-	"github.com/frond-edge/frond/leaf/leaftest"
+	"github.com/frond-edge/frond/edged/hostsetup"
 	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/test/kit/leaftest"
 )
 
 const joinToken = "abcdef.0123456789abcdef"
@@ -57,7 +57,7 @@ func startJoinHub(t *testing.T) (ca *leaftest.CA, door *leaftest.AuthHub, enroll
 func folderFlags(dir string) []string {
 	return []string{
 		"--dir", filepath.Join(dir, "data"), "--config", filepath.Join(dir, "edgecore.yaml"), "--unit-dir", filepath.Join(dir, "units"),
-		"--runtime-endpoint", machine.Hollow,
+		"--runtime-endpoint", hostsetup.Hollow,
 	}
 }
 
@@ -103,7 +103,7 @@ func TestJoin_TwiceThenReset(t *testing.T) {
 	}
 
 	// Without a yes, nothing is removed.
-	r := &resetCommand{Machine: machine.Machine{Dir: filepath.Join(dir, "data"), Config: filepath.Join(dir, "edgecore.yaml"), UnitDir: dir}}
+	r := &resetCommand{Machine: hostsetup.Machine{Dir: filepath.Join(dir, "data"), Config: filepath.Join(dir, "edgecore.yaml"), UnitDir: dir}}
 	var talk bytes.Buffer
 	if err := r.Run(t.Context(), strings.NewReader("\n"), &talk, &talk); err == nil || !strings.Contains(talk.String(), "[y/N]") {
 		t.Errorf("reset without a yes: %v, %s", err, talk.String())
@@ -169,7 +169,7 @@ func TestJoin_WrongToken(t *testing.T) {
 	t.Setenv("HTTPS_PROXY", "")
 	ca, door, _ := startJoinHub(t)
 	j := &joinCommand{
-		Machine: machine.Machine{Dir: filepath.Join(t.TempDir(), "data"), Config: filepath.Join(t.TempDir(), "edgecore.yaml"), Runtime: machine.Hollow, NoStart: true},
+		Machine: hostsetup.Machine{Dir: filepath.Join(t.TempDir(), "data"), Config: filepath.Join(t.TempDir(), "edgecore.yaml"), Runtime: hostsetup.Hollow, NoStart: true},
 		node:    "gw-1", token: "abcdef.wrong", hashes: []string{ca.Hash()}, ignored: []string{"all"}, timeout: time.Minute,
 	}
 	var out, talk bytes.Buffer

@@ -16,7 +16,7 @@ import (
 	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/api/protection"
 	"github.com/frond-edge/frond/internal/install"
-	"github.com/frond-edge/frond/internal/kubetest"
+	"github.com/frond-edge/frond/test/kit/kubetest"
 )
 
 // policyTimeout bounds the time until the apiserver enforces a new policy; it reloads them every second.

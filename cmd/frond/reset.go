@@ -10,11 +10,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/frond-edge/frond/internal/machine"
+	"github.com/frond-edge/frond/edged/hostsetup"
 )
 
 type resetCommand struct {
-	machine.Machine
+	hostsetup.Machine
 	yes, keepPods bool
 	output        output
 }
@@ -122,7 +122,7 @@ func (r *resetCommand) findInstalled(result *resetResult, talk io.Writer) bool {
 		r.Runtime = was.Runtime.Endpoint
 	}
 	if was.Runtime.Hollow {
-		r.Runtime = machine.Hollow
+		r.Runtime = hostsetup.Hollow
 	}
 	_, err = os.Stat(r.Dir)
 	return there || err == nil

@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"github.com/frond-edge/frond/controllers/autonomy"
-	"github.com/frond-edge/frond/internal/kubetest"
+	"github.com/frond-edge/frond/test/kit/kubetest"
 )
 
 // shared creates new namespaces with the service account that a pod needs, and evicts pods as Kubernetes does, only sooner.

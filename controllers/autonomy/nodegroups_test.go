@@ -28,7 +28,7 @@ import (
 	"github.com/frond-edge/frond/api/apps"
 	"github.com/frond-edge/frond/controllers/autonomy"
 	"github.com/frond-edge/frond/deploy/crd"
-	"github.com/frond-edge/frond/internal/kubetest"
+	"github.com/frond-edge/frond/test/kit/kubetest"
 )
 
 // changeTimeout is how long a change may take on a busy machine. The kind may be probed once a minute only.

@@ -12,7 +12,7 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/desired"
 	"github.com/frond-edge/frond/streams"
-	"github.com/frond-edge/frond/streams/streamstest"
+	"github.com/frond-edge/frond/test/kit/streamstest"
 )
 
 // BenchmarkGraph measures a graph of 100,000 nodes with 10 pods each, where a pod needs two objects of its own and

@@ -15,8 +15,8 @@ import (
 	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/desired"
-	"github.com/frond-edge/frond/internal/kubetest"
 	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/test/kit/kubetest"
 )
 
 func isApplied(m wire.Message) bool { return m.Op == wire.Apply }

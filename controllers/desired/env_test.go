@@ -28,9 +28,9 @@ import (
 	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/desired"
-	"github.com/frond-edge/frond/internal/kubetest"
 	"github.com/frond-edge/frond/streams"
-	"github.com/frond-edge/frond/streams/streamstest"
+	"github.com/frond-edge/frond/test/kit/kubetest"
+	"github.com/frond-edge/frond/test/kit/streamstest"
 )
 
 // fakeOwnership is an Ownership that a test can change. The zero value owns every node.

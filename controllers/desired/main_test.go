@@ -3,7 +3,7 @@ package desired_test
 import (
 	"testing"
 
-	"github.com/frond-edge/frond/internal/kubetest"
+	"github.com/frond-edge/frond/test/kit/kubetest"
 )
 
 var shared kubetest.Shared

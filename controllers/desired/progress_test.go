@@ -7,7 +7,7 @@ import (
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/desired"
-	"github.com/frond-edge/frond/internal/kubetest"
+	"github.com/frond-edge/frond/test/kit/kubetest"
 )
 
 // TestEngine_ProgressCountsMissingChanges compares with the stream, for a node that existed before this engine and has none of it.

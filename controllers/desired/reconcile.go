@@ -13,7 +13,7 @@ import (
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers"
-	"github.com/frond-edge/frond/internal/crash"
+	"github.com/frond-edge/frond/internal/failpoint"
 )
 
 // errLeaseExpired is returned while this replica cannot tell whether it still owns its nodes.
@@ -122,14 +122,14 @@ func (e *Engine) reconcileItem(ctx context.Context, it workItem) (err error) {
 // loadNode reads what the stream holds for a node and enqueues each object that is published or wanted.
 func (e *Engine) loadNode(ctx context.Context, s *nodeState, term uint64) error {
 	e.metrics.loads.Inc()
-	crash.At("takeover.begun")
+	failpoint.At("takeover.begun")
 	resumed := !s.loaded()
 	since := s.beginLoad()
 	held, err := e.publisher.Held(ctx, s.name)
 	if err != nil {
 		return fmt.Errorf("load %s: %w", s.name, err)
 	}
-	crash.At("takeover.read")
+	failpoint.At("takeover.read")
 	s.endLoad(since, held, e.cfg.ClusterEpoch, term)
 	e.evaluateGuard(s, time.Now())
 
@@ -173,7 +173,7 @@ func (e *Engine) loadNode(ctx context.Context, s *nodeState, term uint64) error 
 		for key := range keys {
 			e.enqueueKey(s, key)
 		}
-		crash.At("takeover.asked")
+		failpoint.At("takeover.asked")
 		return nil
 	}
 	s.setPending(nil)
@@ -232,11 +232,11 @@ func (e *Engine) reconcileKey(ctx context.Context, s *nodeState, key wire.Key, n
 		}
 		return e.publishMessage(ctx, s, message, now)
 	case purgeAction:
-		crash.At("purge.decided")
+		failpoint.At("purge.decided")
 		if err := e.publisher.Purge(ctx, s.name, key, now.published.sequence); err != nil {
 			return fmt.Errorf("purge: %w", err)
 		}
-		crash.At("purge.done")
+		failpoint.At("purge.done")
 		s.recordPublished(key, streamRecord{}, 0)
 		e.metrics.purged.Inc()
 	case noAction:
@@ -356,7 +356,7 @@ func (e *Engine) publishMessage(ctx context.Context, s *nodeState, m wire.Messag
 	if !e.owner.LeaseValid() {
 		return errLeaseExpired
 	}
-	crash.At("publish.decided")
+	failpoint.At("publish.decided")
 	m.Acked = over.published.knownVersion(over.ackedSequence)
 	began := time.Now()
 	sequence, err := e.publisher.Publish(ctx, m, over.published.sequence)
@@ -370,14 +370,14 @@ func (e *Engine) publishMessage(ctx context.Context, s *nodeState, m wire.Messag
 	if err != nil {
 		return err
 	}
-	crash.At("publish.stored")
+	failpoint.At("publish.stored")
 	m.Sequence = sequence
 	r := recordOf(m, e.cfg.ClusterEpoch)
 	if !s.recordPublished(m.Key, r, over.topSequence) {
 		e.metrics.duplicates.Inc()
 		return fmt.Errorf("sequence %d: %w", sequence, errDuplicate)
 	}
-	crash.At("publish.noted")
+	failpoint.At("publish.noted")
 	e.metrics.published.WithLabelValues(string(m.Op), m.Key.Resource).Inc()
 	e.metrics.bytes.Add(float64(len(m.Object)))
 	return nil

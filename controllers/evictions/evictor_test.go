@@ -20,7 +20,7 @@ import (
 	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/controllers"
 	"github.com/frond-edge/frond/controllers/evictions"
-	"github.com/frond-edge/frond/internal/kubetest"
+	"github.com/frond-edge/frond/test/kit/kubetest"
 )
 
 var shared kubetest.Shared

@@ -20,7 +20,7 @@ import (
 	"github.com/frond-edge/frond/api/kubeversion"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/nodes"
-	"github.com/frond-edge/frond/internal/kubetest"
+	"github.com/frond-edge/frond/test/kit/kubetest"
 )
 
 var shared kubetest.Shared

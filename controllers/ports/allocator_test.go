@@ -16,7 +16,7 @@ import (
 
 	"github.com/frond-edge/frond/api/config"
 	"github.com/frond-edge/frond/controllers/ports"
-	"github.com/frond-edge/frond/internal/kubetest"
+	"github.com/frond-edge/frond/test/kit/kubetest"
 )
 
 var shared kubetest.Shared

@@ -26,7 +26,7 @@ import (
 	"github.com/frond-edge/frond/controllers"
 	"github.com/frond-edge/frond/controllers/reports"
 	"github.com/frond-edge/frond/deploy/rbac"
-	"github.com/frond-edge/frond/internal/kubetest"
+	"github.com/frond-edge/frond/test/kit/kubetest"
 )
 
 func TestApplier_WritesPodStatusAsNode(t *testing.T) {

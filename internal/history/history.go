@@ -1,5 +1,5 @@
 // Package history records the changes of a gateway's store for the fault suite. edgecore appends one JSON line to a file for each
-// change of its store, after the change was synced, and one before each ack. internal/faults reads and checks it.
+// change of its store, after the change was synced, and one before each ack. test/faults reads and checks it.
 //
 // A line is one write, so a killed process leaves whole lines, and at most one torn line, the last. The file is not
 // synced: it survives the kill of a process, not a power cut. Only the field history of the configuration enables it, for tests.

@@ -7,8 +7,8 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/frond-edge/frond/internal/hubconf/hubtest"
 	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/test/kit/hubtest"
 )
 
 // forgeAcks makes the hub answer a stolen key's pulls, which find nothing, with replies that act as acks of a consumer's first messages.

@@ -11,9 +11,9 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/frond-edge/frond/api/wire"
-	"github.com/frond-edge/frond/internal/hubconf/hubtest"
 	"github.com/frond-edge/frond/streams"
 	"github.com/frond-edge/frond/streams/tunnel"
+	"github.com/frond-edge/frond/test/kit/hubtest"
 )
 
 // A gateway does all of its work from its cell, over each listener, through another server than the cloudcore's; and a reload of the same

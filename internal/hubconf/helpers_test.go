@@ -14,8 +14,8 @@ import (
 	"go.uber.org/zap/zaptest"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/frond-edge/frond/internal/hubconf/hubtest"
 	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/test/kit/hubtest"
 )
 
 const (

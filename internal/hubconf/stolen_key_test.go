@@ -10,8 +10,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/frond-edge/frond/internal/hubconf/hubtest"
 	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/test/kit/hubtest"
 )
 
 // foreignSubjects are subjects of another gateway, and of no gateway, on which a stolen key must have no effect.

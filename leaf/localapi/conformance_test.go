@@ -29,7 +29,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/frond-edge/frond/internal/kubetest"
+	"github.com/frond-edge/frond/test/kit/kubetest"
 )
 
 // pageView is what a client sees of one page of a list.

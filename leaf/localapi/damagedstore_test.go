@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/frond-edge/frond/api/wire"
-	"github.com/frond-edge/frond/leaf/leaftest"
+	"github.com/frond-edge/frond/test/kit/leaftest"
 )
 
 // A store that lost objects to a bad disk returns 503 for every list until it has attached, and never a shorter list of

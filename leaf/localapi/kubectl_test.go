@@ -18,8 +18,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/frond-edge/frond/internal/kubetest"
 	"github.com/frond-edge/frond/internal/toolchain"
+	"github.com/frond-edge/frond/test/kit/kubetest"
 )
 
 // kubectlRunner is the real kubectl, connected to one API by a listener that adds the caller's identity.

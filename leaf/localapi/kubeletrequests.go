@@ -40,7 +40,7 @@ func (k KubeletRequest) Requests() []string {
 }
 
 // KubeletRequests returns the table of all possible requests of this version's kubelet. One test compares it with the
-// requests in the kubelet's code (edged/testdata/kubelet-requests.txt), and another one tries each row.
+// requests in the kubelet's code (edged/kubelet/testdata/kubelet-requests.txt), and another one tries each row.
 func KubeletRequests() []KubeletRequest {
 	const certs, storageAPI, devices = "certificates.k8s.io/v1", "storage.k8s.io/v1", "resource.k8s.io/v1"
 	read, get := []string{"list", "watch"}, []string{"get"}

@@ -23,7 +23,7 @@ import (
 // readKubeletRequests reads the list of requests in the kubelet's code, without its second part: code that no kubelet runs.
 func readKubeletRequests(t *testing.T) []string {
 	t.Helper()
-	data, err := os.ReadFile("../../edged/testdata/kubelet-requests.txt")
+	data, err := os.ReadFile("../../edged/kubelet/testdata/kubelet-requests.txt")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,8 +17,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/frond-edge/frond/internal/kubetest"
 	"github.com/frond-edge/frond/leaf/localapi"
+	"github.com/frond-edge/frond/test/kit/kubetest"
 )
 
 // listSize is the number of objects, of 1 KiB each, in the benchmark's list.

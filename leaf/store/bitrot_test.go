@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"github.com/frond-edge/frond/api/wire"
-	"github.com/frond-edge/frond/leaf/leaftest"
 	"github.com/frond-edge/frond/leaf/store"
+	"github.com/frond-edge/frond/test/kit/leaftest"
 )
 
 // storeHistory holds the states of a store, commit by commit, and all contents that any object ever had.

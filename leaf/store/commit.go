@@ -13,7 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/frond-edge/frond/api/wire"
-	"github.com/frond-edge/frond/internal/crash"
+	"github.com/frond-edge/frond/internal/failpoint"
 )
 
 const (
@@ -102,7 +102,7 @@ func (s *Store) commit(ctx context.Context, changes []change) error {
 	defer cancel()
 	base, begun := s.Revision(), time.Now()
 	s.dirty = true
-	crash.At("save.begun")
+	failpoint.At("save.begun")
 	if err := mapServerError(s.publishInOrder(ctx, base, messages)); err != nil {
 		s.sequenceRefused = errors.Is(err, errForeignWrite)
 		s.suspectKeys = s.suspectKeys[:0]
@@ -113,7 +113,7 @@ func (s *Store) commit(ctx context.Context, changes []change) error {
 		}
 		return fmt.Errorf("write to the bucket: %w", err)
 	}
-	crash.At("save.synced")
+	failpoint.At("save.synced")
 	s.dirty, s.sequenceRefused, s.suspectKeys = false, false, nil
 	s.recordSum, s.nameSum = sum, names
 	s.metrics.syncSeconds.Observe(time.Since(begun).Seconds())
@@ -176,7 +176,7 @@ func (s *Store) publishInOrder(ctx context.Context, base uint64, messages []*nat
 		if err != nil {
 			return err
 		}
-		crash.At("save.sent")
+		failpoint.At("save.sent")
 		acks = append(acks, ack)
 	}
 	var last uint64
@@ -213,7 +213,7 @@ func (s *Store) publishBatch(ctx context.Context, want uint64, messages []*nats.
 		if err := s.js.Conn().PublishMsg(m); err != nil {
 			return err
 		}
-		crash.At("save.batched")
+		failpoint.At("save.batched")
 	}
 	ack, err := s.js.PublishMsg(ctx, messages[last])
 	if err != nil {

@@ -18,8 +18,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/frond-edge/frond/api/wire"
-	"github.com/frond-edge/frond/leaf/leaftest"
 	"github.com/frond-edge/frond/leaf/store"
+	"github.com/frond-edge/frond/test/kit/leaftest"
 )
 
 // lastGoodConfig configures a store with a high-water mark and a last-good copy.

@@ -15,8 +15,8 @@ import (
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/leaf"
-	"github.com/frond-edge/frond/leaf/leaftest"
 	"github.com/frond-edge/frond/leaf/store"
+	"github.com/frond-edge/frond/test/kit/leaftest"
 )
 
 func TestMain(m *testing.M) {

@@ -16,8 +16,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/frond-edge/frond/api/wire"
-	"github.com/frond-edge/frond/internal/powercut"
 	"github.com/frond-edge/frond/leaf/store"
+	"github.com/frond-edge/frond/test/faultfs"
 )
 
 // crashWriter applies the stream of kill_test.go to a store until the test ends, and counts the acked writes.
@@ -94,7 +94,7 @@ func TestPowerCut(t *testing.T) {
 	if testing.Short() {
 		cuts = 5
 	}
-	m := powercut.Mount(t)
+	m := faultfs.Mount(t)
 	n := openNode(t, m.Dir, store.Config{HighWaterFile: filepath.Join(m.Dir, "store.mark")})
 	w := &crashWriter{}
 	w.start(t, n.Store)
@@ -121,7 +121,7 @@ func TestPowerCut(t *testing.T) {
 
 // The same with a server that does not sync: the file system really drops unsynced writes, and the store reports it.
 func TestPowerCut_WithoutSync(t *testing.T) {
-	m := powercut.Mount(t)
+	m := faultfs.Mount(t)
 	ns, err := server.NewServer(&server.Options{
 		ServerName: "edge-1", JetStream: true, StoreDir: m.Dir, DontListen: true, NoSigs: true, NoLog: true, JetStreamMaxStore: 1 << 30,
 	})

@@ -16,9 +16,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/frond-edge/frond/api/wire"
-	"github.com/frond-edge/frond/internal/powercut"
 	"github.com/frond-edge/frond/leaf/store"
 	"github.com/frond-edge/frond/leaf/store/seal"
+	"github.com/frond-edge/frond/test/faultfs"
 )
 
 func secretKey(name string) wire.Key {
@@ -310,7 +310,7 @@ const halfOpenedImages = 16
 
 // A power cut at any moment of the first Open by a version that seals: all records are there, and sealed at the end.
 func TestReseal_PowerCut(t *testing.T) {
-	m := powercut.Mount(t)
+	m := faultfs.Mount(t)
 	all := newPlainStore(t, m.Dir, 300)
 	var images []string
 	var g errgroup.Group

@@ -10,8 +10,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/frond-edge/frond/leaf/leaftest"
 	"github.com/frond-edge/frond/streams/tunnel"
+	"github.com/frond-edge/frond/test/kit/leaftest"
 )
 
 func TestDialer_OfflineNodeFailsAtOnce(t *testing.T) {

@@ -16,9 +16,9 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest"
 
-	"github.com/frond-edge/frond/leaf/leaftest"
 	"github.com/frond-edge/frond/streams"
 	"github.com/frond-edge/frond/streams/tunnel"
+	"github.com/frond-edge/frond/test/kit/leaftest"
 )
 
 const (

@@ -1,0 +1,49 @@
+package agent
+
+import (
+	"errors"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/internal/health"
+	"github.com/frond-edge/frond/leaf/store"
+	"github.com/frond-edge/frond/streams"
+)
+
+// setInstance records in a heartbeat which process of this node sends it.
+func setInstance(beat *wire.Heartbeat, delivery *streams.Delivery, gate *streams.FencedLink) {
+	instance, since := delivery.Identity()
+	beat.Instance, beat.Since, beat.Fenced = instance, since.Milliseconds(), gate.Fenced()
+}
+
+// commandHandlers returns the handlers of the cloud's commands to this node.
+func commandHandlers(delivery *streams.Delivery, again *resync, beater *streams.Heartbeater, gate *streams.FencedLink) map[string]func([]byte) {
+	return map[string]func([]byte){
+		streams.VerbResync:  func([]byte) { delivery.Resync() },
+		streams.VerbDied:    func(server []byte) { delivery.ServerDied(string(server)) },
+		streams.VerbReports: func([]byte) { again.requestReport() },
+		streams.VerbWho:     beater.AnswerProbe,
+		streams.VerbFence: func(instance []byte) {
+			if own, _ := delivery.Identity(); own == string(instance) {
+				gate.Fence(streams.FenceDuration)
+			}
+		},
+	}
+}
+
+// readinessChecks returns the checks that make the node ready.
+func readinessChecks(st *store.Store, disk *diskMonitor, kubelet *kubeletHealth, gate *streams.FencedLink) []health.Check {
+	check := func(name string, fine func() bool, why string) health.Check {
+		return health.Check{Name: name, Ready: func() error {
+			if !fine() {
+				return errors.New(why)
+			}
+			return nil
+		}}
+	}
+	return []health.Check{
+		{Name: "disk", Ready: disk.checkReady},
+		check("kubelet", kubelet.isAlive, "the kubelet has not renewed its lease in time"),
+		check("identity", func() bool { return !gate.Fenced() }, "another agent with this node's identity was connected first"),
+		check("store", func() bool { return st.Cursor().StreamEpoch != "" }, "this gateway has never been attached to the cloud"),
+	}
+}

@@ -1,0 +1,180 @@
+package agent_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap/zaptest"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/edged/agent"
+	"github.com/frond-edge/frond/leaf"
+	"github.com/frond-edge/frond/leaf/localapi"
+	"github.com/frond-edge/frond/leaf/store"
+	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/test/kit/leaftest"
+)
+
+const mib = 1 << 20
+
+type offlineCloud struct{}
+
+func (offlineCloud) Do(context.Context, wire.KubeRequest) (wire.KubeReply, error) {
+	return wire.KubeReply{}, wire.ErrOffline
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func eventually(t *testing.T, what string, holds func() error) {
+	t.Helper()
+	deadline := time.Now().Add(time.Minute)
+	for {
+		err := holds()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("never %s: %v", what, err)
+		}
+		<-time.After(50 * time.Millisecond)
+	}
+}
+
+// fillDisk uses up a disk's space and returns the file to remove.
+func fillDisk(t *testing.T, dir string) string {
+	t.Helper()
+	path := filepath.Join(dir, "somebody-elses")
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	must(t, err)
+	for size := mib; size > 0; {
+		if _, err := f.Write(make([]byte, size)); errors.Is(err, unix.ENOSPC) {
+			size /= 2
+		} else {
+			must(t, err)
+		}
+	}
+	must(t, f.Close())
+	return path
+}
+
+// diskGateway is a node without its kubelet, on a disk of 48 MiB.
+type diskGateway struct {
+	dir     string
+	store   *store.Store
+	outbox  *streams.Outbox
+	client  kubernetes.Interface
+	metrics *prometheus.Registry
+}
+
+func newDiskGateway(t *testing.T) *diskGateway {
+	t.Helper()
+	g := &diskGateway{dir: t.TempDir(), metrics: prometheus.NewRegistry()}
+	if err := unix.Mount("frond-test", g.dir, "tmpfs", 0, "size=48m"); err != nil {
+		t.Skipf("cannot mount a tmpfs, which needs root: %v", err)
+	}
+	t.Cleanup(func() { must(t, unix.Unmount(g.dir, 0)) })
+	log := zaptest.NewLogger(t)
+	l := leaftest.StartLeaf(t, leaf.Config{Dir: filepath.Join(g.dir, "nats"), Reserve: 8 * mib})
+	nc := l.Client()
+	js, err := jetstream.New(nc)
+	must(t, err)
+	must(t, streams.EnsureLeaf(t.Context(), js, log))
+	g.store, err = store.Open(t.Context(), js, store.Config{
+		Merge: localapi.MergeDesired, HighWaterFile: filepath.Join(g.dir, "mark"), SyncTimeout: 5 * time.Second,
+	}, log)
+	must(t, err)
+	g.outbox, err = streams.NewOutbox("edge-1", g.store.Cursor().StoreEpoch, nc)
+	must(t, err)
+	api, err := localapi.New(localapi.Config{Node: "edge-1"}, g.store, offlineCloud{}, g.outbox, log)
+	must(t, err)
+	disk, err := agent.NewDiskMonitor("edge-1", l.DiskSpace, g.outbox, api.ClientConfig(), g.metrics, log)
+	must(t, err)
+	g.client, err = kubernetes.NewForConfig(api.ClientConfig())
+	must(t, err)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	var parts errgroup.Group
+	parts.Go(func() error { return api.Start(ctx) })
+	parts.Go(func() error { return disk.Start(ctx) })
+	t.Cleanup(func() {
+		cancel()
+		must(t, parts.Wait())
+	})
+	return g
+}
+
+func (g *diskGateway) wantConditions(t *testing.T, reasons ...string) {
+	t.Helper()
+	eventually(t, fmt.Sprint("a condition for ", reasons), func() error {
+		n, err := g.client.CoreV1().Nodes().Get(t.Context(), "edge-1", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for _, c := range n.Status.Conditions {
+			for _, reason := range reasons {
+				if c.Type == "EdgeStorage" && c.Reason == reason && (c.Status == corev1.ConditionTrue) == (reason == "DiskHasSpace") {
+					return nil
+				}
+			}
+		}
+		return fmt.Errorf("conditions %v", n.Status.Conditions)
+	})
+}
+
+func desiredObject(t *testing.T, resource, name, uid string, seq uint64) wire.Message {
+	t.Helper()
+	data, err := json.Marshal(metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(uid), ResourceVersion: "1"}})
+	must(t, err)
+	return wire.Message{Key: wire.Key{Resource: resource, Name: name}, Op: wire.Apply, UID: uid, Version: "1", Object: data, Sequence: seq}
+}
+
+// A program fills the disk of a gateway: control changes are still stored, events are dropped, the oldest first, and
+// counted. The Node reports the fault and its end, and the process continues.
+func TestNode_FullDisk(t *testing.T) {
+	g := newDiskGateway(t)
+	must(t, g.store.Replace(t.Context(), []wire.Message{desiredObject(t, "nodes", "edge-1", "uid-x", 1)}, "s1", 1))
+	g.wantConditions(t, "DiskHasSpace")
+	for i := range 200 {
+		must(t, g.outbox.ReportEvent(t.Context(), wire.Message{
+			Key: wire.Key{Resource: "events", Namespace: "default", Name: fmt.Sprint("e", i)}, Op: wire.Apply, Object: []byte(`{}`),
+		}))
+	}
+	other := fillDisk(t, g.dir)
+	eventually(t, "a control change on a full disk", func() error {
+		return g.store.Apply(t.Context(), []wire.Message{desiredObject(t, "persistentvolumes", "pv", "uid-x", 2)}, 2)
+	})
+	g.wantConditions(t, "DiskFull", "DiskAlmostFull")
+	eventually(t, "136 events dropped", func() error {
+		families, err := g.metrics.Gather() // it is the only one
+		if err != nil {
+			return err
+		}
+		if n := families[0].GetMetric()[0].GetCounter().GetValue(); n != 200-64 {
+			return fmt.Errorf("%v dropped", n)
+		}
+		return nil
+	})
+	must(t, os.Remove(other))
+	g.wantConditions(t, "DiskHasSpace")
+	if c := g.store.Cursor(); c.Sequence != 2 {
+		t.Errorf("cursor %+v, want 2", c)
+	}
+}

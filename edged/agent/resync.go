@@ -1,0 +1,141 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/leaf/store"
+)
+
+// reportSink takes a report; it is durable when Report returns.
+type reportSink interface {
+	Report(ctx context.Context, m wire.Message) error
+}
+
+// reportInterval is how often everything is reported again while the link is up: about 5 KB per pod and hour. Up to half of
+// it is added at random.
+const reportInterval = time.Hour
+
+// keyLocker acquires the lock under which an object is written and reported.
+type keyLocker func(ctx context.Context, key wire.Key) (release func(), err error)
+
+// resync reports the Node, its pods and the pods that ended here again whenever the link comes up, and every hour. While
+// the link was down Kubernetes has marked them not ready. The kubelet, which uses the local API, does not see that and
+// would not correct it. resync also reports when the cloud asks. The hourly report repairs reports that Kubernetes refused
+// for a time, or that the hub lost. cloudcore drops reports of a state that Kubernetes already has, without a write.
+type resync struct {
+	node  string
+	store *store.Store
+	link  leafLink
+	sink  reportSink
+	// lockKey acquires an object's write lock, which a report needs too.
+	lockKey keyLocker
+	// requests is signalled when the cloud requests a full report; one waiting token covers all earlier requests.
+	requests chan struct{}
+	log      *zap.Logger
+}
+
+// requestReport requests a report of everything. It does not block.
+func (r *resync) requestReport() {
+	select {
+	case r.requests <- struct{}{}:
+	default:
+	}
+}
+
+// Start reports until ctx ends and then returns nil.
+func (r *resync) Start(ctx context.Context) error {
+	for {
+		up, changed := r.link.State()
+		if up {
+			if err := r.reportAll(ctx); err != nil && ctx.Err() == nil {
+				r.log.Warn("statuses not reported again", zap.Error(err))
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		case <-r.requests:
+		case <-time.After(reportInterval + rand.N(reportInterval/2)): //nolint:gosec // not a secret
+		}
+	}
+}
+
+func (r *resync) reportAll(ctx context.Context) error {
+	keys := []wire.Key{{Resource: "nodes", Name: r.node}}
+	pods, _ := r.store.List("", "pods", "")
+	for _, pod := range pods {
+		keys = append(keys, pod.Key)
+	}
+	var faults []error
+	for _, key := range keys {
+		if err := r.reportObject(ctx, key); err != nil {
+			faults = append(faults, fmt.Errorf("%s: %w", key.Human(), err))
+		}
+	}
+	for _, deleted := range r.store.DeletedHere() {
+		if err := r.reportDeletion(ctx, deleted); err != nil {
+			faults = append(faults, fmt.Errorf("end of %s: %w", deleted.Key.Human(), err))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// reportRequested reports an object that the cloud asks for. This node has the newest state only of its Node and pods.
+func (r *resync) reportRequested(ctx context.Context, key wire.Key) error {
+	if key.Group != "" || key.Resource != "pods" && key != (wire.Key{Resource: "nodes", Name: r.node}) {
+		return fmt.Errorf("%s is not this node's to report", key.Human())
+	}
+	return r.reportObject(ctx, key)
+}
+
+// reportObject reports an object's present state while no other writer changes it: the outbox keeps the latest report.
+func (r *resync) reportObject(ctx context.Context, key wire.Key) error {
+	release, err := r.lockKey(ctx, key)
+	if err != nil {
+		return err
+	}
+	defer release()
+	entry, err := r.store.Get(key)
+	if errors.Is(err, store.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if key.Resource == "pods" && !runsOn(entry.Object, r.node) {
+		return nil // another node's pod, stored here only for its readers
+	}
+	return r.sink.Report(ctx, wire.Message{Key: key, Op: wire.Apply, UID: entry.UID, Version: entry.Version, Time: time.Now(), Object: entry.Object})
+}
+
+// runsOn reports whether a pod is bound to a node.
+func runsOn(pod []byte, node string) bool {
+	var bound struct {
+		Spec struct {
+			NodeName string `json:"nodeName"`
+		} `json:"spec"`
+	}
+	return json.Unmarshal(pod, &bound) == nil && bound.Spec.NodeName == node
+}
+
+// reportDeletion reports the deletion of an object, unless another object now has its name.
+func (r *resync) reportDeletion(ctx context.Context, deleted store.Entry) error {
+	release, err := r.lockKey(ctx, deleted.Key)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if _, err := r.store.Get(deleted.Key); !errors.Is(err, store.ErrNotFound) {
+		return err
+	}
+	return r.sink.Report(ctx, wire.Message{Key: deleted.Key, Op: wire.Delete, UID: deleted.UID, Version: deleted.Version, Time: time.Now()})
+}

@@ -1,0 +1,84 @@
+package enroll
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/frond-edge/frond/leaf"
+)
+
+// ConfigureLeaf configures a leaf of this gateway: it dials the gateway's hubs, once their CA is known, and authenticates with its key.
+func (k *Renewer) ConfigureLeaf(c *leaf.Config) {
+	c.Hub, c.Hubs, c.CAFile, c.Credential = k.cfg.Hub, k.Hubs, k.HubCA(), k.Credential
+	c.Proxy, c.Time = k.cfg.Proxy, k.Now
+}
+
+// errEnrolled ends Join's parts.
+var errEnrolled = errors.New("enrolled")
+
+// redialMin and redialMax are shorter than a gateway's own: an operator waits.
+const redialMin, redialMax = time.Second, 5 * time.Second
+
+// Join enrols this machine over a temporary leaf, and returns the cloud's record, or the reason for its refusal. On a
+// machine that is enrolled it does nothing. It retries until ctx ends, or the cloud refuses.
+func Join(ctx context.Context, cfg Config, log *zap.Logger) (Record, error) {
+	cfg.Once = true
+	k, err := New(cfg, log)
+	if err != nil {
+		return Record{}, err
+	}
+	lobby := k.folder.path("lobby")
+	if err := os.RemoveAll(lobby); err != nil { // left by a killed attempt
+		return Record{}, fmt.Errorf("clean up: %w", err)
+	}
+	if r := k.Record(); r.Key != "" {
+		return r, nil
+	}
+	defer func() { _ = os.RemoveAll(lobby) }() // the next attempt removes it otherwise
+	way := leaf.Config{Node: cfg.Node, Dir: lobby, Reserve: -1, RedialMin: redialMin, RedialMax: redialMax}
+	k.ConfigureLeaf(&way)
+	server, err := leaf.New(way, log)
+	if err != nil {
+		return Record{}, err
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return server.Start(gctx) })
+	g.Go(func() error {
+		select {
+		case <-server.Ready():
+			return k.Start(gctx, server)
+		case <-gctx.Done():
+			return nil
+		}
+	})
+	g.Go(func() error {
+		select {
+		case <-k.Enrolled():
+			return errEnrolled
+		case <-gctx.Done():
+			return nil
+		}
+	})
+	switch err := g.Wait(); {
+	case errors.Is(err, errEnrolled):
+		return k.Record(), nil
+	case err != nil:
+		return Record{}, err
+	default:
+		return Record{}, fmt.Errorf("not enrolled: %w (%s)", context.Cause(ctx), k.lastWarning())
+	}
+}
+
+// lastWarning returns the last warning. Start must have ended.
+func (k *Renewer) lastWarning() string {
+	if k.lastWarned == "" {
+		return "nothing was heard"
+	}
+	return k.lastWarned
+}

@@ -1,0 +1,50 @@
+package enroll
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/zap"
+)
+
+// A key that cannot be written is not used: a gateway that enrolled with it would be locked out by its next start.
+func TestIdentityDir_UnwrittenKeyIsNone(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "identity")
+	k, err := New(Config{Node: "edge-1", Dir: dir}, zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(dir); err != nil { // like a full disk: nothing can be written
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := k.makeKey(); err == nil || k.folder.current != nil {
+			t.Errorf("the first key: %v, %v", k.folder.current, err)
+		}
+		if public, err := k.makeNextKey(); err == nil || public != "" || k.folder.next != nil {
+			t.Errorf("the next key: %q, %v", public, err)
+		}
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if public, err := k.makeNextKey(); err != nil || public == "" {
+		t.Errorf("with room again: %q, %v", public, err)
+	}
+}
+
+// The hubs of the configuration stay in the list when the cloud has named others, each once.
+func TestRenewer_KeepsConfiguredHubs(t *testing.T) {
+	k := &Renewer{cfg: Config{Hub: []string{"tls://a:1", "tls://b:1"}}, folder: &identityDir{}}
+	for _, tt := range []struct{ told, want []string }{
+		{nil, []string{"tls://a:1", "tls://b:1"}},
+		{[]string{"tls://b:1", "tls://c:1"}, []string{"tls://b:1", "tls://c:1", "tls://a:1"}},
+	} {
+		k.folder.record.HubURLs = tt.told
+		if diff := cmp.Diff(tt.want, k.Hubs()); diff != "" {
+			t.Errorf("told %v (-want +got):\n%s", tt.told, diff)
+		}
+	}
+}

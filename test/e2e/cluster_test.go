@@ -1,0 +1,267 @@
+package e2e_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/internal/devcluster"
+	"github.com/frond-edge/frond/internal/toolchain"
+	"github.com/frond-edge/frond/test/kit"
+)
+
+// waitTimeout bounds a wait for something that should take seconds: the machines are shared and slow at times.
+const waitTimeout = 2 * time.Minute
+
+// shared is the one cluster of all tests.
+var shared *devcluster.Cluster
+
+func TestMain(m *testing.M) {
+	os.Exit(runTests(m))
+}
+
+func runTests(m *testing.M) int {
+	ctx := context.Background() //nolint:forbidigo // a TestMain has no other
+	if address := os.Getenv(oldTLS); address != "" {
+		return speakOldTLS(ctx, address)
+	}
+	dir := os.Getenv("FROND_E2E_DIR")
+	keep := dir != ""
+	if !keep {
+		var err error
+		if dir, err = os.MkdirTemp("", "frond-e2e-"); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer func() { _ = os.RemoveAll(dir) }()
+	}
+	var err error
+	shared, err = startCluster(ctx, dir)
+	if shared != nil && !keep {
+		defer func() {
+			if err := shared.Down(ctx, false); err != nil {
+				fmt.Fprintln(os.Stderr, "down:", err)
+			}
+		}()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "up:", err)
+		return 1
+	}
+	return m.Run()
+}
+
+func startCluster(ctx context.Context, dir string) (*devcluster.Cluster, error) {
+	whole := os.Geteuid() == 0 && os.Getenv("FROND_E2E_DIR") == ""
+	if whole {
+		if _, err := toolchain.Ensure(ctx, toolchain.Request{Node: true}, os.Stderr); err != nil { // includes nft
+			return nil, err
+		}
+		if _, err := exec.LookPath("nft"); err != nil {
+			if slices.Contains(strings.Split(os.Getenv("REQUIRE"), ","), "root") {
+				return nil, fmt.Errorf("REQUIRE names root, and Services on gateways need nft: %w", err)
+			}
+			fmt.Fprintln(os.Stderr, "not tried: Services on gateways, as there is no nft")
+			whole = false
+		}
+	}
+	return devcluster.Up(ctx, devcluster.Options{
+		Spec: devcluster.Spec{Services: whole},
+		Dir:  dir, Progress: os.Stderr, Timeout: 5 * time.Minute,
+		Programs: func(ctx context.Context, spec devcluster.Spec) (toolchain.Paths, error) {
+			return toolchain.Ensure(ctx, toolchain.Request{
+				Kube: true, Nats: true, Frond: true, Node: spec.Runtime == devcluster.Containerd, DNS: spec.Services,
+			}, os.Stderr)
+		},
+	})
+}
+
+// needContainers skips a test that makes no sense without real containers.
+func needContainers(t *testing.T) {
+	t.Helper()
+	if shared.Spec().Runtime != devcluster.Containerd {
+		t.Skip("needs real containers: run as root")
+	}
+}
+
+// runKubectl runs the real kubectl and returns its output.
+func runKubectl(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := shared.Kubectl(t.Context(), "", args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// applyManifest applies a manifest. When the test ends it deletes the objects and waits until they are gone.
+func applyManifest(t *testing.T, manifest string) {
+	t.Helper()
+	if _, err := shared.Kubectl(t.Context(), manifest, "apply", "-f", "-"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), waitTimeout)
+		defer cancel()
+		if _, err := shared.Kubectl(ctx, manifest, "delete", "--ignore-not-found", "--timeout=100s", "-f", "-"); err != nil {
+			t.Errorf("clean up: %v", err)
+		}
+	})
+}
+
+// kubeClient returns a client of the apiserver.
+func kubeClient(t *testing.T) kubernetes.Interface {
+	t.Helper()
+	c, err := kubernetes.NewForConfig(restConfig(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func restConfig(t testing.TB) *rest.Config {
+	t.Helper()
+	cfg, err := clientcmd.BuildConfigFromFlags("", shared.Kubeconfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.QPS = -1
+	return cfg
+}
+
+// eventually waits until a condition holds; missing describes what is missing, "" when it holds.
+func eventually(t *testing.T, what string, missing func(ctx context.Context) string) {
+	t.Helper()
+	kit.Until(t, what, waitTimeout, 200*time.Millisecond, kit.FromText(missing))
+}
+
+// listPods lists pods by label selector.
+func listPods(ctx context.Context, selector string) ([]corev1.Pod, error) {
+	out, err := shared.Kubectl(ctx, "", "get", "pods", "-o", "json", "-l", selector)
+	if err != nil {
+		return nil, err
+	}
+	var list corev1.PodList
+	return list.Items, json.Unmarshal([]byte(out), &list)
+}
+
+// awaitRunning waits for n Ready pods of a selector and returns them.
+func awaitRunning(t *testing.T, selector string, n int) []corev1.Pod {
+	t.Helper()
+	var list []corev1.Pod
+	eventually(t, fmt.Sprintf("%d running pods of %s", n, selector), func(ctx context.Context) string {
+		var err error
+		if list, err = listPods(ctx, selector); err != nil {
+			return err.Error()
+		}
+		ready := 0
+		for i := range list {
+			if isReady(&list[i]) && list[i].DeletionTimestamp == nil {
+				ready++
+			}
+		}
+		if ready != n || len(list) != n {
+			return fmt.Sprintf("%d of %d ready\n%s", ready, len(list), describePods(list))
+		}
+		return ""
+	})
+	return list
+}
+
+func isReady(p *corev1.Pod) bool {
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+func describePods(list []corev1.Pod) string {
+	var b strings.Builder
+	for i := range list {
+		p := &list[i]
+		fmt.Fprintf(&b, "  %s on %s: %s %s", p.Name, p.Spec.NodeName, p.Status.Phase, p.Status.Reason)
+		for _, c := range p.Status.ContainerStatuses {
+			if c.State.Waiting != nil {
+				fmt.Fprintf(&b, " [%s: %s %s]", c.Name, c.State.Waiting.Reason, c.State.Waiting.Message)
+			}
+		}
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+// containerRuns maps each container of pods to its id and restarts: it changes when a container was restarted.
+func containerRuns(list []corev1.Pod) map[string]string {
+	ids := map[string]string{}
+	for i := range list {
+		for _, c := range list[i].Status.ContainerStatuses {
+			ids[list[i].Name+"/"+c.Name] = fmt.Sprintf("%s restarted %d times", c.ContainerID, c.RestartCount)
+		}
+	}
+	return ids
+}
+
+// volumeFile reads a file of a pod's volume, through the gateway's mount namespace.
+func volumeFile(p *corev1.Pod, plugin, volume, file string) (string, error) {
+	root := fmt.Sprintf("/proc/%d/root", shared.PID(p.Spec.NodeName))
+	path := filepath.Join(root, shared.Dir(), p.Spec.NodeName, "data", "kubelet", "pods", string(p.UID), "volumes", plugin, volume, file)
+	data, err := os.ReadFile(path)
+	return string(data), err
+}
+
+// storeHolds reports whether a gateway's store holds an object.
+func storeHolds(ctx context.Context, edge string, key wire.Key) (bool, error) {
+	stored, err := shared.Store(ctx, edge)
+	if err != nil {
+		return false, err
+	}
+	for _, o := range stored.Objects {
+		if o.Key() == key {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// awaitGone waits until a gateway's store no longer holds an object.
+func awaitGone(t *testing.T, edge string, key wire.Key) {
+	t.Helper()
+	eventually(t, key.Human()+" leaves "+edge, func(ctx context.Context) string {
+		held, err := storeHolds(ctx, edge, key)
+		switch {
+		case err != nil:
+			return err.Error()
+		case held:
+			return "still there"
+		}
+		return ""
+	})
+}
+
+// storedData reads one value of a ConfigMap from a gateway's store.
+func storedData(ctx context.Context, edge, name, item string) string {
+	raw, err := shared.StoreGet(ctx, edge, wire.Key{Resource: "configmaps", Namespace: "default", Name: name})
+	if err != nil {
+		return "error: " + err.Error()
+	}
+	var cm corev1.ConfigMap
+	if err := json.Unmarshal(raw, &cm); err != nil {
+		return "error: " + err.Error()
+	}
+	return cm.Data[item]
+}
