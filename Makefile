@@ -40,7 +40,7 @@ down: ## Stop the cluster of the demo
 	$(GO) run ./cmd/frond dev down --dir $(DIR)
 
 .PHONY: check
-check: verify lint vet unit ## Format, lint, vet, house rules and unit tests: before every commit
+check: verify lint vet unit ## Format, lint, vet, layout and unit tests: before every commit
 
 .PHONY: unit
 unit: ## Unit tests with the race detector, without a cluster

@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"os"
 	"os/exec"
+	"path"
 	"slices"
 	"strings"
 	"testing"
@@ -13,90 +16,88 @@ import (
 
 const module = "github.com/frond-edge/frond"
 
-// ranks is the table of layers (docs/DESIGN.md §4): a package imports only packages of lower layers. A package that is not listed has
-// the layer of its listed parent.
-var ranks = map[string]int{
-	"":                      0,
-	"api":                   0,
-	"deploy/crd":            0,
-	"deploy/policy":         0,
-	"deploy/rbac":           0,
-	"internal/buildinfo":    0,
-	"internal/health":       0,
-	"internal/lifecycle":    0,
-	"internal/logging":      0,
-	"test/faultfs":          0,
-	"test/kit":              0,
-	"internal/toolchain":    0,
-	"test/kit/kubetest":     1,
-	"leaf":                  1,
-	"leaf/store":            1,
-	"leaf/access":           1,
-	"leaf/localapi":         1,
-	"streams":               1,
-	"cloud/identity":        2,
-	"cloud/inspect":         2,
-	"controllers":           1,
-	"controllers/csrs":      2,
-	"controllers/desired":   2,
-	"controllers/evictions": 2,
-	"controllers/holds":     2,
-	"controllers/autonomy":  2,
-	"controllers/nodes":     2,
-	"controllers/ports":     2,
-	"controllers/reports":   2,
-	"controllers/scopes":    2,
-	"edged":                 2,
-	"edged/hollow":          2,
-	"cloud":                 3,
-	"edged/agent":           3,
-	"internal/devcluster":   4,
-	"test/attacks":          4,
-	"test/e2e":              4,
-	"loadtest":              4,
-	"cmd":                   5,
-	"tools":                 5,
-	"streams/tunnel":        1,
-	"internal/splice":       0,
-	"cloud/gateway":         2,
-	"internal/certs":        0,
-	"internal/failpoint":    0,
-	"edged/hostaddr":        0,
-	"internal/program":      1,
-	"internal/history":      1,
-	"test/faults":           4,
-	"edged/enroll":          2,
-	"edged/hostsetup":       2,
-	"deploy/systemd":        0,
-	"internal/install":      3,
-	"internal/backup":       4,
-	"internal/hubconf":      2,
-	// It makes only certificates and keys, and needs no cluster.
-	"internal/devcluster/pki": 0,
+// folderRule says what the packages of a folder may import of this module, beside the packages of the folder itself.
+type folderRule struct {
+	// imports are packages, or folders written "path/...".
+	imports []string
+	// programs of cmd may link the packages of the folder.
+	programs []string
 }
 
-// neighbours are the allowed imports within one layer.
-var neighbours = []string{
-	"leaf/localapi -> leaf/store",
-	"leaf/localapi -> leaf/access",
-	"leaf/access -> leaf/store",
-	"edged -> edged/hollow",
-	"test/attacks -> internal/devcluster",
-	"test/e2e -> internal/devcluster",
-	"test/faults -> internal/devcluster",
-	"loadtest -> internal/devcluster",
+// The programs, by what they are for.
+var (
+	cloudcore = []string{"cloudcore"}
+	edgecore  = []string{"edgecore"}
+	both      = []string{"cloudcore", "edgecore"}
+	operator  = []string{"frond", "frond-dev", "loadtest"}
+	developer = []string{"frond-dev", "loadtest"}
+	all       = []string{"cloudcore", "edgecore", "frond", "frond-dev", "loadtest"}
+)
+
+// folderRules is the layout of the tree. The longest path that contains a package applies to it. A package that only tests link has no
+// programs.
+var folderRules = map[string]folderRule{
+	"": {},
+	// What every program and others may rely on: plain data.
+	"api":    {programs: all, imports: []string{"api/..."}},
+	"deploy": {programs: operator},
+
+	// The wire, which both halves link.
+	"streams":        {programs: all, imports: []string{"api/...", "internal/failpoint"}},
+	"streams/tunnel": {programs: all, imports: []string{"api/..."}},
+
+	// The cloud half.
+	"cloud":       {programs: cloudcore, imports: []string{"api/...", "controllers/...", "streams/...", "internal/certs", "internal/health", "internal/lifecycle", "internal/splice"}},
+	"controllers": {programs: cloudcore, imports: []string{"api/...", "controllers", "internal/failpoint"}},
+
+	// The gateway half.
+	"leaf":            {programs: edgecore, imports: []string{"api/..."}},
+	"leaf/store":      {programs: edgecore, imports: []string{"api/...", "internal/failpoint"}},
+	"leaf/access":     {programs: edgecore, imports: []string{"api/...", "leaf/store"}},
+	"leaf/localapi":   {programs: edgecore, imports: []string{"api/...", "leaf/store", "leaf/access", "internal/certs"}},
+	"edged/agent":     {programs: edgecore, imports: []string{"api/...", "edged/...", "leaf/...", "streams/...", "internal/..."}},
+	"edged/kubelet":   {programs: edgecore},
+	"edged/hollow":    {programs: edgecore},
+	"edged/hostaddr":  {programs: edgecore},
+	"edged/enroll":    {programs: []string{"edgecore", "frond"}, imports: []string{"api/...", "leaf", "streams/...", "internal/failpoint"}},
+	"edged/hostsetup": {programs: []string{"frond"}, imports: []string{"api/...", "deploy/systemd"}},
+
+	// What several of them share.
+	"internal/buildinfo":  {programs: all},
+	"internal/certs":      {programs: all},
+	"internal/failpoint":  {programs: all},
+	"internal/health":     {programs: both},
+	"internal/history":    {programs: edgecore, imports: []string{"api/..."}},
+	"internal/hubconf":    {programs: operator, imports: []string{"streams/..."}},
+	"internal/install":    {programs: operator, imports: []string{"api/...", "deploy/...", "internal/hubconf"}},
+	"internal/backup":     {programs: []string{"frond"}, imports: []string{"api/...", "internal/buildinfo", "internal/install"}},
+	"internal/lifecycle":  {programs: both},
+	"internal/logging":    {programs: both},
+	"internal/program":    {programs: both, imports: []string{"internal/buildinfo"}},
+	"internal/splice":     {programs: both},
+	"internal/devcluster": {programs: developer, imports: []string{"api/...", "deploy/...", "internal/hubconf", "internal/install", "internal/toolchain"}},
+	"internal/toolchain":  {programs: developer},
+
+	// What is not part of a running Frond.
+	"cmd":      {programs: all, imports: []string{"api/...", "cloud", "deploy/...", "edged/...", "internal/...", "loadtest"}},
+	"loadtest": {programs: []string{"loadtest"}, imports: []string{"api/...", "streams/...", "internal/..."}},
+	"tools":    {imports: []string{"internal/..."}},
+	"test":     {imports: []string{"api/...", "leaf", "streams/...", "internal/..."}},
+	// Test helpers that lie beside what they help to test.
+	"leaf/access/accesstest":  {imports: []string{"api/..."}},
+	"edged/hollow/hollowtest": {},
 }
 
-// homes lists the packages that may import each outside module.
-var homes = map[string][]string{
-	"github.com/nats-io/nats-server":         {"leaf", "test/kit/leaftest", "test/kit/streamstest", "test/kit/hubtest"},
-	"github.com/nats-io/nats.go":             {"streams", "leaf", "leaf/store", "test/kit/leaftest", "test/kit/streamstest", "cloud", "edged/agent", "edged/enroll", "internal/devcluster", "test/kit/hubtest", "loadtest"},
+// dependencyHomes lists the folders whose packages may import each outside module.
+var dependencyHomes = map[string][]string{
+	"github.com/nats-io/nats-server":         {"leaf", "test/kit"},
+	"github.com/nats-io/nats.go":             {"streams", "leaf", "cloud", "edged/agent", "edged/enroll", "internal/devcluster", "loadtest", "test/kit"},
 	"github.com/nats-io/jsm.go":              {"streams", "internal/devcluster", "loadtest"},
-	"sigs.k8s.io/controller-runtime":         {"controllers", "cloud", "cmd/cloudcore"},                                     // cmd passes the logger to it
-	"k8s.io/apiserver":                       {"leaf/localapi", "leaf/access", "internal/health", "edged", "cloud/gateway"}, // edged: the feature gate that the kubelet needs
-	"k8s.io/kubernetes":                      {"edged", "leaf/access"},                                                      // leaf/access: five packages, the RBAC evaluator (docs/design/0010)
-	"k8s.io/cri-api":                         {"edged", "edged/hollow", "edged/hostsetup"},
-	"k8s.io/cri-client":                      {"edged", "edged/hollow"},
+	"sigs.k8s.io/controller-runtime":         {"controllers", "cloud", "cmd/cloudcore"},                                             // cmd passes the logger to it
+	"k8s.io/apiserver":                       {"leaf/localapi", "leaf/access", "internal/health", "edged/kubelet", "cloud/gateway"}, // edged/kubelet: the feature gate that the kubelet needs
+	"k8s.io/kubernetes":                      {"edged/kubelet", "leaf/access"},                                                      // leaf/access: five packages, the RBAC evaluator (docs/design/0010)
+	"k8s.io/cri-api":                         {"edged/kubelet", "edged/hollow", "edged/hostsetup"},
+	"k8s.io/cri-client":                      {"edged/kubelet", "edged/hollow"},
 	"k8s.io/kubectl":                         {"cmd/frond"},
 	"k8s.io/cli-runtime":                     {"cmd/frond"},
 	"github.com/vishvananda":                 {"internal/devcluster", "edged/hostaddr"},
@@ -106,21 +107,22 @@ var homes = map[string][]string{
 	"github.com/google/go-containerregistry": {"tools"},
 }
 
-type pkg struct {
-	ImportPath string
-	Doc        string
-	Imports    []string
+// goPackage has the fields of `go list` that are read here. Doc is the first sentence of the package comment.
+type goPackage struct {
+	ImportPath, Doc, Dir string
+	Imports, GoFiles     []string
 }
 
-func packages(t *testing.T) []pkg {
+// listPackages returns the packages that a pattern names, and with -deps what they link.
+func listPackages(t *testing.T, args ...string) []goPackage {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), "go", "list", "-json=ImportPath,Doc,Imports", "./...").Output()
+	out, err := exec.CommandContext(t.Context(), "go", append([]string{"list", "-json=ImportPath,Doc,Dir,Imports,GoFiles"}, args...)...).Output()
 	if err != nil {
 		t.Fatalf("go list: %v", err)
 	}
-	var list []pkg
+	var list []goPackage
 	for dec := json.NewDecoder(strings.NewReader(string(out))); ; {
-		var p pkg
+		var p goPackage
 		switch err := dec.Decode(&p); {
 		case errors.Is(err, io.EOF):
 			return list
@@ -131,62 +133,131 @@ func packages(t *testing.T) []pkg {
 	}
 }
 
-// room is the path of a package relative to the module.
-func room(path string) string { return strings.TrimPrefix(strings.TrimPrefix(path, module), "/") }
+// inModule returns the path of a package relative to the module, and whether it belongs to it.
+func inModule(importPath string) (string, bool) {
+	rest, ok := strings.CutPrefix(importPath, module)
+	if !ok || rest != "" && rest[0] != '/' {
+		return "", false
+	}
+	return strings.TrimPrefix(rest, "/"), true
+}
 
-// ranked finds the listed package that a package belongs to, and its layer.
-func ranked(r string) (listed string, rank int, ok bool) {
-	for {
-		if rank, ok = ranks[r]; ok {
-			return r, rank, true
+// within reports whether a folder contains a path.
+func within(path, folder string) bool { return path == folder || strings.HasPrefix(path, folder+"/") }
+
+// ruleOf returns the longest listed path that contains a package.
+func ruleOf(pkg string) (folder string, ok bool) {
+	for folder = pkg; ; folder = path.Dir(folder) {
+		if _, ok = folderRules[folder]; ok {
+			return folder, true
 		}
-		i := strings.LastIndexByte(r, '/')
-		if i < 0 {
-			return "", 0, false
+		if !strings.Contains(folder, "/") {
+			return "", false
 		}
-		r = r[:i]
 	}
 }
 
-func TestHouse(t *testing.T) {
-	for _, p := range packages(t) {
-		from, rank, ok := ranked(room(p.ImportPath))
+// matchesPattern reports whether a package is what a pattern of folderRule.imports names.
+func matchesPattern(pkg, pattern string) bool {
+	folder, subtree := strings.CutSuffix(pattern, "/...")
+	return pkg == folder || subtree && within(pkg, folder)
+}
+
+// checkImport returns why a package may not import another one.
+func checkImport(pkg, folder, imported string) error {
+	if target, ours := inModule(imported); ours {
+		if within(target, folder) || slices.ContainsFunc(folderRules[folder].imports, func(pattern string) bool { return matchesPattern(target, pattern) }) {
+			return nil
+		}
+		return fmt.Errorf("packages of %s may import %v", folder, folderRules[folder].imports)
+	}
+	for dependency, homes := range dependencyHomes {
+		if within(imported, dependency) && !slices.ContainsFunc(homes, func(home string) bool { return within(pkg, home) }) {
+			return fmt.Errorf("only packages of %v may import %s", homes, dependency)
+		}
+	}
+	return nil
+}
+
+// TestLayout_Imports checks the imports of each package, and that it has a comment.
+func TestLayout_Imports(t *testing.T) {
+	for _, p := range listPackages(t, "./...") {
+		pkg, _ := inModule(p.ImportPath)
+		folder, ok := ruleOf(pkg)
 		if !ok {
-			t.Errorf("%s is a room that the house does not list: give it a rank in arch_test.go and docs/DESIGN.md §4", p.ImportPath)
+			t.Errorf("%s: no folder of arch_test.go contains it", pkg)
 			continue
 		}
 		if p.Doc == "" {
-			t.Errorf("%s has no package comment", p.ImportPath)
+			t.Errorf("%s has no package comment", pkg)
 		}
 		for _, imported := range p.Imports {
-			if err := allowed(room(p.ImportPath), from, rank, imported); err != nil {
-				t.Errorf("%s imports %s: %v", p.ImportPath, imported, err)
+			if err := checkImport(pkg, folder, imported); err != nil {
+				t.Errorf("%s imports %s: %v", pkg, imported, err)
 			}
 		}
 	}
 }
 
-func allowed(self, from string, rank int, imported string) error {
-	if imported == module || strings.HasPrefix(imported, module+"/") {
-		to, other, ok := ranked(room(imported))
-		switch {
-		case !ok || to == from || strings.HasPrefix(to, from+"/") && from != "":
-			return nil // an unlisted package is reported by itself; a listed package and its subfolders count as one
-		case other < rank || slices.Contains(neighbours, from+" -> "+to):
-			return nil
-		}
-		return fmt.Errorf("rank %d may import lower ranks only, and that is rank %d", rank, other)
-	}
-	for dependency, rooms := range homes {
-		if imported != dependency && !strings.HasPrefix(imported, dependency+"/") {
+// linkedBy returns the programs that link each package, and checks that they may.
+func linkedBy(t *testing.T) map[string][]string {
+	t.Helper()
+	programs := map[string][]string{}
+	for _, command := range listPackages(t, "./cmd/...") {
+		dir, _ := inModule(command.ImportPath)
+		if len(command.GoFiles) == 0 || path.Dir(dir) != "cmd" {
 			continue
 		}
-		for _, home := range rooms {
-			if self == home || strings.HasPrefix(self, home+"/") {
-				return nil
+		program := path.Base(dir)
+		for _, p := range listPackages(t, "-deps", "./"+dir) {
+			pkg, ours := inModule(p.ImportPath)
+			if !ours {
+				continue
+			}
+			programs[pkg] = append(programs[pkg], program)
+			if folder, ok := ruleOf(pkg); ok && !slices.Contains(folderRules[folder].programs, program) {
+				t.Errorf("%s links %s, which only %v may", program, pkg, folderRules[folder].programs)
 			}
 		}
-		return fmt.Errorf("%s has its home in %v", dependency, rooms)
 	}
-	return nil
+	return programs
+}
+
+const (
+	design     = "docs/DESIGN.md"
+	tableBegin = "<!-- packages: written by go test . -run TestLayout_DesignTable -update -->\n"
+	tableEnd   = "<!-- end of packages -->\n"
+)
+
+// TestLayout_DesignTable checks which program links which package, and compares the tables of the design with the tree.
+func TestLayout_DesignTable(t *testing.T) {
+	programs := linkedBy(t)
+	var table strings.Builder
+	table.WriteString("| package | what it does | linked by |\n|---|---|---|\n")
+	for _, p := range listPackages(t, "./...") {
+		if pkg, _ := inModule(p.ImportPath); pkg != "" {
+			fmt.Fprintf(&table, "| `%s` | %s | %s |\n", pkg, strings.ReplaceAll(p.Doc, "|", `\|`), strings.Join(programs[pkg], ", "))
+		}
+	}
+	table.WriteString("\n| folder | may also import |\n|---|---|\n")
+	for _, folder := range slices.Sorted(maps.Keys(folderRules)) {
+		if imports := folderRules[folder].imports; len(imports) > 0 {
+			fmt.Fprintf(&table, "| `%s` | `%s` |\n", folder, strings.Join(imports, "`, `"))
+		}
+	}
+	page := read(t, design)
+	before, rest, begins := strings.Cut(page, tableBegin)
+	found, after, ends := strings.Cut(rest, tableEnd)
+	if !begins || !ends {
+		t.Fatalf("%s lacks the lines %q and %q", design, tableBegin, tableEnd)
+	}
+	if found == table.String() {
+		return
+	}
+	if !*updateGolden {
+		t.Fatalf("the tables of %s are not those of the tree: run go test . -run TestLayout_DesignTable -update", design)
+	}
+	if err := os.WriteFile(design, []byte(before+tableBegin+table.String()+tableEnd+after), 0o600); err != nil {
+		t.Fatal(err)
+	}
 }

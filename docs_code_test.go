@@ -61,9 +61,9 @@ func TestMetricsThatAreNamedExist(t *testing.T) {
 	}
 	for name, files := range named {
 		whole := strings.TrimSuffix(name, "_bucket") // of a histogram
-		_, room, _ := strings.Cut(whole, "_")
-		_, end, _ := strings.Cut(room, "_")
-		if !slices.ContainsFunc([]string{whole, room, end}, func(s string) bool { return strings.Contains(code, `"`+s+`"`) }) {
+		_, short, _ := strings.Cut(whole, "_")
+		_, end, _ := strings.Cut(short, "_")
+		if !slices.ContainsFunc([]string{whole, short, end}, func(s string) bool { return strings.Contains(code, `"`+s+`"`) }) {
 			t.Errorf("%s is named in %v and in no code", name, slices.Compact(files))
 		}
 	}
@@ -73,10 +73,10 @@ func TestMetricsThatAreNamedExist(t *testing.T) {
 func TestConditionsAndEventsAreDocumented(t *testing.T) {
 	pages := handbook(t)
 	word := regexp.MustCompile(`"([A-Z][a-z]+(?:[A-Z][a-z]+)+)"|(?:Condition(?:True|False|Unknown), |reason = )"([A-Z]\w+)"`)
-	for _, room := range []string{"controllers/nodes", "controllers/autonomy", "controllers/holds", "controllers/csrs", "cloud", "edged/agent", "api/wire/deletion_hold.go"} {
-		for _, match := range word.FindAllStringSubmatch(sources(t, room), -1) {
+	for _, folder := range []string{"controllers/nodes", "controllers/autonomy", "controllers/holds", "controllers/csrs", "cloud", "edged/agent", "api/wire/deletion_hold.go"} {
+		for _, match := range word.FindAllStringSubmatch(sources(t, folder), -1) {
 			if name := match[1] + match[2]; name != "TokenKeys" && !strings.Contains(pages, "`"+name+"`") { // a kind that is never shown
-				t.Errorf("no page of docs/operations explains %s of %s", name, room)
+				t.Errorf("no page of docs/operations explains %s of %s", name, folder)
 			}
 		}
 	}
@@ -93,12 +93,15 @@ func TestIndexLeadsToEachPage(t *testing.T) {
 	}
 }
 
-// TestTourPassesEachRoom checks that doc.go names every package of the table of layers.
-func TestTourPassesEachRoom(t *testing.T) {
-	tour := read(t, "doc.go")
-	for room := range ranks {
-		if !strings.Contains(tour, room) {
-			t.Errorf("doc.go does not say what %s is", room)
+// TestTourLinksToPackages checks that each link of doc.go names a package.
+func TestTourLinksToPackages(t *testing.T) {
+	links := regexp.MustCompile(`\[`+module+`/([^\]]+)\]`).FindAllStringSubmatch(read(t, "doc.go"), -1)
+	if len(links) < 10 {
+		t.Errorf("doc.go has only %d links", len(links))
+	}
+	for _, link := range links {
+		if sources(t, link[1]) == "" {
+			t.Errorf("doc.go links to %s, which is no package", link[1])
 		}
 	}
 }

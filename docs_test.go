@@ -1,8 +1,6 @@
 package frond_test
 
 import (
-	"bufio"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -91,25 +89,6 @@ func TestDocumentsNameTargetsThatExist(t *testing.T) {
 			if !strings.Contains(makefile, "\n"+match[1]+":") {
 				t.Errorf("%s names `make %s`, which the Makefile does not have", document, match[1])
 			}
-		}
-	}
-}
-
-// TestHouseIsInTheDesign checks that docs/DESIGN.md lists every package at its layer.
-func TestHouseIsInTheDesign(t *testing.T) {
-	rows := map[int]string{}
-	for lines := bufio.NewScanner(strings.NewReader(read(t, "docs/DESIGN.md"))); lines.Scan(); {
-		var rank int
-		if _, err := fmt.Sscanf(lines.Text(), "| %d |", &rank); err == nil {
-			rows[rank] = lines.Text()
-		}
-	}
-	for room, rank := range ranks {
-		if room == "" {
-			room = "doc.go"
-		}
-		if !strings.Contains(rows[rank], "`"+room+"`") {
-			t.Errorf("docs/DESIGN.md §4 does not list %s at rank %d", room, rank)
 		}
 	}
 }

@@ -21,7 +21,7 @@ import (
 	"testing"
 )
 
-var updateRequests = flag.Bool("update", false, "write golden files anew")
+var updateGolden = flag.Bool("update", false, "write golden files and generated tables")
 
 // kubeletRequests is the golden file of all requests that the kubelet inside edgecore may send to an apiserver.
 const kubeletRequests = "edged/kubelet/testdata/kubelet-requests.txt"
@@ -40,7 +40,7 @@ func TestKubeletRequestsAreKnown(t *testing.T) {
 	}
 	got := "# What the kubelet's code may ask an apiserver for, and which of its packages do. Made by go test . -run KubeletRequests -update\n" +
 		strings.Join(found, "\n") + "\n"
-	if *updateRequests {
+	if *updateGolden {
 		if err := os.WriteFile(kubeletRequests, []byte(got), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -104,7 +104,7 @@ func runAgent(text string) error {
 	if err != nil {
 		return err
 	}
-	kubelet, err := kubelet.New(kubelet.Config{
+	node, err := kubelet.New(kubelet.Config{
 		Node: "edge-1", Dir: filepath.Join(o.Dir, "kubelet"), RuntimeEndpoint: o.Endpoint, Hollow: true, Port: o.Port,
 		DropIn: []byte("syncFrequency: 1s"),
 	}, api.ClientConfig(), log)
@@ -112,7 +112,7 @@ func runAgent(text string) error {
 		return err
 	}
 	g.Go(func() error { return api.Start(ctx) })
-	g.Go(func() error { return kubelet.Start(ctx) })
+	g.Go(func() error { return node.Start(ctx) })
 	return g.Wait()
 }
 

@@ -33,7 +33,7 @@ type nodeNames struct {
 	host atomic.Pointer[string] // nil before the cloud has sent it
 }
 
-// listNames is edged.Config.NodeNames. It returns none before the cloud knows the Node: the cloud could not check a request before.
+// listNames is kubelet.Config.NodeNames. It returns none before the cloud knows the Node: the cloud could not check a request before.
 func (n *nodeNames) listNames() []string {
 	host := n.host.Load()
 	if host == nil {

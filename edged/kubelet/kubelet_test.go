@@ -79,16 +79,16 @@ func runChild(file string) error {
 	}
 	client := &rest.Config{Host: o.Host, TLSClientConfig: rest.TLSClientConfig{CAData: o.CA, CertData: o.Cert, KeyData: o.Key}}
 	cfg := kubelet.Config{Node: o.Node, Dir: filepath.Join(o.Dir, "kubelet"), RuntimeEndpoint: runtime.Endpoint(), Hollow: true, Port: o.Port, Taints: []corev1.Taint{edgeTaint()}, DropIn: []byte("syncFrequency: 2s")}
-	kubelet, err := kubelet.New(cfg, client, log)
+	node, err := kubelet.New(cfg, client, log)
 	if err != nil {
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return kubelet.Start(ctx) }) // waits for the runtime
+	g.Go(func() error { return node.Start(ctx) }) // waits for the runtime
 	g.Go(func() error { return runtime.Start(ctx) })
 	g.Go(func() error {
 		select {
-		case <-kubelet.Ready():
+		case <-node.Ready():
 			return os.WriteFile(filepath.Join(o.Dir, "ready"), nil, 0o600)
 		case <-ctx.Done():
 			return nil
@@ -97,7 +97,7 @@ func runChild(file string) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	if err := kubelet.Start(ctx); !errors.Is(err, kubelet.ErrAlreadyStarted) {
+	if err := node.Start(ctx); !errors.Is(err, kubelet.ErrAlreadyStarted) {
 		return fmt.Errorf("second start: %w", err)
 	}
 	return nil

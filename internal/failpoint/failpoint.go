@@ -1,6 +1,6 @@
 // Package failpoint kills the process at a named point of the code, for tests of what survives it.
 //
-// A point is one line, crash.At("deliver.saved"), between two steps of which the second may never happen. It is compiled in always, so
+// A point is one line, failpoint.At("deliver.saved"), between two steps of which the second may never happen. It is compiled in always, so
 // that the tested binary is the shipped one, and does nothing unless the environment names it:
 //
 //	FROND_CRASH=deliver.saved    die when the point is passed for the first time

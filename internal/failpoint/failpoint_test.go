@@ -52,9 +52,9 @@ func TestPoints_MatchTheSource(t *testing.T) {
 	for _, points := range failpoint.Points() {
 		listed = append(listed, points...)
 	}
-	call := regexp.MustCompile(`crash\.At\("([^"]+)"\)`)
-	for _, room := range []string{"streams", "leaf", "controllers", "cloud", "edged/agent", "edged/enroll"} {
-		err := filepath.WalkDir(filepath.Join("..", "..", room), func(path string, _ os.DirEntry, err error) error {
+	call := regexp.MustCompile(`failpoint\.At\("([^"]+)"\)`)
+	for _, folder := range []string{"streams", "leaf", "controllers", "cloud", "edged/agent", "edged/enroll"} {
+		err := filepath.WalkDir(filepath.Join("..", "..", folder), func(path string, _ os.DirEntry, err error) error {
 			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 				return err
 			}
