@@ -14,10 +14,15 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/frond-edge/frond/edged/hollow/behaviour"
 )
 
 // exitStartError is the code containerd reports when a container could not be started.
 const exitStartError = 128
+
+// exitKilled is 128 + SIGKILL, which a runtime reports for a container that did not end in its grace period.
+const exitKilled = 137
 
 // container is one simulated container. Its fields are guarded by Runtime.mu, except done.
 type container struct {
@@ -33,7 +38,7 @@ type container struct {
 	code         int32
 	reason       string
 	message      string
-	behaviour    Behaviour
+	behaviour    behaviour.Behaviour
 	linesWritten int           // lines of plan.Output that are in the log
 	stopAt       time.Time     // when it exits after a stop request; zero: no request
 	stopCode     int32         // exit code after a stop request
@@ -89,7 +94,7 @@ func (s *runtimeService) StartContainer(_ context.Context, req *runtimeapi.Start
 	for _, kv := range c.config.GetEnvs() {
 		env[kv.GetKey()] = string(kv.GetValue())
 	}
-	plan, err := ParseBehaviour(slices.Concat(c.config.GetCommand(), c.config.GetArgs()), env, c.sandbox.config.GetAnnotations())
+	plan, err := behaviour.Parse(slices.Concat(c.config.GetCommand(), c.config.GetArgs()), env, c.sandbox.config.GetAnnotations())
 	if err == nil && plan.StartError != "" {
 		err = fmt.Errorf("%s", plan.StartError)
 	}

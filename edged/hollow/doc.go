@@ -6,6 +6,6 @@
 // It has no processes, networks, cgroups or image contents. All state is in memory; after a restart the lists are empty,
 // as after a reboot.
 //
-// A container's program is interpreted, not run: see Behaviour. Images are "pulled" at once and listed from then on; a
+// A container's program is interpreted, not run: see [behaviour.Behaviour]. Images are "pulled" at once and listed from then on; a
 // repository named "missing" does not exist.
 package hollow

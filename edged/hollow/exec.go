@@ -17,6 +17,8 @@ import (
 	"k8s.io/cri-streaming/pkg/streaming"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
 	utilexec "k8s.io/utils/exec"
+
+	"github.com/frond-edge/frond/edged/hollow/behaviour"
 )
 
 // headerTimeout limits how long a stream client may take to send its request; it is the kubelet on the same machine.
@@ -36,9 +38,9 @@ func (r *Runtime) runningContainer(id string) (*container, error) {
 	return c, nil
 }
 
-// followCommand interprets a command as ParseBehaviour does. An unknown command succeeds at once without output.
+// followCommand interprets a command as behaviour.Parse does. An unknown command succeeds at once without output.
 func followCommand(ctx context.Context, command []string, out io.Writer) (int32, error) {
-	plan := parseCommand(command)
+	plan := behaviour.ParseCommand(command)
 	begin := time.Now()
 	for _, line := range plan.Output {
 		if err := sleepContext(ctx, time.Until(begin.Add(line.After))); err != nil {

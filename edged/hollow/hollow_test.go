@@ -5,9 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 	"go.uber.org/zap/zaptest"
 	"google.golang.org/grpc/codes"
@@ -60,39 +58,6 @@ func TestContainerd_Contract(t *testing.T) {
 		t.Skip("CONTAINERD_SOCKET does not name the socket of a real runtime")
 	}
 	hollowtest.Run(t, hollowtest.Dial(t, socket))
-}
-
-func TestParseBehaviour(t *testing.T) {
-	for name, tt := range map[string]struct {
-		command          []string
-		env, annotations map[string]string
-		want             hollow.Behaviour
-	}{
-		"image default":   {nil, nil, nil, hollow.Behaviour{}},
-		"server":          {[]string{"nginx", "-g", "daemon off;"}, nil, nil, hollow.Behaviour{}},
-		"sleep for ever":  {[]string{"sleep", "infinity"}, nil, nil, hollow.Behaviour{}},
-		"script":          {[]string{"/bin/sh", "-c", "echo 'a b'; sleep 2 && echo c; exit 7"}, nil, nil, hollow.Behaviour{Output: []hollow.Line{{Text: "a b"}, {After: 2 * time.Second, Text: "c"}}, Ends: true, EndAfter: 2 * time.Second, Code: 7}},
-		"talking server":  {[]string{"sh", "-ec", "echo up\nexec nginx"}, nil, nil, hollow.Behaviour{Output: []hollow.Line{{Text: "up"}}}},
-		"annotations":     {nil, nil, map[string]string{hollow.AnnotationExitAfter: "1s", hollow.AnnotationExitCode: "2"}, hollow.Behaviour{Ends: true, EndAfter: time.Second, Code: 2}},
-		"env wins":        {nil, map[string]string{"HOLLOW_EXIT_CODE": "5"}, map[string]string{hollow.AnnotationExitAfter: "0s", hollow.AnnotationExitCode: "2"}, hollow.Behaviour{Ends: true, Code: 5}},
-		"only code":       {[]string{"true"}, nil, map[string]string{hollow.AnnotationExitCode: "9"}, hollow.Behaviour{Ends: true, Code: 9}},
-		"slow to stop":    {nil, nil, map[string]string{hollow.AnnotationStopAfter: "3s"}, hollow.Behaviour{StopAfter: 3 * time.Second}},
-		"does not start":  {nil, nil, map[string]string{hollow.AnnotationStartError: "no such file"}, hollow.Behaviour{StartError: "no such file"}},
-		"last one counts": {[]string{"sh", "-c", "true; false"}, nil, nil, hollow.Behaviour{Ends: true, Code: 1}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			got, err := hollow.ParseBehaviour(tt.command, tt.env, tt.annotations)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("behaviour (-want +got):\n%s", diff)
-			}
-		})
-	}
-	if _, err := hollow.ParseBehaviour(nil, nil, map[string]string{hollow.AnnotationExitAfter: "soon"}); err == nil {
-		t.Error("a duration that is none was accepted")
-	}
 }
 
 func TestRuntime_InjectFault(t *testing.T) {

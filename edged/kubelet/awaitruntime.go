@@ -19,8 +19,8 @@ const (
 )
 
 // awaitRuntime waits until the runtime answers. Upstream gives up after a second, and cannot be started again.
-func (k *Kubelet) awaitRuntime(ctx context.Context) error {
-	conn, err := grpc.NewClient(k.cfg.RuntimeEndpoint, grpc.WithTransportCredentials(insecure.NewCredentials()))
+func awaitRuntime(ctx context.Context, endpoint string, log *zap.Logger) error {
+	conn, err := grpc.NewClient(endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return fmt.Errorf("dial runtime: %w", err)
 	}
@@ -31,11 +31,11 @@ func (k *Kubelet) awaitRuntime(ctx context.Context) error {
 	for first := true; ; first = false {
 		version, err := askVersion(ctx, runtime)
 		if err == nil {
-			k.log.Info("runtime answers", zap.String("runtime", version.GetRuntimeName()), zap.String("version", version.GetRuntimeVersion()))
+			log.Info("runtime answers", zap.String("runtime", version.GetRuntimeName()), zap.String("version", version.GetRuntimeVersion()))
 			return nil
 		}
 		if first {
-			k.log.Warn("runtime does not answer yet, waiting for it", zap.String("endpoint", k.cfg.RuntimeEndpoint), zap.Error(err))
+			log.Warn("runtime does not answer yet, waiting for it", zap.String("endpoint", endpoint), zap.Error(err))
 		}
 		conn.ResetConnectBackoff() // gRPC would wait up to two minutes
 		select {

@@ -2,6 +2,7 @@ package kubelet
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -12,12 +13,15 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/cmd/kubelet/app"
 	"k8s.io/kubernetes/cmd/kubelet/app/options"
 	"k8s.io/kubernetes/pkg/kubelet"
 	kubeletconfig "k8s.io/kubernetes/pkg/kubelet/apis/config"
+
+	"github.com/frond-edge/frond/edged/kubelet/hollowdeps"
 )
 
 // Kubelet is the upstream kubelet of one node. Create it with New, run it once with Start.
@@ -77,7 +81,7 @@ func (k *Kubelet) Start(ctx context.Context) error {
 	if err := k.prepareHost(ctx, server); err != nil {
 		return err
 	}
-	if err := k.awaitRuntime(ctx); err != nil {
+	if err := awaitRuntime(ctx, k.cfg.RuntimeEndpoint, k.log); err != nil {
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -101,10 +105,23 @@ func (k *Kubelet) Start(ctx context.Context) error {
 	defer stopEvents()
 	k.servingCert.startRenewal(gctx, clients.kube)
 	g.Go(func() error { return app.Run(gctx, server, deps, utilfeature.DefaultFeatureGate) })
-	g.Go(func() error { return k.watchReady(gctx, clients.kube, began) })
+	g.Go(func() error { return k.announceReady(gctx, clients.kube, began) })
 	if err := g.Wait(); ctx.Err() == nil {
 		return err
 	}
+	return nil
+}
+
+// announceReady closes ready when the Node is Ready.
+func (k *Kubelet) announceReady(ctx context.Context, client kubernetes.Interface, began time.Time) error {
+	if err := awaitReady(ctx, client, k.cfg.Node, began); err != nil {
+		if ctx.Err() != nil {
+			return nil // we were asked to stop
+		}
+		return err
+	}
+	k.log.Info("node ready", zap.String("node", k.cfg.Node), zap.Duration("took", time.Since(began)))
+	close(k.ready)
 	return nil
 }
 
@@ -121,7 +138,7 @@ func (k *Kubelet) buildDependencies(ctx context.Context, server *options.Kubelet
 	}
 	stop = func() {}
 	if k.cfg.Hollow {
-		applyHollow(deps, k.cfg)
+		hollowdeps.Apply(deps, k.cfg.Node, k.cfg.Dir)
 		if !canReadKmsg() {
 			stop = eventsWithoutKmsg(ctx, deps, k.cfg.Node, c.events)
 		}
@@ -143,6 +160,25 @@ func (k *Kubelet) prepareHost(ctx context.Context, server *options.KubeletServer
 		return nil
 	}
 	return makeCgroup(server.CgroupRoot, server.CgroupDriver)
+}
+
+// LocalCertificate is the certificate of the kubelet's port for callers that ask for LocalName, for the life of this process.
+func (k *Kubelet) LocalCertificate() *x509.Certificate { return k.servingCert.local.Leaf }
+
+// ServingCertificate is the certificate of the kubelet's port for all other callers; nil before a requested one has arrived
+// or files exist.
+func (k *Kubelet) ServingCertificate() *x509.Certificate {
+	now := k.servingCert.currentCert()
+	if now == &k.servingCert.local {
+		return nil
+	}
+	return now.Leaf
+}
+
+// AwaitServingCertificate waits until callers from the cloud get a certificate that they can verify. With files
+// (Config.CertFile), whose content is not this kubelet's responsibility, it returns at once. The error is ctx's.
+func (k *Kubelet) AwaitServingCertificate(ctx context.Context) error {
+	return k.servingCert.awaitCert(ctx)
 }
 
 func leaseDuration(c *kubeletconfig.KubeletConfiguration) time.Duration {

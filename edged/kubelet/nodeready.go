@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/watch"
@@ -14,21 +13,16 @@ import (
 	watchtools "k8s.io/client-go/tools/watch"
 )
 
-// watchReady closes ready when the Node is Ready with a heartbeat of this kubelet, and returns.
-func (k *Kubelet) watchReady(ctx context.Context, client kubernetes.Interface, began time.Time) error {
-	nodes := cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "nodes", corev1.NamespaceAll, fields.OneTermEqualSelector("metadata.name", k.cfg.Node))
+// awaitReady returns when the Node is Ready with a heartbeat of this kubelet, which began at a time, or with ctx's error.
+func awaitReady(ctx context.Context, client kubernetes.Interface, node string, began time.Time) error {
+	nodes := cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "nodes", corev1.NamespaceAll, fields.OneTermEqualSelector("metadata.name", node))
 	_, err := watchtools.UntilWithSync(ctx, nodes, &corev1.Node{}, nil, func(event watch.Event) (bool, error) {
-		node, ok := event.Object.(*corev1.Node)
-		return ok && readySince(node, began), nil
+		seen, ok := event.Object.(*corev1.Node)
+		return ok && readySince(seen, began), nil
 	})
-	if ctx.Err() != nil {
-		return nil //nolint:nilerr // we were asked to stop
-	}
 	if err != nil {
 		return fmt.Errorf("wait for ready node: %w", err)
 	}
-	k.log.Info("node ready", zap.String("node", k.cfg.Node), zap.Duration("took", time.Since(began)))
-	close(k.ready)
 	return nil
 }
 

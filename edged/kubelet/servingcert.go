@@ -275,22 +275,3 @@ func requestTemplate(node string, names []string) *x509.CertificateRequest {
 	}
 	return t
 }
-
-// LocalCertificate is the certificate of the kubelet's port for callers that ask for LocalName, for the life of this process.
-func (k *Kubelet) LocalCertificate() *x509.Certificate { return k.servingCert.local.Leaf }
-
-// ServingCertificate is the certificate of the kubelet's port for all other callers; nil before a requested one has arrived
-// or files exist.
-func (k *Kubelet) ServingCertificate() *x509.Certificate {
-	now := k.servingCert.currentCert()
-	if now == &k.servingCert.local {
-		return nil
-	}
-	return now.Leaf
-}
-
-// AwaitServingCertificate waits until callers from the cloud get a certificate that they can verify. With files
-// (Config.CertFile), whose content is not this kubelet's responsibility, it returns at once. The error is ctx's.
-func (k *Kubelet) AwaitServingCertificate(ctx context.Context) error {
-	return k.servingCert.awaitCert(ctx)
-}

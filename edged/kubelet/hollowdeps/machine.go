@@ -1,4 +1,4 @@
-package kubelet
+package hollowdeps
 
 import (
 	"bufio"
@@ -15,16 +15,16 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// hollowMachine reports the machine to a hollow kubelet without watching cgroups, in place of cAdvisor.
-type hollowMachine struct {
+// machine reports the machine to a hollow kubelet without watching cgroups, in place of cAdvisor.
+type machine struct {
 	node string
 	dir  string // the root file system of the node is the one that holds this folder
 }
 
-func (*hollowMachine) Start() error { return nil }
+func (*machine) Start() error { return nil }
 
 // MachineInfo reports the real processors and memory.
-func (m *hollowMachine) MachineInfo(klog.Logger) (*cadvisorapi.MachineInfo, error) {
+func (m *machine) MachineInfo(klog.Logger) (*cadvisorapi.MachineInfo, error) {
 	memory, err := readMeminfo()
 	if err != nil {
 		return nil, err
@@ -40,7 +40,7 @@ func (m *hollowMachine) MachineInfo(klog.Logger) (*cadvisorapi.MachineInfo, erro
 }
 
 // VersionInfo reports the kernel, and the operating system "hollow", so that the node is not mistaken for a real one.
-func (*hollowMachine) VersionInfo() (*cadvisorapi.VersionInfo, error) {
+func (*machine) VersionInfo() (*cadvisorapi.VersionInfo, error) {
 	var name unix.Utsname
 	if err := unix.Uname(&name); err != nil {
 		return nil, fmt.Errorf("ask for kernel version: %w", err)
@@ -49,7 +49,7 @@ func (*hollowMachine) VersionInfo() (*cadvisorapi.VersionInfo, error) {
 }
 
 // ContainerInfoV2 reports one cgroup for every name: the machine.
-func (*hollowMachine) ContainerInfoV2(name string, _ cadvisorapi.RequestOptions) (map[string]cadvisorapi.ContainerInfo, error) {
+func (*machine) ContainerInfoV2(name string, _ cadvisorapi.RequestOptions) (map[string]cadvisorapi.ContainerInfo, error) {
 	memory, err := readMeminfo()
 	if err != nil {
 		return nil, err
@@ -71,22 +71,22 @@ func (*hollowMachine) ContainerInfoV2(name string, _ cadvisorapi.RequestOptions)
 }
 
 // GetRequestedContainersInfo is the source of /metrics/cadvisor, which is empty here.
-func (*hollowMachine) GetRequestedContainersInfo(string, cadvisorapi.RequestOptions) (map[string]*cadvisorapi.ContainerInfo, error) {
+func (*machine) GetRequestedContainersInfo(string, cadvisorapi.RequestOptions) (map[string]*cadvisorapi.ContainerInfo, error) {
 	return nil, nil
 }
 
-func (m *hollowMachine) RootFsInfo() (cadvisorapi.FsInfo, error) { return m.GetDirFsInfo(m.dir) }
+func (m *machine) RootFsInfo() (cadvisorapi.FsInfo, error) { return m.GetDirFsInfo(m.dir) }
 
-func (m *hollowMachine) ImagesFsInfo(context.Context) (cadvisorapi.FsInfo, error) {
+func (m *machine) ImagesFsInfo(context.Context) (cadvisorapi.FsInfo, error) {
 	return m.RootFsInfo()
 }
 
-func (m *hollowMachine) ContainerFsInfo(context.Context) (cadvisorapi.FsInfo, error) {
+func (m *machine) ContainerFsInfo(context.Context) (cadvisorapi.FsInfo, error) {
 	return m.RootFsInfo()
 }
 
 // GetDirFsInfo reports on the file system that holds a path.
-func (*hollowMachine) GetDirFsInfo(path string) (cadvisorapi.FsInfo, error) {
+func (*machine) GetDirFsInfo(path string) (cadvisorapi.FsInfo, error) {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(path, &fs); err != nil {
 		return cadvisorapi.FsInfo{}, fmt.Errorf("ask file system of %s: %w", path, err)

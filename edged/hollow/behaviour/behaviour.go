@@ -1,4 +1,6 @@
-package hollow
+// Package behaviour derives how a simulated container runs from its command, its environment and its pod's annotations. It is a pure
+// function of them.
+package behaviour
 
 import (
 	"fmt"
@@ -20,9 +22,6 @@ const (
 	EnvPrefix = "HOLLOW_"
 )
 
-// exitKilled is 128 + SIGKILL, which a runtime reports for a container that did not end in its grace period.
-const exitKilled = 137
-
 // Behaviour is the simulated run of a container, decided when it starts.
 //
 // A command of the form `sh -c SCRIPT`, or one plain command, is interpreted if it consists of echo, sleep, true, false and
@@ -42,9 +41,9 @@ type Line struct {
 	Text  string
 }
 
-// ParseBehaviour derives the behaviour of a container. It is a pure function.
-func ParseBehaviour(command []string, env, annotations map[string]string) (Behaviour, error) {
-	b := parseCommand(command)
+// Parse derives the behaviour of a container. It fails if a setting is no duration or no number.
+func Parse(command []string, env, annotations map[string]string) (Behaviour, error) {
+	b := ParseCommand(command)
 	setting := func(annotation string) string {
 		name := strings.ReplaceAll(path.Base(annotation), "-", "_")
 		if v, ok := env[EnvPrefix+strings.ToUpper(name)]; ok {
@@ -77,8 +76,8 @@ func ParseBehaviour(command []string, env, annotations map[string]string) (Behav
 	return b, nil
 }
 
-// parseCommand interprets a command line of the few known commands.
-func parseCommand(command []string) Behaviour {
+// ParseCommand interprets a command line of the few known commands.
+func ParseCommand(command []string) Behaviour {
 	var b Behaviour
 	for _, words := range splitCommands(command) {
 		switch path.Base(words[0]) {
