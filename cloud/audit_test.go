@@ -15,7 +15,11 @@ import (
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/leaf/store"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/call"
+	"github.com/frond-edge/frond/streams/deliver"
+	"github.com/frond-edge/frond/streams/metrics"
+	"github.com/frond-edge/frond/streams/publish"
+	"github.com/frond-edge/frond/streams/subject"
 	"github.com/frond-edge/frond/test/kit/streamstest"
 )
 
@@ -40,7 +44,7 @@ func startPart(t *testing.T, part func(context.Context) error) (stop func()) {
 // streamInventory computes the inventory of what the stream holds.
 type streamInventory struct {
 	t         *testing.T
-	publisher *streams.Publisher
+	publisher *publish.Publisher
 }
 
 func (h streamInventory) Inventory(node string, except []wire.Key) (census wire.Inventory, upTo uint64, known bool) {
@@ -66,7 +70,7 @@ func (h streamInventory) Resync(...string) {}
 type auditFixture struct {
 	*testing.T
 	hub       *server.Server
-	publisher *streams.Publisher
+	publisher *publish.Publisher
 	store     *store.Store
 	stop      func() // of the delivery
 	auditor   *inventoryAuditor
@@ -87,14 +91,14 @@ func newAuditFixture(t *testing.T) *auditFixture {
 	if g.js, err = jetstream.New(nc); err != nil {
 		t.Fatal(err)
 	}
-	if g.publisher, err = streams.NewPublisher(nc, streams.NewMetrics(nil)); err != nil {
+	if g.publisher, err = publish.NewPublisher(nc, metrics.New(nil)); err != nil {
 		t.Fatal(err)
 	}
-	attacher, err := streams.NewAttacher(nc, func(context.Context, string) bool { return true }, func(string, string) {}, streams.NewMetrics(nil), log)
+	attacher, err := publish.NewAttacher(nc, func(context.Context, string) bool { return true }, func(string, string) {}, metrics.New(nil), log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	calls, err := streams.NewCallServer(nc, map[string]streams.CallHandler{streams.VerbAttach: attacher.Handle}, streams.NewMetrics(nil), log)
+	calls, err := call.NewServer(nc, map[string]call.Handler{subject.VerbAttach: attacher.Handle}, metrics.New(nil), log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +109,7 @@ func newAuditFixture(t *testing.T) *auditFixture {
 	g.publishVersion(wire.SnapshotMarker(), "1")
 	g.startDelivery()
 	g.auditor = newInventoryAuditor(func(string) bool { return true }, streamInventory{t, g.publisher},
-		func(node string) error { return streams.SendCommand(nc, node, streams.VerbResync, nil) },
+		func(node string) error { return call.SendCommand(nc, node, call.VerbResync, nil) },
 		func(string, string, string) {}, prometheus.NewRegistry(), log)
 	return g
 }
@@ -114,11 +118,11 @@ func newAuditFixture(t *testing.T) *auditFixture {
 func (g *auditFixture) startDelivery() {
 	g.Helper()
 	nc := streamstest.Node(g.T, g.hub, edgeNode)
-	delivery, err := streams.NewDelivery(edgeNode, nc, g.store, linkAlwaysUp{make(chan struct{})}, streams.NewMetrics(nil), zaptest.NewLogger(g.T))
+	delivery, err := deliver.NewDelivery(edgeNode, nc, g.store, linkAlwaysUp{make(chan struct{})}, metrics.New(nil), zaptest.NewLogger(g.T))
 	if err != nil {
 		g.Fatal(err)
 	}
-	orders := streams.NewCommandListener(edgeNode, nc, map[string]func([]byte){streams.VerbResync: func([]byte) { delivery.Resync() }}, zaptest.NewLogger(g.T))
+	orders := call.NewCommandListener(edgeNode, nc, map[string]func([]byte){call.VerbResync: func([]byte) { delivery.Resync() }}, zaptest.NewLogger(g.T))
 	first, second := startPart(g.T, delivery.Start), startPart(g.T, orders.Start)
 	g.stop = func() { first(); second() }
 }
@@ -167,7 +171,7 @@ func (g *auditFixture) waitVersion(key wire.Key, version string) {
 // sendHeartbeat sends a heartbeat with the node's present state to the auditor.
 func (g *auditFixture) sendHeartbeat() {
 	g.Helper()
-	stream, err := g.js.Stream(g.Context(), streams.DesiredStream)
+	stream, err := g.js.Stream(g.Context(), subject.DesiredStream)
 	if err != nil {
 		g.Fatal(err)
 	}

@@ -30,7 +30,13 @@ import (
 	"github.com/frond-edge/frond/internal/certs"
 	"github.com/frond-edge/frond/internal/health"
 	"github.com/frond-edge/frond/internal/lifecycle"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/call"
+	"github.com/frond-edge/frond/streams/chunk"
+	"github.com/frond-edge/frond/streams/consume"
+	"github.com/frond-edge/frond/streams/metrics"
+	"github.com/frond-edge/frond/streams/publish"
+	"github.com/frond-edge/frond/streams/subject"
+	"github.com/frond-edge/frond/streams/topology"
 )
 
 // startTimeout bounds the requests that must succeed before anything can start; after it the process ends and is restarted.
@@ -111,9 +117,9 @@ func ensureHub(ctx context.Context, nc *nats.Conn, replicas int, log *zap.Logger
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
 	for {
-		err := streams.Ensure(ctx, js, streams.HubTopology(replicas))
+		err := topology.Ensure(ctx, js, topology.HubTopology(replicas))
 		if err == nil {
-			return js.KeyValue(ctx, streams.MembersBucket)
+			return js.KeyValue(ctx, subject.MembersBucket)
 		}
 		log.Info("hub not ready", zap.Error(err))
 		select {
@@ -130,9 +136,9 @@ func (c *Cloud) assembleParts(ctx context.Context, nc, writer, tunnels *nats.Con
 	if err != nil {
 		return nil, fmt.Errorf("cache: %w", err)
 	}
-	metrics := streams.NewMetrics(c.metrics)
+	metrics := metrics.New(c.metrics)
 	members := NewMembers(c.cfg.ID, kv, func() []hubLink { return hubLinks(nc, writer, tunnels, ids.auth, ids.sys) }, c.log.Named("members"))
-	publisher, err := streams.NewPublisher(writer, metrics)
+	publisher, err := publish.NewPublisher(writer, metrics)
 	if err != nil {
 		return nil, err
 	}
@@ -160,7 +166,7 @@ func (c *Cloud) assembleParts(ctx context.Context, nc, writer, tunnels *nats.Con
 	if engine, err = desired.New(cfg, objects, publisher, members, c.log.Named("desired")); err != nil {
 		return nil, err
 	}
-	keeper, err := streams.NewTopologyReconciler(nc, streams.HubTopology(c.cfg.Replicas), func() { engine.Resync() }, c.log.Named("keeper"))
+	keeper, err := topology.NewReconciler(nc, topology.HubTopology(c.cfg.Replicas), func() { engine.Resync() }, c.log.Named("keeper"))
 	if err != nil {
 		return nil, err
 	}
@@ -189,7 +195,7 @@ func (c *Cloud) assembleParts(ctx context.Context, nc, writer, tunnels *nats.Con
 
 // newHealthServer creates the server that reports when this replica is ready: then the previous one may stop. learnt is
 // nil if it admits no gateways.
-func (c *Cloud) newHealthServer(nc *nats.Conn, keeper *streams.TopologyReconciler, engine *desired.Engine, learnt <-chan struct{}) *health.Server {
+func (c *Cloud) newHealthServer(nc *nats.Conn, keeper *topology.Reconciler, engine *desired.Engine, learnt <-chan struct{}) *health.Server {
 	checks := []health.Check{
 		{Name: "hub", Ready: checkConnected(nc)},
 		{Name: "hub-streams", Ready: checkClosed(keeper.Ready(), "the streams are not in place")},
@@ -211,8 +217,8 @@ type components struct {
 	members     *Members
 	engine      *desired.Engine
 	scopes      *scopes.GrantController
-	topology    *streams.TopologyReconciler
-	metrics     *streams.Metrics
+	topology    *topology.Reconciler
+	metrics     *metrics.Metrics
 	events      *eventRecorder
 	withheld    *withheldEvents
 	autonomy    *autonomy.TolerationController // set by buildNodeServices
@@ -268,12 +274,12 @@ func (c *Cloud) buildWatchers(k components, also func(node string, beat wire.Hea
 	k.ids.refreshNode = monitor.EnqueueNode
 	k.autonomy.NotifyChanges(monitor.EnqueueIfLost)
 	order := func(verb string) func(node, text string) error {
-		return func(node, text string) error { return streams.SendCommand(k.nc, node, verb, []byte(text)) }
+		return func(node, text string) error { return call.SendCommand(k.nc, node, verb, []byte(text)) }
 	}
-	all := func(node string) error { return order(streams.VerbReports)(node, "") }
+	all := func(node string) error { return order(call.VerbReports)(node, "") }
 	alarms := k.events
-	twins := newDuplicateDetector(k.members.Owns, order(streams.VerbWho), order(streams.VerbFence), all, alarms.warnNode, rand.Text, c.metrics, c.log.Named("twins"))
-	auditor := newInventoryAuditor(k.members.Owns, k.engine, func(node string) error { return order(streams.VerbResync)(node, "") },
+	twins := newDuplicateDetector(k.members.Owns, order(call.VerbWho), order(call.VerbFence), all, alarms.warnNode, rand.Text, c.metrics, c.log.Named("twins"))
+	auditor := newInventoryAuditor(k.members.Owns, k.engine, func(node string) error { return order(call.VerbResync)(node, "") },
 		alarms.warnNode, c.metrics, c.log.Named("audit"))
 	networks, err := c.cfg.Certificates.Prefixes()
 	if err != nil {
@@ -288,7 +294,7 @@ func (c *Cloud) buildWatchers(k components, also func(node string, beat wire.Hea
 		return nil, nil, err
 	}
 	watch := c.newHubWatcher(k.nc, k.objects, k.members)
-	beats, err := streams.NewHeartbeats(k.nc, func(_ context.Context, node string, beat wire.Heartbeat) {
+	beats, err := call.NewHeartbeats(k.nc, func(_ context.Context, node string, beat wire.Heartbeat) {
 		if !twins.observeHeartbeat(node, beat, time.Now()) {
 			return
 		}
@@ -318,20 +324,20 @@ func (c *Cloud) buildWatchers(k components, also func(node string, beat wire.Hea
 }
 
 // newCallServer creates the server of the nodes' calls.
-func (c *Cloud) newCallServer(k components, twins *duplicateDetector) (*streams.CallServer, error) {
+func (c *Cloud) newCallServer(k components, twins *duplicateDetector) (*call.Server, error) {
 	known := func(ctx context.Context, node string) bool {
 		return k.objects.Get(ctx, client.ObjectKey{Name: node}, &corev1.Node{}) == nil
 	}
 	attached := func(node, instance string) { twins.probeAttached(node, instance, time.Now()) }
-	attacher, err := streams.NewAttacher(k.nc, known, attached, k.metrics, c.log.Named("attach"))
+	attacher, err := publish.NewAttacher(k.nc, known, attached, k.metrics, c.log.Named("attach"))
 	if err != nil {
 		return nil, err
 	}
-	pieces, err := streams.NewChunkServer(k.nc, c.log.Named("pieces"))
+	pieces, err := chunk.NewServer(k.nc, c.log.Named("pieces"))
 	if err != nil {
 		return nil, err
 	}
-	parts, err := streams.NewChunkStore(k.nc, c.log.Named("parts"))
+	parts, err := chunk.NewStore(k.nc, c.log.Named("parts"))
 	if err != nil {
 		return nil, err
 	}
@@ -343,31 +349,31 @@ func (c *Cloud) newCallServer(k components, twins *duplicateDetector) (*streams.
 	if err != nil {
 		return nil, err
 	}
-	return streams.NewCallServer(k.nc, k.ids.callHandlers(map[string]streams.CallHandler{
-		streams.VerbAttach: func(ctx context.Context, node string, request []byte) (any, error) {
+	return call.NewServer(k.nc, k.ids.callHandlers(map[string]call.Handler{
+		subject.VerbAttach: func(ctx context.Context, node string, request []byte) (any, error) {
 			k.engine.AdmitNode(node)
 			return attacher.Handle(ctx, node, request)
 		},
-		streams.VerbPiece:  pieces.Handle,
-		streams.VerbPart:   parts.Handle,
-		streams.VerbKube:   kube.Handle,
-		streams.VerbWatch:  kube.Watch,
-		streams.VerbScopes: scopesHandler(k.scopes),
-		streams.VerbPing:   func(context.Context, string, []byte) (any, error) { return struct{}{}, nil },
+		subject.VerbPiece:  pieces.Handle,
+		subject.VerbPart:   parts.Handle,
+		subject.VerbKube:   kube.Handle,
+		subject.VerbWatch:  kube.Watch,
+		subject.VerbScopes: scopesHandler(k.scopes),
+		subject.VerbPing:   func(context.Context, string, []byte) (any, error) { return struct{}{}, nil },
 	}), k.metrics, c.log.Named("calls"))
 }
 
 // buildReportReaders creates the consumers of the nodes' reports; called configures how the cloud reaches nodes.
-func (c *Cloud) buildReportReaders(nc *nats.Conn, objects cache.Cache, called reports.NodeAddressing, metrics *streams.Metrics) ([]lifecycle.Part, error) {
-	readers := make(map[streams.Plane]*streams.ReportConsumer, 2)
-	later := newRereportQueue(func(node string, key wire.Key) error { return streams.RequestReport(nc, node, key) },
-		func(node string) error { return streams.SendCommand(nc, node, streams.VerbReports, nil) }, c.log.Named("again"))
-	gaveUp := map[streams.Plane]func(wire.Message){streams.Report: later.Schedule} // an event is not a state that can be requested again
+func (c *Cloud) buildReportReaders(nc *nats.Conn, objects cache.Cache, called reports.NodeAddressing, metrics *metrics.Metrics) ([]lifecycle.Part, error) {
+	readers := make(map[subject.Plane]*consume.ReportConsumer, 2)
+	later := newRereportQueue(func(node string, key wire.Key) error { return call.RequestReport(nc, node, key) },
+		func(node string) error { return call.SendCommand(nc, node, call.VerbReports, nil) }, c.log.Named("again"))
+	gaveUp := map[subject.Plane]func(wire.Message){subject.Report: later.Schedule} // an event is not a state that can be requested again
 	parts := []lifecycle.Part{{Name: "again", Start: later.Start}}
-	for _, plane := range []streams.Plane{streams.Report, streams.Event} {
+	for _, plane := range []subject.Plane{subject.Report, subject.Event} {
 		stillLast := func(ctx context.Context, m wire.Message) (bool, error) { return readers[plane].StillLast(ctx, m) }
 		overtaken := func(m wire.Message) {
-			if err := streams.RequestReport(nc, m.Node, m.Key); err != nil {
+			if err := call.RequestReport(nc, m.Node, m.Key); err != nil {
 				c.log.Warn("node not asked to report again", zap.String("node", m.Node), zap.Error(err))
 			}
 		}
@@ -379,7 +385,7 @@ func (c *Cloud) buildReportReaders(nc *nats.Conn, objects cache.Cache, called re
 		if err != nil {
 			return nil, err
 		}
-		if readers[plane], err = streams.NewReportConsumer(plane, nc, applier.Handle, gaveUp[plane], metrics, c.log.Named(string(plane))); err != nil {
+		if readers[plane], err = consume.NewReportConsumer(plane, nc, applier.Handle, gaveUp[plane], metrics, c.log.Named(string(plane))); err != nil {
 			return nil, err
 		}
 		parts = append(parts, lifecycle.Part{Name: string(plane) + "s", Start: readers[plane].Start})

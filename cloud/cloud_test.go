@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/frond-edge/frond/api/wire"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/subject"
 	"github.com/frond-edge/frond/test/kit/kubetest"
 	"github.com/frond-edge/frond/test/kit/streamstest"
 )
@@ -66,7 +66,7 @@ func TestMembers_TakeOverFromLeavingMember(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	kv, err := js.KeyValue(t.Context(), streams.MembersBucket)
+	kv, err := js.KeyValue(t.Context(), subject.MembersBucket)
 	if err != nil {
 		t.Fatal(err)
 	}

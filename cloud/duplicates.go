@@ -15,7 +15,7 @@ const (
 	// probeSpacing is the minimum time between two probes of one node.
 	probeSpacing = 2 * time.Second
 	// fenceRenewal is how often the agents of a node with a fenced one are probed again, well within
-	// streams.FenceDuration.
+	// link.FenceDuration.
 	fenceRenewal = 15 * time.Second
 	// duplicateEventInterval is the minimum time between two events about the same problem.
 	duplicateEventInterval = 10 * time.Minute

@@ -16,7 +16,12 @@ import (
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/leaf/store"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/call"
+	"github.com/frond-edge/frond/streams/deliver"
+	"github.com/frond-edge/frond/streams/link"
+	"github.com/frond-edge/frond/streams/metrics"
+	"github.com/frond-edge/frond/streams/publish"
+	"github.com/frond-edge/frond/streams/subject"
 	"github.com/frond-edge/frond/test/kit/streamstest"
 )
 
@@ -25,9 +30,9 @@ const fenceTime = 4 * time.Second
 
 // agentProcess is one process of a gateway: its delivery behind a gate, its heartbeats and its command subscription.
 type agentProcess struct {
-	link     *streams.FencedLink
+	link     *link.FencedLink
 	store    *store.Store
-	delivery *streams.Delivery
+	delivery *deliver.Delivery
 	stop     func()
 }
 
@@ -36,18 +41,18 @@ func newAgent(t *testing.T, hub *server.Server, st *store.Store) *agentProcess {
 	t.Helper()
 	log := zaptest.NewLogger(t)
 	nc := streamstest.Node(t, hub, edgeNode)
-	a := &agentProcess{link: streams.NewFencedLink(linkAlwaysUp{make(chan struct{})}, log), store: st}
+	a := &agentProcess{link: link.NewFencedLink(linkAlwaysUp{make(chan struct{})}, log), store: st}
 	var err error
-	if a.delivery, err = streams.NewDelivery(edgeNode, nc, st, a.link, streams.NewMetrics(nil), log); err != nil {
+	if a.delivery, err = deliver.NewDelivery(edgeNode, nc, st, a.link, metrics.New(nil), log); err != nil {
 		t.Fatal(err)
 	}
-	beater := streams.NewHeartbeater(edgeNode, nc, func(bool) wire.Heartbeat {
+	beater := call.NewHeartbeater(edgeNode, nc, func(bool) wire.Heartbeat {
 		instance, since := a.delivery.Identity()
 		return wire.Heartbeat{Cursor: st.Cursor(), Instance: instance, Since: since.Milliseconds(), Fenced: a.link.Fenced()}
 	}, log)
-	orders := streams.NewCommandListener(edgeNode, nc, map[string]func([]byte){
-		streams.VerbWho: beater.AnswerProbe,
-		streams.VerbFence: func(instance []byte) {
+	orders := call.NewCommandListener(edgeNode, nc, map[string]func([]byte){
+		call.VerbWho: beater.AnswerProbe,
+		call.VerbFence: func(instance []byte) {
 			if own, _ := a.delivery.Identity(); own == string(instance) {
 				a.link.Fence(fenceTime)
 			}
@@ -81,7 +86,7 @@ func openStore(t *testing.T) *store.Store {
 }
 
 // startDetector starts a cloud with a duplicateDetector.
-func startDetector(t *testing.T) (hub *server.Server, publisher *streams.Publisher, fenced, asked func() int) {
+func startDetector(t *testing.T) (hub *server.Server, publisher *publish.Publisher, fenced, asked func() int) {
 	t.Helper()
 	hub = streamstest.Hub(t)
 	log := zaptest.NewLogger(t)
@@ -97,33 +102,33 @@ func startDetector(t *testing.T) (hub *server.Server, publisher *streams.Publish
 	}
 	w := newDuplicateDetector(func(string) bool { return true },
 		func(node, question string) error {
-			return streams.SendCommand(nc, node, streams.VerbWho, []byte(question))
+			return call.SendCommand(nc, node, call.VerbWho, []byte(question))
 		},
 		func(node, instance string) error {
 			mu.Lock()
 			defer mu.Unlock()
 			fences++
-			return streams.SendCommand(nc, node, streams.VerbFence, []byte(instance))
+			return call.SendCommand(nc, node, call.VerbFence, []byte(instance))
 		}, func(string) error {
 			mu.Lock()
 			defer mu.Unlock()
 			again++
 			return nil
 		}, func(string, string, string) {}, rand.Text, prometheus.NewRegistry(), log)
-	beats, err := streams.NewHeartbeats(nc, func(_ context.Context, node string, beat wire.Heartbeat) { w.observeHeartbeat(node, beat, time.Now()) }, streams.NewMetrics(nil), log)
+	beats, err := call.NewHeartbeats(nc, func(_ context.Context, node string, beat wire.Heartbeat) { w.observeHeartbeat(node, beat, time.Now()) }, metrics.New(nil), log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	attacher, err := streams.NewAttacher(nc, func(context.Context, string) bool { return false },
-		func(node, instance string) { w.probeAttached(node, instance, time.Now()) }, streams.NewMetrics(nil), log)
+	attacher, err := publish.NewAttacher(nc, func(context.Context, string) bool { return false },
+		func(node, instance string) { w.probeAttached(node, instance, time.Now()) }, metrics.New(nil), log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	calls, err := streams.NewCallServer(nc, map[string]streams.CallHandler{streams.VerbAttach: attacher.Handle}, streams.NewMetrics(nil), log)
+	calls, err := call.NewServer(nc, map[string]call.Handler{subject.VerbAttach: attacher.Handle}, metrics.New(nil), log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if publisher, err = streams.NewPublisher(nc, streams.NewMetrics(nil)); err != nil {
+	if publisher, err = publish.NewPublisher(nc, metrics.New(nil)); err != nil {
 		t.Fatal(err)
 	}
 	startPart(t, beats.Start)

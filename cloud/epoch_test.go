@@ -24,7 +24,9 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/desired"
 	"github.com/frond-edge/frond/controllers/holds"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/metrics"
+	"github.com/frond-edge/frond/streams/publish"
+	"github.com/frond-edge/frond/streams/subject"
 	"github.com/frond-edge/frond/test/kit/kubetest"
 	"github.com/frond-edge/frond/test/kit/streamstest"
 )
@@ -75,7 +77,7 @@ func (s *clusterFixture) openTracker() *EpochTracker {
 	if err != nil {
 		s.Fatal(err)
 	}
-	kv, err := js.KeyValue(s.Context(), streams.RegistryBucket)
+	kv, err := js.KeyValue(s.Context(), subject.RegistryBucket)
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -101,7 +103,7 @@ func (s *clusterFixture) startPublisher() (history *EpochTracker, failed <-chan 
 		s.Fatal(err)
 	}
 	log := zaptest.NewLogger(s, zaptest.WrapOptions(zap.IncreaseLevel(zap.InfoLevel)))
-	publisher, err := streams.NewPublisher(streamstest.Connect(s, s.hub), streams.NewMetrics(nil))
+	publisher, err := publish.NewPublisher(streamstest.Connect(s, s.hub), metrics.New(nil))
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -157,7 +159,7 @@ func (s *clusterFixture) createPodOn(name, node string) {
 // waitForPods waits until the stream holds exactly these pods for the node, all of one epoch or of none in particular.
 func (s *clusterFixture) waitForPods(want map[string]string) {
 	s.Helper()
-	publisher, err := streams.NewPublisher(streamstest.Connect(s, s.hub), streams.NewMetrics(nil))
+	publisher, err := publish.NewPublisher(streamstest.Connect(s, s.hub), metrics.New(nil))
 	if err != nil {
 		s.Fatal(err)
 	}

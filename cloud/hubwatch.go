@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/call"
 )
 
 const (
@@ -67,7 +67,7 @@ func (c *Cloud) newHubWatcher(nc *nats.Conn, objects cache.Cache, members *Membe
 			return own, nil
 		},
 		notifyNode: func(node, server string) error {
-			return streams.SendCommand(nc, node, streams.VerbDied, []byte(server))
+			return call.SendCommand(nc, node, call.VerbDied, []byte(server))
 		},
 		grace: serverLossGrace, lost: make(chan string), log: c.log.Named("deaths"),
 	}

@@ -20,7 +20,7 @@ import (
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/reports"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/call"
 )
 
 // maxKubeReply bounds the reply to one call; the apiserver's own limit of an object is below it.
@@ -77,7 +77,7 @@ func newKubeCalls(cfg *rest.Config, classic bool, guard *namespaceGuard, metrics
 	return k, nil
 }
 
-// Handle is the streams.CallHandler of streams.VerbKube.
+// Handle is the call.Handler of subject.VerbKube.
 func (k *kubeCalls) Handle(ctx context.Context, node string, request []byte) (any, error) {
 	answer, err := k.handleRequest(ctx, node, request)
 	reply, ok := answer.(wire.KubeReply)
@@ -96,7 +96,7 @@ func (k *kubeCalls) Handle(ctx context.Context, node string, request []byte) (an
 
 func (k *kubeCalls) handleRequest(ctx context.Context, node string, request []byte) (any, error) {
 	var req wire.KubeRequest
-	if err := streams.DecodeRequest(request, &req); err != nil {
+	if err := call.DecodeRequest(request, &req); err != nil {
 		return nil, err
 	}
 	if err := validateCall(req); err != nil {

@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/frond-edge/frond/api/wire"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/call"
 )
 
 const (
@@ -25,7 +25,7 @@ const (
 	watchBatchWindow = 100 * time.Millisecond
 	// watchMaxWait is the longest time that a watch waits for its first change; the answer has a few seconds more to
 	// reach the node.
-	watchMaxWait = streams.WatchCallTimeout - 5*time.Second
+	watchMaxWait = call.WatchCallTimeout - 5*time.Second
 	// watchMaxBytes is the size of one answer for a node without a limit of its own: the next call continues after the
 	// last change in it.
 	watchMaxBytes = 256 << 10
@@ -37,11 +37,11 @@ const (
 	watchStartTimeout = 3 * time.Second
 )
 
-// Watch is the streams.CallHandler of streams.VerbWatch: it returns the next changes in a collection, as the bearer of
+// Watch is the call.Handler of subject.VerbWatch: it returns the next changes in a collection, as the bearer of
 // the request's token may see them. Kubernetes authorizes each call anew, so a right that is revoked ends a watch at its next call.
 func (k *kubeCalls) Watch(ctx context.Context, node string, request []byte) (any, error) {
 	var req wire.KubeRequest
-	if err := streams.DecodeRequest(request, &req); err != nil {
+	if err := call.DecodeRequest(request, &req); err != nil {
 		return nil, err
 	}
 	if err := validateWatch(req); err != nil {

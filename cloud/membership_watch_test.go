@@ -11,7 +11,8 @@ import (
 	"go.uber.org/zap/zaptest"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/subject"
+	"github.com/frond-edge/frond/streams/topology"
 	"github.com/frond-edge/frond/test/kit/kubetest"
 	"github.com/frond-edge/frond/test/kit/streamstest"
 )
@@ -48,10 +49,10 @@ func TestMembers_ReopensStalledWatch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := streams.Ensure(t.Context(), js, streams.HubTopology(1)); err != nil {
+	if err := topology.Ensure(t.Context(), js, topology.HubTopology(1)); err != nil {
 		t.Fatal(err)
 	}
-	kv, err := js.KeyValue(t.Context(), streams.MembersBucket)
+	kv, err := js.KeyValue(t.Context(), subject.MembersBucket)
 	if err != nil {
 		t.Fatal(err)
 	}

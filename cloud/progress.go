@@ -4,12 +4,12 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/desired"
 	"github.com/frond-edge/frond/controllers/nodes"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/topology"
 )
 
 // nodeProgress compares a heartbeat's cursor with what the engine has published. A cursor of another incarnation of the
 // stream proves nothing about this one: such a node counts as having nothing.
-func nodeProgress(engine *desired.Engine, keeper *streams.TopologyReconciler, node string, beat wire.Heartbeat) func() nodes.Progress {
+func nodeProgress(engine *desired.Engine, keeper *topology.Reconciler, node string, beat wire.Heartbeat) func() nodes.Progress {
 	return func() (p nodes.Progress) {
 		epoch, sequence := keeper.Epoch(), uint64(0)
 		if beat.StreamEpoch == epoch {

@@ -17,7 +17,7 @@ import (
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/scopes"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/subject"
 	"github.com/frond-edge/frond/test/kit/kubetest"
 )
 
@@ -38,13 +38,13 @@ func TestScopes_MarkerFollowsLostObjects(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stream, err := js.Stream(t.Context(), streams.DesiredStream)
+	stream, err := js.Stream(t.Context(), subject.DesiredStream)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for round, lost := range map[string]string{
-		"one object": streams.Subject(streams.Desired, a, wire.Key{Group: widgetResource.Group, Resource: widgetResource.Resource, Namespace: c.ns, Name: "w-1"}),
-		"everything": streams.Filter(streams.Desired, a),
+		"one object": subject.Of(subject.Desired, a, wire.Key{Group: widgetResource.Group, Resource: widgetResource.Resource, Namespace: c.ns, Name: "w-1"}),
+		"everything": subject.Filter(subject.Desired, a),
 	} {
 		before := len(c.publishedFor(a, scope))
 		if err := stream.Purge(t.Context(), jetstream.WithPurgeSubject(lost)); err != nil {
@@ -95,12 +95,12 @@ func TestScopes_AccountAccessAndTokenKeys(t *testing.T) {
 		t.Error("the node got what does not concern its accounts")
 	}
 	// The binding of another account is changed to name the account as a user, and back.
-	for _, subject := range []rbacv1.Subject{
+	for _, subj := range []rbacv1.Subject{
 		{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "system:serviceaccount:" + c.ns + ":op"},
 		{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: "system:serviceaccounts:" + c.ns},
 	} {
-		c.rebindRole("foreign", subject)
-		eventually("it names the account as "+subject.Kind, has(key("roles", "foreign")))
+		c.rebindRole("foreign", subj)
+		eventually("it names the account as "+subj.Kind, has(key("roles", "foreign")))
 		c.rebindRole("foreign", rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: c.ns, Name: "somebody"})
 		eventually("and no more", func() bool { return !has(key("rolebindings", "foreign"))() && !has(key("roles", "foreign"))() })
 	}
@@ -110,13 +110,13 @@ func TestScopes_AccountAccessAndTokenKeys(t *testing.T) {
 	c.checkTokenKeys(core, a)
 }
 
-func (c *scopeFixture) rebindRole(name string, subject rbacv1.Subject) {
+func (c *scopeFixture) rebindRole(name string, subj rbacv1.Subject) {
 	c.Helper()
 	binding, err := c.kube.RbacV1().RoleBindings(c.ns).Get(c.Context(), name, metav1.GetOptions{})
 	if err != nil {
 		c.Fatal(err)
 	}
-	binding.Subjects = []rbacv1.Subject{subject}
+	binding.Subjects = []rbacv1.Subject{subj}
 	if _, err := c.kube.RbacV1().RoleBindings(c.ns).Update(c.Context(), binding, metav1.UpdateOptions{}); err != nil {
 		c.Fatal(err)
 	}

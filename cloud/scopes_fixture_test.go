@@ -30,7 +30,10 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/desired"
 	"github.com/frond-edge/frond/controllers/scopes"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/call"
+	"github.com/frond-edge/frond/streams/metrics"
+	"github.com/frond-edge/frond/streams/publish"
+	"github.com/frond-edge/frond/streams/subject"
 	"github.com/frond-edge/frond/test/kit/kubetest"
 	"github.com/frond-edge/frond/test/kit/streamstest"
 )
@@ -63,7 +66,7 @@ func newScopeFixture(t *testing.T) *scopeFixture {
 	}
 	c.defineWidgets()
 	nc := streamstest.Connect(t, c.hub)
-	sub, err := nc.Subscribe(string(streams.Desired)+".>", c.recordMessage)
+	sub, err := nc.Subscribe(string(subject.Desired)+".>", c.recordMessage)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +78,7 @@ func newScopeFixture(t *testing.T) *scopeFixture {
 }
 
 func (c *scopeFixture) recordMessage(m *nats.Msg) {
-	_, node, key, err := streams.ParseSubject(m.Subject)
+	_, node, key, err := subject.Parse(m.Subject)
 	if err != nil {
 		return
 	}
@@ -237,13 +240,13 @@ func (c *scopeFixture) startCloudcore(id string, cfg scopes.Config) *scopeReplic
 	if err != nil {
 		c.Fatal(err)
 	}
-	metrics := streams.NewMetrics(nil)
-	publisher, err := streams.NewPublisher(p.nc, metrics)
+	metrics := metrics.New(nil)
+	publisher, err := publish.NewPublisher(p.nc, metrics)
 	if err != nil {
 		c.Fatal(err)
 	}
-	p.members = NewMembers(id, bucket(streams.MembersBucket), nil, log)
-	if p.keeper, err = newScopeController(cfg, kube, meta, objects, bucket(streams.RegistryBucket), p.members, func() *desired.Engine { return p.engine }, log); err != nil {
+	p.members = NewMembers(id, bucket(subject.MembersBucket), nil, log)
+	if p.keeper, err = newScopeController(cfg, kube, meta, objects, bucket(subject.RegistryBucket), p.members, func() *desired.Engine { return p.engine }, log); err != nil {
 		c.Fatal(err)
 	}
 	p.engine, err = desired.New(desired.Config{
@@ -252,7 +255,7 @@ func (c *scopeFixture) startCloudcore(id string, cfg scopes.Config) *scopeReplic
 	if err != nil {
 		c.Fatal(err)
 	}
-	calls, err := streams.NewCallServer(p.nc, map[string]streams.CallHandler{streams.VerbScopes: scopesHandler(p.keeper)}, metrics, log)
+	calls, err := call.NewServer(p.nc, map[string]call.Handler{subject.VerbScopes: scopesHandler(p.keeper)}, metrics, log)
 	if err != nil {
 		c.Fatal(err)
 	}
@@ -284,7 +287,7 @@ func (c *scopeFixture) requestScopes(node string, order uint64, wants ...wire.Sc
 	defer nc.Close()
 	var reply wire.ScopesReply
 	kubetest.Eventually(c, settleTimeout, func() error { // as an agent, repeated while there is no answer or a want is undecided
-		if err := streams.Call(c.Context(), nc, node, streams.VerbScopes, wire.ScopesRequest{Order: order, Wants: wants}, &reply); err != nil {
+		if err := call.Call(c.Context(), nc, node, subject.VerbScopes, wire.ScopesRequest{Order: order, Wants: wants}, &reply); err != nil {
 			return err
 		}
 		for _, v := range reply.Verdicts {
@@ -309,7 +312,7 @@ func (c *scopeFixture) widgetScope() wire.Scope {
 // heldMessages returns what the stream holds for a node.
 func (c *scopeFixture) heldMessages(p *scopeReplica, node string) map[wire.Key]wire.Message {
 	c.Helper()
-	publisher, err := streams.NewPublisher(p.nc, streams.NewMetrics(nil))
+	publisher, err := publish.NewPublisher(p.nc, metrics.New(nil))
 	if err != nil {
 		c.Fatal(err)
 	}

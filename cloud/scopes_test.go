@@ -12,7 +12,7 @@ import (
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/scopes"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/subject"
 	"github.com/frond-edge/frond/test/kit/kubetest"
 	"github.com/frond-edge/frond/test/kit/streamstest"
 )
@@ -184,7 +184,7 @@ func TestScopes_MalformedRequestIsAnError(t *testing.T) {
 	} {
 		var reply wire.ScopesReply
 		kubetest.Eventually(t, settleTimeout, func() error {
-			m, err := nc.Request(streams.CallSubject(a, streams.VerbScopes), []byte(body), 10*time.Second)
+			m, err := nc.Request(subject.CallSubject(a, subject.VerbScopes), []byte(body), 10*time.Second)
 			if err != nil {
 				return err
 			}

@@ -15,7 +15,9 @@ import (
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/desired"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/metrics"
+	"github.com/frond-edge/frond/streams/publish"
+	"github.com/frond-edge/frond/streams/subject"
 	"github.com/frond-edge/frond/test/kit/streamstest"
 )
 
@@ -34,7 +36,7 @@ func startReplica(b *testing.B, s *clusterFixture, id string) *publishingReplica
 	if err != nil {
 		b.Fatal(err)
 	}
-	kv, err := js.KeyValue(b.Context(), streams.MembersBucket)
+	kv, err := js.KeyValue(b.Context(), subject.MembersBucket)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -42,7 +44,7 @@ func startReplica(b *testing.B, s *clusterFixture, id string) *publishingReplica
 	if err != nil {
 		b.Fatal(err)
 	}
-	publisher, err := streams.NewPublisher(nc, streams.NewMetrics(nil))
+	publisher, err := publish.NewPublisher(nc, metrics.New(nil))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -98,13 +100,13 @@ func (s *clusterFixture) killReplica(b *testing.B, survivor *publishingReplica, 
 	subjects := map[string]bool{}
 	for _, node := range nodes {
 		if victim.members.Owns(node) {
-			subjects[streams.Subject(streams.Desired, node, wire.Key{Resource: "pods", Namespace: s.ns, Name: fmt.Sprint(node, "-", round)})] = true
+			subjects[subject.Of(subject.Desired, node, wire.Key{Resource: "pods", Namespace: s.ns, Name: fmt.Sprint(node, "-", round)})] = true
 		}
 	}
 	began := time.Now()
 	victim.nc.Close()
 	for _, node := range nodes {
-		if name := fmt.Sprint(node, "-", round); subjects[streams.Subject(streams.Desired, node, wire.Key{Resource: "pods", Namespace: s.ns, Name: name})] {
+		if name := fmt.Sprint(node, "-", round); subjects[subject.Of(subject.Desired, node, wire.Key{Resource: "pods", Namespace: s.ns, Name: name})] {
 			s.createPodOn(name, node)
 		}
 	}

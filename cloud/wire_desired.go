@@ -12,7 +12,7 @@ import (
 
 	"github.com/frond-edge/frond/controllers/desired"
 	"github.com/frond-edge/frond/controllers/holds"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/subject"
 )
 
 // desiredConfig returns the engine's configuration.
@@ -42,7 +42,7 @@ func (c *Cloud) openEpochTracker(ctx context.Context, nc *nats.Conn, members *Me
 	if err != nil {
 		return nil, fmt.Errorf("registry: %w", err)
 	}
-	kv, err := js.KeyValue(ctx, streams.RegistryBucket)
+	kv, err := js.KeyValue(ctx, subject.RegistryBucket)
 	if err != nil {
 		return nil, fmt.Errorf("registry: %w", err)
 	}

@@ -21,7 +21,7 @@ import (
 	api "github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/cloud/identity"
 	"github.com/frond-edge/frond/internal/lifecycle"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/call"
 )
 
 // identityService contains the parts that admit gateways; its connections are nil if the configuration has no identity section.
@@ -178,8 +178,8 @@ func bootstrapTokens(objects cache.Cache, log *zap.Logger) identity.TokenLookup 
 
 // callHandlers returns the handlers of the nodes' calls, and those of enrol and renew: a caller that is only a key may
 // call no other verb.
-func (i *identityService) callHandlers(ofNodes map[string]streams.CallHandler) map[string]streams.CallHandler {
-	all := make(map[string]streams.CallHandler, len(ofNodes))
+func (i *identityService) callHandlers(ofNodes map[string]call.Handler) map[string]call.Handler {
+	all := make(map[string]call.Handler, len(ofNodes))
 	for verb, handle := range ofNodes {
 		all[verb] = func(ctx context.Context, node string, request []byte) (any, error) {
 			if len(validation.IsDNS1123Subdomain(node)) > 0 {

@@ -11,12 +11,12 @@ import (
 	"github.com/frond-edge/frond/cloud/inspect"
 	"github.com/frond-edge/frond/controllers/autonomy"
 	"github.com/frond-edge/frond/internal/lifecycle"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/publish"
 )
 
 // buildInspection creates the view of all nodes, and the server of that view if an address is configured.
 func (c *Cloud) buildInspection(nc *nats.Conn, objects cache.Cache, members *Members, calm *autonomy.TolerationController) (*inspect.View, []lifecycle.Part, error) {
-	hub, err := streams.NewInspector(nc)
+	hub, err := publish.NewInspector(nc)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/frond-edge/frond/controllers/ports"
 	"github.com/frond-edge/frond/controllers/reports"
 	"github.com/frond-edge/frond/internal/lifecycle"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/call"
 )
 
 // buildPorts creates the part that allocates node ports, if the apiserver uses no proxy, and returns the addresses by
@@ -30,7 +30,7 @@ func (c *Cloud) buildPorts(nc *nats.Conn, objects cache.Cache, clients kubernete
 	}
 	log := c.log.Named("ports")
 	tell := func(node string) {
-		if err := streams.RequestReport(nc, node, wire.Key{Resource: "nodes", Name: node}); err != nil {
+		if err := call.RequestReport(nc, node, wire.Key{Resource: "nodes", Name: node}); err != nil {
 			log.Warn("node not asked to report itself", zap.String("node", node), zap.Error(err))
 		}
 	}

@@ -18,7 +18,8 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/desired"
 	"github.com/frond-edge/frond/controllers/scopes"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/call"
+	"github.com/frond-edge/frond/streams/subject"
 )
 
 // buildScopes creates the controller of scope grants. The engine is created with it and notified by it, so it is passed
@@ -36,7 +37,7 @@ func (c *Cloud) buildScopes(ctx context.Context, nc *nats.Conn, objects cache.Ca
 	if err != nil {
 		return nil, fmt.Errorf("registry: %w", err)
 	}
-	kv, err := js.KeyValue(ctx, streams.RegistryBucket)
+	kv, err := js.KeyValue(ctx, subject.RegistryBucket)
 	if err != nil {
 		return nil, fmt.Errorf("registry: %w", err)
 	}
@@ -57,11 +58,11 @@ func newScopeController(cfg scopes.Config, kube kubernetes.Interface, meta metad
 	}, log)
 }
 
-// scopesHandler is the streams.CallHandler of streams.VerbScopes.
-func scopesHandler(keeper *scopes.GrantController) streams.CallHandler {
+// scopesHandler is the call.Handler of subject.VerbScopes.
+func scopesHandler(keeper *scopes.GrantController) call.Handler {
 	return func(ctx context.Context, node string, request []byte) (any, error) {
 		var req wire.ScopesRequest
-		if err := streams.DecodeRequest(request, &req); err != nil {
+		if err := call.DecodeRequest(request, &req); err != nil {
 			return nil, err
 		}
 		return keeper.HandleRequest(ctx, node, req)

@@ -12,7 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/frond-edge/frond/api/wire"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/subject"
 )
 
 // ack is one acknowledged delivery, as received at the hub.
@@ -38,7 +38,7 @@ type ackSubscription struct {
 func subscribeAcks(nc *nats.Conn) (*ackSubscription, error) {
 	a := &ackSubscription{pending: make(chan ack, ackBuffer)}
 	var err error
-	if a.sub, err = nc.Subscribe("$JS.ACK."+streams.DesiredStream+".>", a.onAck); err != nil {
+	if a.sub, err = nc.Subscribe("$JS.ACK."+subject.DesiredStream+".>", a.onAck); err != nil {
 		return nil, fmt.Errorf("hear acks: %w", err)
 	}
 	if err := nc.Flush(); err != nil {

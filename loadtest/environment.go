@@ -19,7 +19,9 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/frond-edge/frond/internal/devcluster"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/metrics"
+	"github.com/frond-edge/frond/streams/publish"
+	"github.com/frond-edge/frond/streams/subject"
 )
 
 const (
@@ -40,7 +42,7 @@ type Environment struct {
 	nc      *nats.Conn
 	desired jetstream.Stream
 	// publisher reads the stream's messages for a node; it never publishes.
-	publisher *streams.Publisher
+	publisher *publish.Publisher
 	acks      *ackSubscription
 	rand      *rand.Rand
 	progress  io.Writer
@@ -80,10 +82,10 @@ func (w *Environment) connect(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("jetstream: %w", err)
 	}
-	if w.desired, err = js.Stream(ctx, streams.DesiredStream); err != nil {
-		return fmt.Errorf("stream %s: %w", streams.DesiredStream, err)
+	if w.desired, err = js.Stream(ctx, subject.DesiredStream); err != nil {
+		return fmt.Errorf("stream %s: %w", subject.DesiredStream, err)
 	}
-	if w.publisher, err = streams.NewPublisher(w.nc, streams.NewMetrics(nil)); err != nil {
+	if w.publisher, err = publish.NewPublisher(w.nc, metrics.New(nil)); err != nil {
 		return err
 	}
 	w.acks, err = subscribeAcks(w.nc)

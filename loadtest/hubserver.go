@@ -24,7 +24,10 @@ import (
 	"github.com/frond-edge/frond/internal/devcluster/pki"
 	"github.com/frond-edge/frond/internal/hubconf"
 	"github.com/frond-edge/frond/internal/toolchain"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/metrics"
+	"github.com/frond-edge/frond/streams/publish"
+	"github.com/frond-edge/frond/streams/subject"
+	"github.com/frond-edge/frond/streams/topology"
 )
 
 func nodeName(i int) string { return fmt.Sprintf("gw-%05d", i) }
@@ -75,7 +78,7 @@ func startHub(ctx context.Context, nodes int) (h *hubServer, err error) {
 		if err != nil {
 			return false, err
 		}
-		return streams.Ensure(ctx, js, streams.HubTopology(1)) == nil, nil
+		return topology.Ensure(ctx, js, topology.HubTopology(1)) == nil, nil
 	})
 	if err != nil {
 		return nil, errors.Join(err, h.close())
@@ -118,14 +121,14 @@ jetstream { store_dir: %q, domain: "hub", sync_interval: always, max_memory_stor
 leafnodes { listen: %q, no_advertise: true, compression: off, isolate_leafnode_interest: true, %s }
 system_account: SYS
 `, h.address, secure, filepath.Join(h.dir, "data"), h.leaf, secure)
-	users := map[string][]string{streams.FrondAccount: {fmt.Sprintf("{ user: cloud, password: %q }", hubPassword)}}
+	users := map[string][]string{subject.FrondAccount: {fmt.Sprintf("{ user: cloud, password: %q }", hubPassword)}}
 	for i := range nodes {
-		publish, subscribe := streams.NodePermissions(nodeName(i))
-		cell := streams.CellAccount(nodeName(i), hubconf.DefaultCells)
+		publish, subscribe := subject.NodePermissions(nodeName(i))
+		cell := subject.CellAccount(nodeName(i), hubconf.DefaultCells)
 		users[cell] = append(users[cell], fmt.Sprintf("{ user: %q, password: %q, permissions: { publish: { allow: [%s] }, subscribe: { allow: [%s] } } }",
 			wire.Escape(nodeName(i)), hubPassword, quoteWords(publish), quoteWords(subscribe)))
 	}
-	conf.WriteString(streams.AccountsConfig(hubconf.DefaultCells, users))
+	conf.WriteString(subject.AccountsConfig(hubconf.DefaultCells, users))
 	if err := os.WriteFile(filepath.Join(h.dir, "hub.conf"), []byte(conf.String()), 0o600); err != nil {
 		return fmt.Errorf("configure the hub: %w", err)
 	}
@@ -185,8 +188,8 @@ func (h *hubServer) close() error {
 // cloudSide is a cloudcore's part for nodes that attach.
 type cloudSide struct {
 	nc        *nats.Conn
-	publisher *streams.Publisher
-	attacher  *streams.Attacher
+	publisher *publish.Publisher
+	attacher  *publish.Attacher
 }
 
 func (h *hubServer) newCloudSide() (*cloudSide, error) {
@@ -195,10 +198,10 @@ func (h *hubServer) newCloudSide() (*cloudSide, error) {
 		return nil, fmt.Errorf("connect to the hub: %w", err)
 	}
 	c := &cloudSide{nc: nc}
-	metrics := streams.NewMetrics(nil)
-	if c.publisher, err = streams.NewPublisher(nc, metrics); err == nil {
+	metrics := metrics.New(nil)
+	if c.publisher, err = publish.NewPublisher(nc, metrics); err == nil {
 		unknown := func(context.Context, string) bool { return false }
-		c.attacher, err = streams.NewAttacher(nc, unknown, func(string, string) {}, metrics, zap.NewNop())
+		c.attacher, err = publish.NewAttacher(nc, unknown, func(string, string) {}, metrics, zap.NewNop())
 	}
 	if err != nil {
 		nc.Close()

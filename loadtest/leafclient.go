@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/frond-edge/frond/api/wire"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/subject"
 )
 
 // leafClient simulates a node towards the hub: one leaf connection over TLS that speaks the leafnode protocol, has the
@@ -66,8 +66,8 @@ func dialLeaf(ctx context.Context, address, node, password string, config *tls.C
 	}
 	n := wire.Escape(node)
 	hello := []string{"CONNECT " + string(connect)}
-	for _, subject := range []string{streams.InboxPrefix(node) + ".>", "call.node." + n + ".report", "call.node." + n + ".audit"} {
-		hello = append(hello, "LS+ "+subject)
+	for _, subj := range []string{subject.InboxPrefix(node) + ".>", "call.node." + n + ".report", "call.node." + n + ".audit"} {
+		hello = append(hello, "LS+ "+subj)
 	}
 	if _, err := l.conn.Write([]byte(strings.Join(append(hello, "PING", ""), "\r\n"))); err != nil {
 		return nil, fmt.Errorf("log in: %w", err)
@@ -144,8 +144,8 @@ func (l *leafClient) skipMessage(arguments string) error {
 func (l *leafClient) sendPull() error {
 	n := wire.Escape(l.node)
 	body := fmt.Sprintf(`{"batch":256,"expires":%d,"idle_heartbeat":%d}`, pullTimeout.Nanoseconds(), idleHeartbeat.Nanoseconds())
-	subject := "consumer." + n + ".next"
-	_, err := fmt.Fprintf(l.conn, "LMSG %s %s %d\r\n%s\r\n", subject, streams.InboxPrefix(l.node)+".pull", len(body), body)
+	subj := "consumer." + n + ".next"
+	_, err := fmt.Fprintf(l.conn, "LMSG %s %s %d\r\n%s\r\n", subj, subject.InboxPrefix(l.node)+".pull", len(body), body)
 	return err
 }
 

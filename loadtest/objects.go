@@ -14,7 +14,7 @@ import (
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/internal/toolchain"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/subject"
 )
 
 // payloadBytes is the size of one ConfigMap's content, the same as in the peer's measurement.
@@ -227,7 +227,7 @@ func (w *Environment) lastAck(ctx context.Context, at map[string]map[uint64]time
 
 // messageAt reads the object and version at a stream sequence; ok is false if it was overwritten. Any replica of the
 // stream may answer, so a replica that does not have the sequence yet is asked again.
-func (w *Environment) messageAt(ctx context.Context, sequence uint64) (subject, version string, ok bool) {
+func (w *Environment) messageAt(ctx context.Context, sequence uint64) (subj, version string, ok bool) {
 	for range copyTries {
 		msg, err := w.desired.GetMsg(ctx, sequence)
 		if err == nil {
@@ -247,5 +247,5 @@ const (
 )
 
 func subjectOf(node, configMap string) string {
-	return streams.Subject(streams.Desired, node, configMapKey(configMap))
+	return subject.Of(subject.Desired, node, configMapKey(configMap))
 }

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/frond-edge/frond/api/identity"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/subject"
 )
 
 const (
@@ -234,8 +234,8 @@ func (c *Callout) sendAnswer(msg *nats.Msg, a attempt, where placement, reason R
 	response.Audience = a.claims.Server.ID
 	switch where {
 	case placeCell:
-		account := streams.CellAccount(a.credential.Node, c.policy.Cells)
-		publish, subscribe := streams.NodePermissions(a.credential.Node)
+		account := subject.CellAccount(a.credential.Node, c.policy.Cells)
+		publish, subscribe := subject.NodePermissions(a.credential.Node)
 		if err := c.links.announceLink(admission{
 			Server: a.claims.Server.ID, CID: a.claims.ClientInformation.ID, Node: a.credential.Node, Key: a.credential.Key,
 			Nonce: a.claims.ClientInformation.Nonce,
@@ -248,8 +248,8 @@ func (c *Callout) sendAnswer(msg *nats.Msg, a attempt, where placement, reason R
 		}
 		response.Jwt = user
 	case placeLobby:
-		publish, subscribe := streams.LobbyPermissions(a.credential.Key)
-		user, err := c.signUser(a.claims.UserNkey, a.credential.Key, streams.LobbyAccount, publish, subscribe)
+		publish, subscribe := subject.LobbyPermissions(a.credential.Key)
+		user, err := c.signUser(a.claims.UserNkey, a.credential.Key, subject.LobbyAccount, publish, subscribe)
 		if err != nil {
 			return err
 		}

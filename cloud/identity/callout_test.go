@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/frond-edge/frond/api/identity"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/subject"
 )
 
 // BenchmarkRecords measures the memory of a node's record when there are 100,000.
@@ -113,7 +113,7 @@ func BenchmarkAnswer(b *testing.B) {
 		if reason != "" || where != placeCell {
 			b.Fatal(reason, where)
 		}
-		publish, subscribe := streams.NodePermissions(a.credential.Node)
+		publish, subscribe := subject.NodePermissions(a.credential.Node)
 		user, err := c.signUser(a.claims.UserNkey, a.credential.Node, "CELL-000", publish, subscribe)
 		if err != nil {
 			b.Fatal(err)

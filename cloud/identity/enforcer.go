@@ -13,7 +13,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/subject"
 )
 
 const (
@@ -202,7 +202,7 @@ const (
 )
 
 // accountOf returns the cell of a node.
-func (e *Enforcer) accountOf(node string) string { return streams.CellAccount(node, e.policy.Cells) }
+func (e *Enforcer) accountOf(node string) string { return subject.CellAccount(node, e.policy.Cells) }
 
 // Start enforces until ctx ends, and then returns nil.
 func (e *Enforcer) Start(ctx context.Context) error {

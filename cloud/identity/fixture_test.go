@@ -32,7 +32,9 @@ import (
 	"github.com/frond-edge/frond/cloud/identity"
 	"github.com/frond-edge/frond/deploy/crd"
 	"github.com/frond-edge/frond/internal/lifecycle"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/call"
+	"github.com/frond-edge/frond/streams/metrics"
+	"github.com/frond-edge/frond/streams/subject"
 	"github.com/frond-edge/frond/test/kit/hubtest"
 	"github.com/frond-edge/frond/test/kit/kubetest"
 )
@@ -193,28 +195,28 @@ func (w *world) startParts(parts ...lifecycle.Part) (stop func()) {
 }
 
 // startReplica starts a replica that is connected to a server of the hub.
-func (w *world) startReplica(name string, on int) *identityReplica {
+func (w *world) startReplica(name string, subj int) *identityReplica {
 	w.Helper()
 	r := &identityReplica{metrics: prometheus.NewRegistry(), notifier: &recordingNotifier{closedStreams: map[string]int{}, revoked: map[string]int{}, violations: map[string]int{}}}
 	log := zaptest.NewLogger(w.T).Named(name)
-	auth, sys, nc := w.hub.Connect(on, "callout"), w.hub.Connect(on, "kicker"), w.hub.Connect(on, "cloudcore")
-	metrics := identity.NewMetrics(r.metrics)
-	enforcer := identity.NewEnforcer(sys, w.policy, r.notifier, metrics, log)
+	auth, sys, nc := w.hub.Connect(subj, "callout"), w.hub.Connect(subj, "kicker"), w.hub.Connect(subj, "cloudcore")
+	counters := identity.NewMetrics(r.metrics)
+	enforcer := identity.NewEnforcer(sys, w.policy, r.notifier, counters, log)
 	r.enforcer = enforcer
 	r.records = identity.NewRecords(w.objects, enforcer.OnRecordChanged)
 	links := identity.NewLinks(auth, enforcer.OnAdmitted, log)
 	enforcer.SetSources(r.records, links)
 	settler := identity.NewKeyConfirmer(w.objects, log)
-	offences := identity.NewViolationCounter(sys, w.policy, r.notifier.RecordViolation, metrics, log)
-	callout, err := identity.NewCallout(auth, w.hub.Issuer, w.policy, r.records, w.lookupToken, links, settler.KeySeen, metrics, log)
+	offences := identity.NewViolationCounter(sys, w.policy, r.notifier.RecordViolation, counters, log)
+	callout, err := identity.NewCallout(auth, w.hub.Issuer, w.policy, r.records, w.lookupToken, links, settler.KeySeen, counters, log)
 	if err != nil {
 		w.Fatal(err)
 	}
-	r.registrar = identity.NewRegistrar(w.objects, w.kube, r.records, w.policy, w.trustConfig(), links, settler.KeySeen, metrics, log)
-	calls, err := streams.NewCallServer(nc, map[string]streams.CallHandler{
+	r.registrar = identity.NewRegistrar(w.objects, w.kube, r.records, w.policy, w.trustConfig(), links, settler.KeySeen, counters, log)
+	calls, err := call.NewServer(nc, map[string]call.Handler{
 		api.VerbEnrol: r.registrar.Enrol, api.VerbRenew: r.registrar.Renew,
-		streams.VerbPing: func(context.Context, string, []byte) (any, error) { return struct{}{}, nil },
-	}, streams.NewMetrics(nil), log)
+		subject.VerbPing: func(context.Context, string, []byte) (any, error) { return struct{}{}, nil },
+	}, metrics.New(nil), log)
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -329,7 +331,7 @@ func (w *world) newGateway(node, token string) *testGateway {
 func (g *testGateway) sameCellGateway() *testGateway {
 	g.Helper()
 	for i := 0; ; i++ {
-		if name := fmt.Sprintf("%s-%d", g.node, i); streams.CellAccount(name, cellCount) == g.cellAccount() {
+		if name := fmt.Sprintf("%s-%d", g.node, i); subject.CellAccount(name, cellCount) == g.cellAccount() {
 			return g.newGateway(name, "")
 		}
 	}
@@ -365,7 +367,7 @@ func (g *testGateway) showCredential(nonce []byte) (string, []byte, error) {
 }
 
 // startLeaf starts the leaf, which dials a server of the hub until it is admitted, and again when it is disconnected.
-func (g *testGateway) startLeaf(on int) {
+func (g *testGateway) startLeaf(subj int) {
 	g.Helper()
 	ca, err := os.ReadFile(g.hub.CA)
 	if err != nil {
@@ -376,7 +378,7 @@ func (g *testGateway) startLeaf(on int) {
 	o := &server.Options{
 		ServerName: cmp.Or(g.leafName, g.node), DontListen: true, NoSigs: true, NoLog: true,
 		LeafNode: server.LeafNodeOpts{ReconnectInterval: 100 * time.Millisecond, Remotes: []*server.RemoteLeafOpts{{
-			URLs: parseURLs(g.T, "tls://"+g.hub.LeafAddr(on)), TLS: true, TLSHandshakeFirst: true, Hub: g.claimsHub,
+			URLs: parseURLs(g.T, "tls://"+g.hub.LeafAddr(subj)), TLS: true, TLSHandshakeFirst: true, Hub: g.claimsHub,
 			TLSConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13}, SignatureCB: g.showCredential,
 		}}},
 	}
@@ -394,9 +396,9 @@ func (g *testGateway) stopLeaf() {
 
 // linkAccount returns the account in which the hub has placed the gateway's link; "" is none. It finds the link by the
 // name that the leaf has chosen.
-func (g *testGateway) linkAccount(on int) string {
+func (g *testGateway) linkAccount(subj int) string {
 	g.Helper()
-	z, err := g.hub.Server(on).Leafz(nil)
+	z, err := g.hub.Server(subj).Leafz(nil)
 	if err != nil {
 		g.Fatal(err)
 	}
@@ -409,9 +411,9 @@ func (g *testGateway) linkAccount(on int) string {
 }
 
 // linkNumber returns the id of the gateway's link; 0 is none.
-func (g *testGateway) linkNumber(on int) uint64 {
+func (g *testGateway) linkNumber(subj int) uint64 {
 	g.Helper()
-	z, err := g.hub.Server(on).Leafz(nil)
+	z, err := g.hub.Server(subj).Leafz(nil)
 	if err != nil {
 		g.Fatal(err)
 	}
@@ -423,13 +425,13 @@ func (g *testGateway) linkNumber(on int) uint64 {
 	return 0
 }
 
-func (g *testGateway) cellAccount() string { return streams.CellAccount(g.node, cellCount) }
+func (g *testGateway) cellAccount() string { return subject.CellAccount(g.node, cellCount) }
 
 // awaitAccount waits until the link is in an account.
-func (g *testGateway) awaitAccount(on int, want string) {
+func (g *testGateway) awaitAccount(subj int, want string) {
 	g.Helper()
 	kubetest.Eventually(g.T, testTimeout, func() error {
-		if got := g.linkAccount(on); got != want {
+		if got := g.linkAccount(subj); got != want {
 			return fmt.Errorf("the link of %s is in %q, want %q", g.node, got, want)
 		}
 		return nil
@@ -439,12 +441,12 @@ func (g *testGateway) awaitAccount(on int, want string) {
 // callCloud sends a call over the link, as caller, until it is answered.
 func (g *testGateway) callCloud(caller, verb string, request any, reply any) {
 	g.Helper()
-	nc, err := nats.Connect("", nats.InProcessServer(g.leaf), nats.CustomInboxPrefix(streams.InboxPrefix(caller)))
+	nc, err := nats.Connect("", nats.InProcessServer(g.leaf), nats.CustomInboxPrefix(subject.InboxPrefix(caller)))
 	if err != nil {
 		g.Fatal(err)
 	}
 	defer nc.Close()
-	kubetest.Eventually(g.T, testTimeout, func() error { return streams.Call(g.Context(), nc, caller, verb, request, reply) })
+	kubetest.Eventually(g.T, testTimeout, func() error { return call.Call(g.Context(), nc, caller, verb, request, reply) })
 }
 
 func (g *testGateway) enrolRequest() api.EnrolRequest {

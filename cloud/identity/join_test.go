@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/frond-edge/frond/api/identity"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/subject"
 	"github.com/frond-edge/frond/test/kit/kubetest"
 )
 
@@ -38,7 +38,7 @@ func TestEnrol_JoinsByTokenAndReturnsByKey(t *testing.T) {
 	g.mu.Lock()
 	g.token = w.createToken("join01", nil)
 	g.mu.Unlock()
-	g.awaitAccount(0, streams.LobbyAccount)
+	g.awaitAccount(0, subject.LobbyAccount)
 	var answer identity.Enrolment
 	for range 2 { // the first answer may get lost
 		g.callCloud(g.key, identity.VerbEnrol, g.enrolRequest(), &answer)
@@ -58,7 +58,7 @@ func TestEnrol_JoinsByTokenAndReturnsByKey(t *testing.T) {
 	g.startLeaf(0)
 	g.awaitAccount(0, g.cellAccount())
 	var empty struct{}
-	g.callCloud(g.node, streams.VerbPing, empty, &empty)
+	g.callCloud(g.node, subject.VerbPing, empty, &empty)
 }
 
 // The hub closes the older of two links with the same name.

@@ -12,7 +12,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/subject"
 )
 
 // readTimeout bounds a live read of a node's record from Kubernetes.
@@ -161,7 +161,7 @@ func (e *Enforcer) evaluateCell(ctx context.Context, account string) error {
 // evaluateLobby closes links that have been in the lobby for too long. The nodes of these links are not announced, so
 // the lobby is never evaluated as a cell is: a link that cannot be closed is tried again in a minute.
 func (e *Enforcer) evaluateLobby(ctx context.Context, now time.Time) error {
-	links, err := e.system.listLeafs(ctx, streams.LobbyAccount)
+	links, err := e.system.listLeafs(ctx, subject.LobbyAccount)
 	if err != nil {
 		return err
 	}

@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	api "github.com/frond-edge/frond/api/identity"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/subject"
 )
 
 // enforcerFixture is an Enforcer with a hub whose answers the test chooses, and a Kubernetes that may have newer
@@ -74,9 +74,9 @@ func (b *enforcerFixture) connectHub(hub *server.Server) *nats.Conn {
 	return nc
 }
 
-func (b *enforcerFixture) serveSubject(subject string, nc *nats.Conn, answer func([]byte) any) {
+func (b *enforcerFixture) serveSubject(subj string, nc *nats.Conn, answer func([]byte) any) {
 	b.t.Helper()
-	_, err := nc.Subscribe(subject, func(msg *nats.Msg) {
+	_, err := nc.Subscribe(subj, func(msg *nats.Msg) {
 		if data, err := json.Marshal(answer(msg.Data)); err == nil && string(data) != "null" {
 			_ = msg.Respond(data) // the requester is gone
 		}
@@ -335,7 +335,7 @@ func TestEnforcer_DueOrder(t *testing.T) {
 func TestEnforcer_EndedLinkIsForgotten(t *testing.T) {
 	b := newEnforcerFixture(t)
 	b.addNode(nil, "gw", "A", 2)
-	b.forgetEnded([]byte(`{"server":{"name":"hub-1","id":"S"},"client":{"id":1,"acc":"` + streams.CellAccount("gw", 4) + `","name":"gw"},"reason":"Client Closed"}`))
+	b.forgetEnded([]byte(`{"server":{"name":"hub-1","id":"S"},"client":{"id":1,"acc":"` + subject.CellAccount("gw", 4) + `","name":"gw"},"reason":"Client Closed"}`))
 	b.forgetEnded([]byte(strings.Repeat("x", 10)))
 	if left := b.links.linksOf("gw"); len(left) != 1 || left[0].CID != 2 {
 		t.Errorf("left: %+v", left)

@@ -9,7 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/frond-edge/frond/api/identity"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/subject"
 	"github.com/frond-edge/frond/test/kit/hubtest"
 	"github.com/frond-edge/frond/test/kit/kubetest"
 )
@@ -205,5 +205,5 @@ func TestKeyConfirmer_PreviousKeyIsRefused(t *testing.T) {
 		}
 		return nil
 	})
-	g.awaitAccount(0, streams.CellAccount(g.node, cellCount))
+	g.awaitAccount(0, subject.CellAccount(g.node, cellCount))
 }

@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/frond-edge/frond/api/identity"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/call"
 )
 
 // Trust contains what a gateway receives besides its key. The files are read for each answer, so that they may change.
@@ -77,20 +77,20 @@ func malformedRequest(err error) error {
 	return newRefusal(ReasonGarbage, "the request cannot be read: %v", err)
 }
 
-// Enrol is the streams.CallHandler of identity.VerbEnrol.
+// Enrol is the call.Handler of identity.VerbEnrol.
 func (r *Registrar) Enrol(ctx context.Context, caller string, request []byte) (any, error) {
 	var req identity.EnrolRequest
-	if err := streams.DecodeRequest(request, &req); err != nil {
+	if err := call.DecodeRequest(request, &req); err != nil {
 		return r.buildReply(ctx, caller, identity.VerbEnrol, "", "", time.Time{}, malformedRequest(err))
 	}
 	expires, err := r.enrolNode(ctx, caller, req)
 	return r.buildReply(ctx, caller, identity.VerbEnrol, req.Node, req.Key, expires, err)
 }
 
-// Renew is the streams.CallHandler of identity.VerbRenew.
+// Renew is the call.Handler of identity.VerbRenew.
 func (r *Registrar) Renew(ctx context.Context, caller string, request []byte) (any, error) {
 	var req identity.RenewRequest
-	if err := streams.DecodeRequest(request, &req); err != nil {
+	if err := call.DecodeRequest(request, &req); err != nil {
 		return r.buildReply(ctx, caller, identity.VerbRenew, "", "", time.Time{}, malformedRequest(err))
 	}
 	expires, err := r.renewKey(ctx, caller, req)

@@ -9,7 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"go.uber.org/zap"
 
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/subject"
 )
 
 const (
@@ -88,9 +88,9 @@ func (o *ViolationCounter) recordDisconnect(data []byte) {
 // nodeOf returns the node of a link, "" for one of the lobby, and whether it was a gateway's at all.
 func (o *ViolationCounter) nodeOf(account, name string) (node string, ours bool) {
 	switch {
-	case account == streams.LobbyAccount:
+	case account == subject.LobbyAccount:
 		return "", true // the name is unverified
-	case isNodeName(name) && account == streams.CellAccount(name, o.policy.Cells):
+	case isNodeName(name) && account == subject.CellAccount(name, o.policy.Cells):
 		return name, true
 	}
 	return "", false

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/subject"
 )
 
 func TestViolationCounter_CountsHubDisconnects(t *testing.T) {
@@ -19,8 +19,8 @@ func TestViolationCounter_CountsHubDisconnects(t *testing.T) {
 		return a.counterSum(t, "frond_identity_offences_total", label) + b.counterSum(t, "frond_identity_offences_total", label)
 	}
 	for what, say := range map[string]string{
-		"violation": "LS+ " + streams.InboxPrefix("another") + ".x",
-		"too-large": "LMSG " + streams.HeartbeatSubject(thief.node) + " 9000000",
+		"violation": "LS+ " + subject.InboxPrefix("another") + ".x",
+		"too-large": "LMSG " + subject.HeartbeatSubject(thief.node) + " 9000000",
 	} {
 		tries := 0
 		waitUntil(t, func() bool { // the hub reports once, and a subscriber that has just started may miss it
@@ -38,7 +38,7 @@ func TestViolationCounter_CountsHubDisconnects(t *testing.T) {
 	}
 	before := count(thief.node)
 	w.hub.ConnectRawLeaf(0, thief.node, thief.keyPair).Close()
-	w.hub.ConnectRawLeaf(0, thief.node, thief.keyPair).Send("LS+ " + streams.InboxPrefix("another") + ".x")
+	w.hub.ConnectRawLeaf(0, thief.node, thief.keyPair).Send("LS+ " + subject.InboxPrefix("another") + ".x")
 	waitUntil(t, func() bool { return count(thief.node) > before }, "the last one is not counted")
 	if n := count(thief.node); n != before+1 {
 		t.Errorf("an ordinary end is counted as well: %v", n-before)

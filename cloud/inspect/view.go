@@ -15,7 +15,8 @@ import (
 	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/api/inspect"
 	"github.com/frond-edge/frond/api/wire"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/publish"
+	"github.com/frond-edge/frond/streams/topology"
 )
 
 const (
@@ -38,14 +39,14 @@ type View struct {
 	self       string
 	objects    client.Reader
 	members    Members
-	hub        *streams.Inspector
+	hub        *publish.Inspector
 	autonomy   func(*corev1.Node) (value, group string)
 	heartbeats heartbeatLog
 }
 
 // NewView creates the view of the replica named self. objects must serve Nodes. autonomy returns how long the pods of a
 // Node stay while it is unreachable, "" being the Kubernetes default, and the NodeGroup that specifies it, if not the Node itself.
-func NewView(self string, objects client.Reader, members Members, hub *streams.Inspector, autonomy func(*corev1.Node) (value, group string)) *View {
+func NewView(self string, objects client.Reader, members Members, hub *publish.Inspector, autonomy func(*corev1.Node) (value, group string)) *View {
 	return &View{self: self, objects: objects, members: members, hub: hub, autonomy: autonomy, heartbeats: heartbeatLog{nodes: map[string]*nodeHeartbeat{}}}
 }
 
@@ -192,7 +193,7 @@ func consumerOf(info *jetstream.ConsumerInfo) *inspect.Consumer {
 	c := &inspect.Consumer{
 		Stream: info.Stream, Name: info.Name, Delivered: info.Delivered.Stream, AckFloor: info.AckFloor.Stream,
 		// A node that lacks payloads of messages before its consumer's start acks later messages all the same.
-		Acked: info.AckFloor.Consumer != 0 && info.Config.Metadata[streams.MetadataAwaits] == "", AckPending: info.NumAckPending, Pending: info.NumPending,
+		Acked: info.AckFloor.Consumer != 0 && info.Config.Metadata[topology.MetadataAwaits] == "", AckPending: info.NumAckPending, Pending: info.NumPending,
 	}
 	if info.AckFloor.Last != nil {
 		c.LastAck = info.AckFloor.Last.UTC()

@@ -19,7 +19,9 @@ import (
 	api "github.com/frond-edge/frond/api/inspect"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/cloud/inspect"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/metrics"
+	"github.com/frond-edge/frond/streams/publish"
+	"github.com/frond-edge/frond/streams/subject"
 	"github.com/frond-edge/frond/test/kit/kubetest"
 	"github.com/frond-edge/frond/test/kit/streamstest"
 )
@@ -39,9 +41,9 @@ type inspectFixture struct {
 	*testing.T
 	node      string
 	view      *inspect.View
-	publisher *streams.Publisher
-	attacher  *streams.Attacher
-	hub       *streams.Inspector
+	publisher *publish.Publisher
+	attacher  *publish.Attacher
+	hub       *publish.Inspector
 	js        jetstream.JetStream
 }
 
@@ -54,14 +56,14 @@ func newInspectFixture(t *testing.T) *inspectFixture {
 		t.Fatal(err)
 	}
 	nc := streamstest.Connect(t, streamstest.Hub(t))
-	if w.hub, err = streams.NewInspector(nc); err != nil {
+	if w.hub, err = publish.NewInspector(nc); err != nil {
 		t.Fatal(err)
 	}
 	w.view = inspect.NewView("one", objects, twoMembers{}, w.hub, func(n *corev1.Node) (value, group string) { return n.Annotations[wire.AutonomyAnnotation], "north" })
-	if w.publisher, err = streams.NewPublisher(nc, streams.NewMetrics(nil)); err != nil {
+	if w.publisher, err = publish.NewPublisher(nc, metrics.New(nil)); err != nil {
 		t.Fatal(err)
 	}
-	if w.attacher, err = streams.NewAttacher(nc, nil, func(string, string) {}, streams.NewMetrics(nil), zaptest.NewLogger(t)); err != nil {
+	if w.attacher, err = publish.NewAttacher(nc, nil, func(string, string) {}, metrics.New(nil), zaptest.NewLogger(t)); err != nil {
 		t.Fatal(err)
 	}
 	if w.js, err = jetstream.New(nc); err != nil {
@@ -146,7 +148,7 @@ func (w *inspectFixture) attachNode(sequence uint64) jetstream.Consumer {
 	if _, err := w.attacher.Handle(w.Context(), w.node, request); err != nil {
 		w.Fatal(err)
 	}
-	consumer, err := w.js.Consumer(w.Context(), streams.DesiredStream, w.node)
+	consumer, err := w.js.Consumer(w.Context(), subject.DesiredStream, w.node)
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/frond-edge/frond/api/config"
 	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/edged/hostsetup"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/subject"
 	"github.com/frond-edge/frond/test/kit/leaftest"
 )
 
@@ -33,7 +33,7 @@ func startJoinHub(t *testing.T) (ca *leaftest.CA, door *leaftest.AuthHub, enroll
 			return nil
 		}
 		return &leaftest.Admission{
-			Account: leaftest.LobbyAccount, Publish: []string{"call.cloud." + c.Key + ".>"}, Subscribe: []string{streams.InboxPrefix(c.Key) + ".>"},
+			Account: leaftest.LobbyAccount, Publish: []string{"call.cloud." + c.Key + ".>"}, Subscribe: []string{subject.InboxPrefix(c.Key) + ".>"},
 		}
 	})
 	nc := door.Client(leaftest.LobbyAccount)

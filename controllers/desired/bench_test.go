@@ -11,7 +11,7 @@ import (
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/desired"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/subject"
 	"github.com/frond-edge/frond/test/kit/streamstest"
 )
 
@@ -98,7 +98,7 @@ func BenchmarkUpdate(b *testing.B) {
 	k := coreKey("configmaps", w.ns, "cm")
 	w.eventuallyMessage(node, k, "config map", isApplied)
 	arrived := make(chan *nats.Msg, 16) // more than one update's messages
-	sub, err := streamstest.Connect(b, w.hub).ChanSubscribe(streams.Subject(streams.Desired, node, k), arrived)
+	sub, err := streamstest.Connect(b, w.hub).ChanSubscribe(subject.Of(subject.Desired, node, k), arrived)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -15,7 +15,8 @@ import (
 	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/desired"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/subject"
+	"github.com/frond-edge/frond/streams/topology"
 	"github.com/frond-edge/frond/test/kit/kubetest"
 )
 
@@ -275,10 +276,10 @@ func TestEngine_RefillsLostStream(t *testing.T) {
 	node := w.createNode("a")
 	w.createPod("one", node)
 	w.eventuallyHasObjects(node, "pods one", "serviceaccounts default")
-	if err := w.js.DeleteStream(t.Context(), streams.DesiredStream); err != nil {
+	if err := w.js.DeleteStream(t.Context(), subject.DesiredStream); err != nil {
 		t.Fatal(err)
 	}
-	if err := streams.Ensure(t.Context(), w.js, streams.HubTopology(1)); err != nil {
+	if err := topology.Ensure(t.Context(), w.js, topology.HubTopology(1)); err != nil {
 		t.Fatal(err)
 	}
 	engine.Resync()
@@ -397,7 +398,7 @@ func TestEngine_PublishesManyObjects(t *testing.T) {
 	}
 	total := nodes * (maps + 4 + access)
 	t.Logf("%d messages in %v with the cache's start: %.0f/s", total, took, float64(total)/took.Seconds())
-	info, err := w.js.Stream(t.Context(), streams.DesiredStream)
+	info, err := w.js.Stream(t.Context(), subject.DesiredStream)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,7 +28,9 @@ import (
 	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/desired"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/metrics"
+	"github.com/frond-edge/frond/streams/publish"
+	"github.com/frond-edge/frond/streams/subject"
 	"github.com/frond-edge/frond/test/kit/kubetest"
 	"github.com/frond-edge/frond/test/kit/streamstest"
 )
@@ -92,7 +94,7 @@ func (o *fakeOwnership) changeAndNotify(do func()) {
 
 // counted counts the publications of each object at each node.
 type counted struct {
-	*streams.Publisher
+	*publish.Publisher
 
 	mu    sync.Mutex
 	count map[wire.Key]map[string]int
@@ -133,7 +135,7 @@ func newEngineEnv(t testing.TB) *engineEnv {
 		t.Fatal(err)
 	}
 	w.js = js
-	publisher, err := streams.NewPublisher(nc, streams.NewMetrics(prometheus.NewRegistry()))
+	publisher, err := publish.NewPublisher(nc, metrics.New(prometheus.NewRegistry()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -324,11 +326,11 @@ func (w *engineEnv) eventuallyHasObjects(node string, want ...string) {
 // decodeObject decodes an object that the stream holds.
 func (w *engineEnv) decodeObject(node string, key wire.Key, into any) {
 	w.Helper()
-	stream, err := w.js.Stream(w.Context(), streams.DesiredStream)
+	stream, err := w.js.Stream(w.Context(), subject.DesiredStream)
 	if err != nil {
 		w.Fatal(err)
 	}
-	m, err := stream.GetLastMsgForSubject(w.Context(), streams.Subject(streams.Desired, node, key))
+	m, err := stream.GetLastMsgForSubject(w.Context(), subject.Of(subject.Desired, node, key))
 	if err != nil {
 		w.Fatal(err)
 	}

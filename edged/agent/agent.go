@@ -34,7 +34,13 @@ import (
 	"github.com/frond-edge/frond/leaf/localapi"
 	"github.com/frond-edge/frond/leaf/store"
 	"github.com/frond-edge/frond/leaf/store/seal"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/call"
+	"github.com/frond-edge/frond/streams/deliver"
+	"github.com/frond-edge/frond/streams/link"
+	"github.com/frond-edge/frond/streams/metrics"
+	"github.com/frond-edge/frond/streams/outbox"
+	"github.com/frond-edge/frond/streams/subject"
+	"github.com/frond-edge/frond/streams/topology"
 )
 
 const (
@@ -59,7 +65,7 @@ type Node struct {
 	identityErr error
 	probeConn   chan *nats.Conn
 	// delivery requests the desired state; nil until it is created.
-	delivery atomic.Pointer[streams.Delivery]
+	delivery atomic.Pointer[deliver.Delivery]
 	// localKubelet is the kubelet of this process; nil until it is created.
 	localKubelet atomic.Pointer[kubelet.Kubelet]
 }
@@ -124,12 +130,12 @@ func (n *Node) runParts(ctx context.Context) error {
 	n.probeConn <- nc
 	octx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
-	st, outbox, err := n.openStore(octx, nc)
+	st, sink, err := n.openStore(octx, nc)
 	if err != nil {
 		return err
 	}
 	up := cloudUpstream{node: n.cfg.Node, nc: nc, delivery: &n.delivery}
-	api, err := localapi.New(n.localAPIConfig(), st, up, guardedOutbox{outbox, writableCheck(n.leaf.DiskSpace)}, n.log)
+	api, err := localapi.New(n.localAPIConfig(), st, up, guardedOutbox{sink, writableCheck(n.leaf.DiskSpace)}, n.log)
 	if err != nil {
 		return err
 	}
@@ -137,12 +143,12 @@ func (n *Node) runParts(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	disk, err := newDiskMonitor(n.cfg.Node, n.leaf.DiskSpace, outbox, api.ClientConfig(), n.metrics, n.log.Named("storage"))
+	disk, err := newDiskMonitor(n.cfg.Node, n.leaf.DiskSpace, sink, api.ClientConfig(), n.metrics, n.log.Named("storage"))
 	if err != nil {
 		return err
 	}
 	said := n.identityConditionParts(disk.client)
-	moving, err := n.wireMessaging(nc, st, outbox, api, api.LockKey, &kubeletHealth{leaseRenewed: api.LeaseRenewed, ready: ready}, disk)
+	moving, err := n.wireMessaging(nc, st, sink, api, api.LockKey, &kubeletHealth{leaseRenewed: api.LeaseRenewed, ready: ready}, disk)
 	if err != nil {
 		return err
 	}
@@ -160,12 +166,12 @@ func (n *Node) runParts(ctx context.Context) error {
 }
 
 // openStore creates the node's own streams and opens the store.
-func (n *Node) openStore(ctx context.Context, nc *nats.Conn) (*store.Store, *streams.Outbox, error) {
+func (n *Node) openStore(ctx context.Context, nc *nats.Conn) (*store.Store, *outbox.Outbox, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return nil, nil, fmt.Errorf("jetstream: %w", err)
 	}
-	if err := streams.EnsureLeaf(ctx, js, n.log.Named("streams")); err != nil {
+	if err := topology.EnsureLeaf(ctx, js, n.log.Named("streams")); err != nil {
 		return nil, nil, fmt.Errorf("prepare the leaf: %w", err)
 	}
 	sealer, err := seal.Load(filepath.Join(identityDir(n.cfg), "store.key"), n.log.Named("seal"))
@@ -181,34 +187,34 @@ func (n *Node) openStore(ctx context.Context, nc *nats.Conn) (*store.Store, *str
 	if err != nil {
 		return nil, nil, fmt.Errorf("open the store: %w", err)
 	}
-	outbox, err := streams.NewOutbox(n.cfg.Node, st.Cursor().StoreEpoch, nc)
-	return st, outbox, err
+	sink, err := outbox.New(n.cfg.Node, st.Cursor().StoreEpoch, nc)
+	return st, sink, err
 }
 
 // wireMessaging creates the parts that transfer messages, and the node's own health.
-func (n *Node) wireMessaging(nc *nats.Conn, st *store.Store, outbox *streams.Outbox, source scopeSource, hold keyLocker, kubelet *kubeletHealth, disk *diskMonitor) ([]lifecycle.Part, error) {
-	metrics := streams.NewMetrics(n.metrics)
-	link := leafLink{n.leaf}
-	gate := streams.NewFencedLink(link, n.log.Named("gate"))
+func (n *Node) wireMessaging(nc *nats.Conn, st *store.Store, sink *outbox.Outbox, source scopeSource, hold keyLocker, kubelet *kubeletHealth, disk *diskMonitor) ([]lifecycle.Part, error) {
+	metrics := metrics.New(n.metrics)
+	hubLink := leafLink{n.leaf}
+	gate := link.NewFencedLink(hubLink, n.log.Named("gate"))
 	checked := newAudited(st, n.metrics)
 	history, err := n.withHistory(checked)
 	if err != nil {
 		return nil, err
 	}
-	delivery, err := streams.NewDelivery(n.cfg.Node, nc, history, gate, metrics, n.log.Named("delivery"))
+	delivery, err := deliver.NewDelivery(n.cfg.Node, nc, history, gate, metrics, n.log.Named("delivery"))
 	if err != nil {
 		return nil, err
 	}
 	n.delivery.Store(delivery)
-	reports, err := streams.NewPump(streams.Report, nc, gate, metrics, n.log.Named("pump"))
+	reports, err := outbox.NewPump(subject.Report, nc, gate, metrics, n.log.Named("pump"))
 	if err != nil {
 		return nil, err
 	}
-	events, err := streams.NewPump(streams.Event, nc, gate, metrics, n.log.Named("pump"))
+	events, err := outbox.NewPump(subject.Event, nc, gate, metrics, n.log.Named("pump"))
 	if err != nil {
 		return nil, err
 	}
-	beater := streams.NewHeartbeater(n.cfg.Node, nc, func(census bool) wire.Heartbeat {
+	beater := call.NewHeartbeater(n.cfg.Node, nc, func(census bool) wire.Heartbeat {
 		beat := wire.Heartbeat{
 			Cursor: st.Cursor(), Outbox: reports.Waiting() + events.Waiting(),
 			Healthy: kubelet.isAlive(), Version: buildinfo.Version(),
@@ -220,10 +226,10 @@ func (n *Node) wireMessaging(nc *nats.Conn, st *store.Store, outbox *streams.Out
 		return beat
 	}, n.log.Named("beat"))
 	again := &resync{
-		node: n.cfg.Node, store: st, link: link, sink: outbox, lockKey: hold, requests: make(chan struct{}, 1), log: n.log.Named("resync"),
+		node: n.cfg.Node, store: st, link: hubLink, sink: sink, lockKey: hold, requests: make(chan struct{}, 1), log: n.log.Named("resync"),
 	}
-	orders := streams.NewCommandListener(n.cfg.Node, nc, commandHandlers(delivery, again, beater, gate), n.log.Named("orders"))
-	nudges := streams.NewReportRequests(n.cfg.Node, nc, again.reportRequested, metrics, n.log.Named("nudges"))
+	orders := call.NewCommandListener(n.cfg.Node, nc, commandHandlers(delivery, again, beater, gate), n.log.Named("orders"))
+	nudges := call.NewReportRequests(n.cfg.Node, nc, again.reportRequested, metrics, n.log.Named("nudges"))
 	server := health.New(n.cfg.Listen, n.metrics, append(readinessChecks(st, disk, kubelet, gate), n.enrolmentChecks()...)...)
 	return append([]lifecycle.Part{
 		{Name: "health", Start: server.Start, Ready: server.Ready()},
@@ -326,7 +332,7 @@ func (n *Node) probeLink(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	return streams.Probe(ctx, nc, n.cfg.Node)
+	return call.Probe(ctx, nc, n.cfg.Node)
 }
 
 // leafLink adapts the leaf's link for streams.

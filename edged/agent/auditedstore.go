@@ -66,12 +66,6 @@ func (a *audited) Replace(ctx context.Context, messages []wire.Message, streamEp
 	return nil
 }
 
-// Holds reports whether the store has a message's object from the same position of the stream.
-func (a *audited) Holds(m wire.Message) bool {
-	e, err := a.Get(m.Key)
-	return err == nil && e.Sequence == m.Sequence && e.UID == m.UID && e.Version == m.Version && e.ClusterEpoch == m.ClusterEpoch
-}
-
 // addInventory adds the inventory to a heartbeat.
 func (a *audited) addInventory(beat *wire.Heartbeat) {
 	cursor, census, deleted := a.Inventory()

@@ -6,32 +6,34 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/internal/health"
 	"github.com/frond-edge/frond/leaf/store"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/call"
+	"github.com/frond-edge/frond/streams/deliver"
+	"github.com/frond-edge/frond/streams/link"
 )
 
 // setInstance records in a heartbeat which process of this node sends it.
-func setInstance(beat *wire.Heartbeat, delivery *streams.Delivery, gate *streams.FencedLink) {
+func setInstance(beat *wire.Heartbeat, delivery *deliver.Delivery, gate *link.FencedLink) {
 	instance, since := delivery.Identity()
 	beat.Instance, beat.Since, beat.Fenced = instance, since.Milliseconds(), gate.Fenced()
 }
 
 // commandHandlers returns the handlers of the cloud's commands to this node.
-func commandHandlers(delivery *streams.Delivery, again *resync, beater *streams.Heartbeater, gate *streams.FencedLink) map[string]func([]byte) {
+func commandHandlers(delivery *deliver.Delivery, again *resync, beater *call.Heartbeater, gate *link.FencedLink) map[string]func([]byte) {
 	return map[string]func([]byte){
-		streams.VerbResync:  func([]byte) { delivery.Resync() },
-		streams.VerbDied:    func(server []byte) { delivery.ServerDied(string(server)) },
-		streams.VerbReports: func([]byte) { again.requestReport() },
-		streams.VerbWho:     beater.AnswerProbe,
-		streams.VerbFence: func(instance []byte) {
+		call.VerbResync:  func([]byte) { delivery.Resync() },
+		call.VerbDied:    func(server []byte) { delivery.ServerDied(string(server)) },
+		call.VerbReports: func([]byte) { again.requestReport() },
+		call.VerbWho:     beater.AnswerProbe,
+		call.VerbFence: func(instance []byte) {
 			if own, _ := delivery.Identity(); own == string(instance) {
-				gate.Fence(streams.FenceDuration)
+				gate.Fence(link.FenceDuration)
 			}
 		},
 	}
 }
 
 // readinessChecks returns the checks that make the node ready.
-func readinessChecks(st *store.Store, disk *diskMonitor, kubelet *kubeletHealth, gate *streams.FencedLink) []health.Check {
+func readinessChecks(st *store.Store, disk *diskMonitor, kubelet *kubeletHealth, gate *link.FencedLink) []health.Check {
 	check := func(name string, fine func() bool, why string) health.Check {
 		return health.Check{Name: name, Ready: func() error {
 			if !fine() {

@@ -32,7 +32,8 @@ import (
 	"github.com/frond-edge/frond/leaf"
 	"github.com/frond-edge/frond/leaf/localapi"
 	"github.com/frond-edge/frond/leaf/store"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/outbox"
+	"github.com/frond-edge/frond/streams/topology"
 	"github.com/frond-edge/frond/test/kit/leaftest"
 )
 
@@ -89,14 +90,14 @@ func runAgent(text string) error {
 	if err != nil {
 		return err
 	}
-	if err := streams.EnsureLeaf(ctx, js, log); err != nil {
+	if err := topology.EnsureLeaf(ctx, js, log); err != nil {
 		return err
 	}
 	st, err := openStore(ctx, js, o.Dir, log)
 	if err != nil {
 		return err
 	}
-	outbox, err := streams.NewOutbox("edge-1", st.Cursor().StoreEpoch, nc)
+	outbox, err := outbox.New("edge-1", st.Cursor().StoreEpoch, nc)
 	if err != nil {
 		return err
 	}

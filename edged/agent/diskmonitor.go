@@ -16,7 +16,7 @@ import (
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/leaf"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/outbox"
 )
 
 const (
@@ -47,7 +47,7 @@ func writableCheck(space func() leaf.DiskSpace) func() error {
 
 // guardedOutbox refuses writes at once that a full disk would refuse after a timeout, so that the kubelet does not wait in vain.
 type guardedOutbox struct {
-	*streams.Outbox
+	*outbox.Outbox
 	checkWritable func() error
 }
 

@@ -25,7 +25,8 @@ import (
 	"github.com/frond-edge/frond/leaf"
 	"github.com/frond-edge/frond/leaf/localapi"
 	"github.com/frond-edge/frond/leaf/store"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/outbox"
+	"github.com/frond-edge/frond/streams/topology"
 	"github.com/frond-edge/frond/test/kit/leaftest"
 )
 
@@ -80,7 +81,7 @@ func fillDisk(t *testing.T, dir string) string {
 type diskGateway struct {
 	dir     string
 	store   *store.Store
-	outbox  *streams.Outbox
+	outbox  *outbox.Outbox
 	client  kubernetes.Interface
 	metrics *prometheus.Registry
 }
@@ -97,12 +98,12 @@ func newDiskGateway(t *testing.T) *diskGateway {
 	nc := l.Client()
 	js, err := jetstream.New(nc)
 	must(t, err)
-	must(t, streams.EnsureLeaf(t.Context(), js, log))
+	must(t, topology.EnsureLeaf(t.Context(), js, log))
 	g.store, err = store.Open(t.Context(), js, store.Config{
 		Merge: localapi.MergeDesired, HighWaterFile: filepath.Join(g.dir, "mark"), SyncTimeout: 5 * time.Second,
 	}, log)
 	must(t, err)
-	g.outbox, err = streams.NewOutbox("edge-1", g.store.Cursor().StoreEpoch, nc)
+	g.outbox, err = outbox.New("edge-1", g.store.Cursor().StoreEpoch, nc)
 	must(t, err)
 	api, err := localapi.New(localapi.Config{Node: "edge-1"}, g.store, offlineCloud{}, g.outbox, log)
 	must(t, err)

@@ -9,11 +9,11 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/internal/history"
 	"github.com/frond-edge/frond/leaf/store"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/deliver"
 )
 
 // withHistory returns the store for the delivery: itself, or one that also writes a history of its changes.
-func (n *Node) withHistory(st *audited) (streams.Store, error) {
+func (n *Node) withHistory(st *audited) (deliver.Store, error) {
 	if n.cfg.History == "" {
 		return st, nil
 	}

@@ -14,7 +14,8 @@ import (
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/internal/lifecycle"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/call"
+	"github.com/frond-edge/frond/streams/subject"
 )
 
 const (
@@ -35,7 +36,7 @@ type scopeSource interface {
 	SetScopeVerdicts(verdicts []wire.ScopeVerdict)
 }
 
-// linkState reports whether the cloud is reachable, as streams.FencedLink does.
+// linkState reports whether the cloud is reachable, as link.FencedLink does.
 type linkState interface {
 	State() (up bool, changed <-chan struct{})
 }
@@ -62,7 +63,7 @@ func (n *Node) scopeParts(nc *nats.Conn, source scopeSource, link linkState) []l
 	}
 	w := &scopeSync{source: source, link: link, log: n.log.Named("scopes"), ask: func(ctx context.Context, request wire.ScopesRequest) (wire.ScopesReply, error) {
 		var reply wire.ScopesReply
-		if err := streams.Call(ctx, nc, n.cfg.Node, streams.VerbScopes, request, &reply); err != nil {
+		if err := call.Call(ctx, nc, n.cfg.Node, subject.VerbScopes, request, &reply); err != nil {
 			return reply, err
 		}
 		if reply.Error != "" {

@@ -10,7 +10,9 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/frond-edge/frond/api/wire"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/call"
+	"github.com/frond-edge/frond/streams/deliver"
+	"github.com/frond-edge/frond/streams/subject"
 )
 
 // cloudUpstream sends requests to the cloud that the local API cannot answer.
@@ -18,7 +20,7 @@ type cloudUpstream struct {
 	node string
 	nc   *nats.Conn
 	// delivery tells which objects are in flight; nil before it is created.
-	delivery *atomic.Pointer[streams.Delivery]
+	delivery *atomic.Pointer[deliver.Delivery]
 }
 
 // Do sends a request. It does not request an object that is being fetched in pieces: the answer would come as one piece,
@@ -30,11 +32,11 @@ func (u cloudUpstream) Do(ctx context.Context, request wire.KubeRequest) (wire.K
 			return reply, fmt.Errorf("%w: %s is large and on its way", wire.ErrOffline, key.Human())
 		}
 	}
-	verb := streams.VerbKube
+	verb := subject.VerbKube
 	if request.Wait > 0 {
-		verb = streams.VerbWatch
+		verb = subject.VerbWatch
 	}
-	if err := streams.Call(ctx, u.nc, u.node, verb, request, &reply); err != nil {
+	if err := call.Call(ctx, u.nc, u.node, verb, request, &reply); err != nil {
 		return reply, err
 	}
 	if reply.Code == 0 {

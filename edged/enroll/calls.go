@@ -9,7 +9,8 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/frond-edge/frond/api/identity"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/call"
+	"github.com/frond-edge/frond/streams/subject"
 )
 
 // callTimeout limits one call: a cloudcore writes to the Kubernetes API before it answers.
@@ -98,7 +99,7 @@ func (k *Renewer) carryLink(nonce string, to *nodeKey) bool {
 // pingCell proves that this link is in the node's own cell.
 func (k *Renewer) pingCell(ctx context.Context) error {
 	var answer struct{}
-	return k.callCloud(ctx, ownCell, streams.VerbPing, struct{}{}, &answer)
+	return k.callCloud(ctx, ownCell, subject.VerbPing, struct{}{}, &answer)
 }
 
 // callCloud sends one request to a cloudcore.
@@ -106,15 +107,15 @@ func (k *Renewer) callCloud(ctx context.Context, at linkTarget, verb string, req
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	if at == ownCell {
-		return streams.Call(ctx, k.nc, k.cfg.Node, verb, request, answer)
+		return call.Call(ctx, k.nc, k.cfg.Node, verb, request, answer)
 	}
 	name := k.folder.current.public
-	nc, err := k.link.Conn("lobby", nats.CustomInboxPrefix(streams.InboxPrefix(name)))
+	nc, err := k.link.Conn("lobby", nats.CustomInboxPrefix(subject.InboxPrefix(name)))
 	if err != nil {
 		return err
 	}
 	defer nc.Close()
-	return streams.Call(ctx, nc, name, verb, request, answer)
+	return call.Call(ctx, nc, name, verb, request, answer)
 }
 
 // checkAnswer turns an invalid answer into an error.

@@ -12,7 +12,7 @@ import (
 	"github.com/nats-io/nkeys"
 
 	"github.com/frond-edge/frond/api/identity"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/subject"
 	"github.com/frond-edge/frond/test/kit/leaftest"
 )
 
@@ -109,7 +109,7 @@ func (c *fakeCloud) checkCredential(shown identity.Credential) *leaftest.Admissi
 	}
 	c.linked = shown.Key
 	return &leaftest.Admission{
-		Account: account, Publish: []string{"call.cloud." + name + ".>"}, Subscribe: []string{streams.InboxPrefix(name) + ".>"},
+		Account: account, Publish: []string{"call.cloud." + name + ".>"}, Subscribe: []string{subject.InboxPrefix(name) + ".>"},
 	}
 }
 
@@ -122,7 +122,7 @@ func (c *fakeCloud) answerCall(m *nats.Msg) {
 	parts := strings.Split(m.Subject, ".")
 	var answer any = struct{}{}
 	switch parts[3] {
-	case streams.VerbPing:
+	case subject.VerbPing:
 		c.pings++
 	case identity.VerbEnrol:
 		var r identity.EnrolRequest

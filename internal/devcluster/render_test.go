@@ -17,7 +17,7 @@ import (
 
 	"github.com/frond-edge/frond/internal/devcluster"
 	"github.com/frond-edge/frond/internal/toolchain"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/subject"
 )
 
 var updateGolden = flag.Bool("update", false, "write the golden files")
@@ -136,7 +136,7 @@ func TestRender_HubConfigIsClosed(t *testing.T) {
 	}
 	// The file has five users, for cloudcores and people. Gateways are admitted only by the auth callout.
 	for _, u := range o.Nkeys {
-		if _, leaf := u.AllowedConnectionTypes["LEAFNODE"]; leaf || len(u.AllowedConnectionTypes) == 0 && u.Account.Name != streams.SystemAccount {
+		if _, leaf := u.AllowedConnectionTypes["LEAFNODE"]; leaf || len(u.AllowedConnectionTypes) == 0 && u.Account.Name != subject.SystemAccount {
 			t.Errorf("a user of %s may come in as a leaf: %v", u.Account.Name, u.AllowedConnectionTypes)
 		}
 	}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/subject"
 	"github.com/frond-edge/frond/test/kit/hubtest"
 )
 
@@ -58,13 +58,13 @@ func TestHub_StolenKeyCannotAckForeignReports(t *testing.T) {
 	w.recordMessages()
 	_, other := otherNodes()
 	r := w.hub.ConnectRawLeaf(2, thief, w.thiefKey)
-	r.Send("LS+ " + streams.InboxPrefix(thief) + ".>")
-	for stream, subject := range map[string]string{
-		streams.ReportStream: "report." + other + ".core.pods.default.p",
-		streams.EventStream:  "event." + other + ".core.events.default.e",
+	r.Send("LS+ " + subject.InboxPrefix(thief) + ".>")
+	for stream, subj := range map[string]string{
+		subject.ReportStream: "report." + other + ".core.pods.default.p",
+		subject.EventStream:  "event." + other + ".core.events.default.e",
 	} {
 		w.eventually("a report", func() bool {
-			_, err := w.honestConns[other].Request(subject, []byte("status"), time.Second)
+			_, err := w.honestConns[other].Request(subj, []byte("status"), time.Second)
 			return err == nil
 		})
 		consumer := w.onlyConsumer(stream)

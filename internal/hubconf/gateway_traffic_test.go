@@ -11,7 +11,9 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/frond-edge/frond/api/wire"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/call"
+	"github.com/frond-edge/frond/streams/metrics"
+	"github.com/frond-edge/frond/streams/subject"
 	"github.com/frond-edge/frond/streams/tunnel"
 	"github.com/frond-edge/frond/test/kit/hubtest"
 )
@@ -21,13 +23,13 @@ import (
 func TestHub_GatewayWorksFromItsCell(t *testing.T) {
 	w := startTestHub(t)
 	pong := func(context.Context, string, []byte) (any, error) { return struct{}{}, nil }
-	calls, err := streams.NewCallServer(w.cloud, map[string]streams.CallHandler{streams.VerbPing: pong}, streams.NewMetrics(nil), zaptest.NewLogger(t))
+	calls, err := call.NewServer(w.cloud, map[string]call.Handler{subject.VerbPing: pong}, metrics.New(nil), zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	w.startPart(calls.Start)
 	beats := make(chan string, 1024) // more than arrive
-	heard, err := streams.NewHeartbeats(w.cloud, func(_ context.Context, node string, _ wire.Heartbeat) { beats <- node }, streams.NewMetrics(nil), zaptest.NewLogger(t))
+	heard, err := call.NewHeartbeats(w.cloud, func(_ context.Context, node string, _ wire.Heartbeat) { beats <- node }, metrics.New(nil), zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,18 +43,18 @@ func TestHub_GatewayWorksFromItsCell(t *testing.T) {
 		t.Run(way.scheme, func(t *testing.T) {
 			nc := w.connectLeaf(way.scheme, way.address, thief, w.thiefKey)
 			w.eventually("a call", func() bool {
-				return streams.Call(t.Context(), nc, thief, streams.VerbPing, struct{}{}, &struct{}{}) == nil
+				return call.Call(t.Context(), nc, thief, subject.VerbPing, struct{}{}, &struct{}{}) == nil
 			})
-			if err := streams.Probe(t.Context(), nc, thief); err != nil {
+			if err := call.Probe(t.Context(), nc, thief); err != nil {
 				t.Error(err)
 			}
 			w.honestConns[thief] = nc
 			obeyed := w.countCommands(thief)
 			w.eventually("an order", func() bool {
-				return streams.SendCommand(w.cloud, thief, streams.VerbResync, nil) == nil && obeyed() > 0
+				return call.SendCommand(w.cloud, thief, call.VerbResync, nil) == nil && obeyed() > 0
 			})
 			w.eventually("a beat", func() bool {
-				_ = nc.Publish(streams.HeartbeatSubject(thief), []byte("{}"))
+				_ = nc.Publish(subject.HeartbeatSubject(thief), []byte("{}"))
 				select {
 				case node := <-beats:
 					return node == thief
@@ -85,7 +87,7 @@ func (w *testHub) publishReport(i int) {
 		ctx, cancel := context.WithTimeout(w.Context(), 2*time.Second)
 		defer cancel()
 		m, err := w.honestConns[thief].RequestWithContext(ctx, fmt.Sprint("report."+thief+".core.pods.default.p", i), []byte("{}"))
-		return err == nil && strings.Contains(string(m.Data), streams.ReportStream)
+		return err == nil && strings.Contains(string(m.Data), subject.ReportStream)
 	})
 }
 
@@ -112,7 +114,7 @@ func (w *testHub) pullAndAck(i int) {
 	})
 	var info *jetstream.ConsumerInfo
 	w.eventually("the ack", func() bool {
-		c, err := w.js.Consumer(w.Context(), streams.DesiredStream, thief)
+		c, err := w.js.Consumer(w.Context(), subject.DesiredStream, thief)
 		if err != nil {
 			return false
 		}

@@ -14,7 +14,9 @@ import (
 	"go.uber.org/zap/zaptest"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/call"
+	"github.com/frond-edge/frond/streams/subject"
+	"github.com/frond-edge/frond/streams/topology"
 	"github.com/frond-edge/frond/test/kit/hubtest"
 )
 
@@ -43,7 +45,7 @@ type testHub struct {
 func otherNodes() (same, other string) {
 	for i := 0; same == "" || other == ""; i++ {
 		name := fmt.Sprint("gw-", i)
-		if streams.CellAccount(name, cells) == streams.CellAccount(thief, cells) {
+		if subject.CellAccount(name, cells) == subject.CellAccount(thief, cells) {
 			same = name
 		} else {
 			other = name
@@ -71,12 +73,12 @@ func startTestHub(t *testing.T) *testHub {
 	if w.js, err = jetstream.New(w.cloud); err != nil {
 		t.Fatal(err)
 	}
-	if err := streams.Ensure(t.Context(), w.js, streams.HubTopology(3)); err != nil {
+	if err := topology.Ensure(t.Context(), w.js, topology.HubTopology(3)); err != nil {
 		t.Fatal(err)
 	}
 	for _, node := range []string{thief, same, other} {
-		_, err := w.js.CreateConsumer(t.Context(), streams.DesiredStream, jetstream.ConsumerConfig{
-			Durable: node, FilterSubject: streams.Filter(streams.Desired, node), AckPolicy: jetstream.AckExplicitPolicy, MemoryStorage: true, Replicas: 1,
+		_, err := w.js.CreateConsumer(t.Context(), subject.DesiredStream, jetstream.ConsumerConfig{
+			Durable: node, FilterSubject: subject.Filter(subject.Desired, node), AckPolicy: jetstream.AckExplicitPolicy, MemoryStorage: true, Replicas: 1,
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -94,7 +96,7 @@ func startTestHub(t *testing.T) *testHub {
 // connectLeaf returns a connection like an edgecore's.
 func (w *testHub) connectLeaf(scheme, address, node string, key nkeys.KeyPair) *nats.Conn {
 	w.Helper()
-	nc, err := nats.Connect("", nats.InProcessServer(w.hub.StartLeaf(scheme, address, node, key)), nats.CustomInboxPrefix(streams.InboxPrefix(node)))
+	nc, err := nats.Connect("", nats.InProcessServer(w.hub.StartLeaf(scheme, address, node, key)), nats.CustomInboxPrefix(subject.InboxPrefix(node)))
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -164,7 +166,7 @@ func (w *testHub) countCommands(node string) func() int {
 		defer mu.Unlock()
 		obeyed++
 	}
-	w.startPart(streams.NewCommandListener(node, w.honestConns[node], map[string]func([]byte){streams.VerbResync: obey}, zaptest.NewLogger(w)).Start)
+	w.startPart(call.NewCommandListener(node, w.honestConns[node], map[string]func([]byte){call.VerbResync: obey}, zaptest.NewLogger(w)).Start)
 	return func() int {
 		mu.Lock()
 		defer mu.Unlock()

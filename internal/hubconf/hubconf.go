@@ -11,7 +11,7 @@ import (
 	"strings"
 	"text/template"
 
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/subject"
 )
 
 const (
@@ -139,11 +139,11 @@ func (c Config) Accounts() string {
 	publish, subscribe := KickerPermissions()
 	kicker := fmt.Sprintf(", permissions: { publish: { allow: [%s] }, subscribe: { allow: [%s] } }", quotedList(publish), quotedList(subscribe))
 	users := map[string][]string{
-		streams.SystemAccount: {standard(c.Users.System, ""), standard(c.Users.Kicker, kicker)},
-		streams.AuthAccount:   {standard(c.Users.Callout, "")},
-		streams.FrondAccount:  {standard(c.Users.Cloudcore, ""), standard(c.Users.Admin, "")},
+		subject.SystemAccount: {standard(c.Users.System, ""), standard(c.Users.Kicker, kicker)},
+		subject.AuthAccount:   {standard(c.Users.Callout, "")},
+		subject.FrondAccount:  {standard(c.Users.Cloudcore, ""), standard(c.Users.Admin, "")},
 	}
-	return streams.AccountsConfig(c.Cells, users)
+	return subject.AccountsConfig(c.Cells, users)
 }
 
 // Known returns the keys for which the server skips the auth callout.

@@ -7,20 +7,21 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/subject"
+	"github.com/frond-edge/frond/streams/topology"
 )
 
 // Cloudcores that start at once on three servers, one of which has a consumer from before names were random, agree on one consumer per
 // stream.
 func TestHub_CloudcoresAgreeOnOneSharedConsumer(t *testing.T) {
 	w := startTestHub(t)
-	for _, stream := range []string{streams.ReportStream, streams.EventStream} {
+	for _, stream := range []string{subject.ReportStream, subject.EventStream} {
 		if err := w.js.DeleteConsumer(t.Context(), stream, w.onlyConsumer(stream).CachedInfo().Name); err != nil {
 			t.Fatal(err)
 		}
 	}
 	w.eventually("a consumer as it was", func() bool {
-		_, err := w.js.CreateConsumer(t.Context(), streams.ReportStream, jetstream.ConsumerConfig{Durable: "cloudcore", AckPolicy: jetstream.AckExplicitPolicy})
+		_, err := w.js.CreateConsumer(t.Context(), subject.ReportStream, jetstream.ConsumerConfig{Durable: "cloudcore", AckPolicy: jetstream.AckExplicitPolicy})
 		return err == nil
 	})
 	var g errgroup.Group
@@ -29,12 +30,12 @@ func TestHub_CloudcoresAgreeOnOneSharedConsumer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		g.Go(func() error { return streams.Ensure(t.Context(), js, streams.HubTopology(3)) })
+		g.Go(func() error { return topology.Ensure(t.Context(), js, topology.HubTopology(3)) })
 	}
 	if err := g.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	for _, stream := range []string{streams.ReportStream, streams.EventStream} {
+	for _, stream := range []string{subject.ReportStream, subject.EventStream} {
 		s, err := w.js.Stream(t.Context(), stream)
 		if err != nil {
 			t.Fatal(err)

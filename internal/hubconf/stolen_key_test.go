@@ -10,7 +10,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/call"
+	"github.com/frond-edge/frond/streams/subject"
 	"github.com/frond-edge/frond/test/kit/hubtest"
 )
 
@@ -52,27 +53,27 @@ func TestHub_StolenKeyPublishesForOneGateway(t *testing.T) {
 	obeyed := w.countCommands(same)
 	before := w.describeState()
 	links := map[string]*hubtest.RawLeaf{}
-	for i, subject := range subjects {
+	for i, subj := range subjects {
 		r := w.hub.ConnectRawLeaf(i%3, thief, w.thiefKey)
-		r.Send("LS+ " + streams.InboxPrefix(thief) + ".>")
-		r.Publish(subject, streams.InboxPrefix(thief)+".answer", "evil")
+		r.Send("LS+ " + subject.InboxPrefix(thief) + ".>")
+		r.Publish(subj, subject.InboxPrefix(thief)+".answer", "evil")
 		r.Send("PING")
-		links[subject] = r
+		links[subj] = r
 	}
 	// Permitted messages arrive after all forbidden ones.
 	last := w.hub.ConnectRawLeaf(0, thief, w.thiefKey)
 	last.Publish("beat."+thief, "", "honest")
 	w.eventually("the beat", func() bool { return len(w.messagesWith("honest")) == 1 })
-	for subject, r := range links {
-		quiet := strings.HasPrefix(subject, "$JS.ACK.") || strings.HasPrefix(subject, "_R_.") || subject == "consumer."+thief+".delete"
+	for subj, r := range links {
+		quiet := strings.HasPrefix(subj, "$JS.ACK.") || strings.HasPrefix(subj, "_R_.") || subj == "consumer."+thief+".delete"
 		if !quiet {
-			w.eventually("the link is closed for "+subject, func() bool { return r.CloseReason() != "" })
+			w.eventually("the link is closed for "+subj, func() bool { return r.CloseReason() != "" })
 		}
 	}
 	waitForStragglers()
-	for subject, r := range links {
+	for subj, r := range links {
 		if got := r.Messages(); len(got) != 0 {
-			t.Errorf("%s is answered: %q", subject, got)
+			t.Errorf("%s is answered: %q", subj, got)
 		}
 	}
 	if got := w.messagesWith("evil"); len(got) != 0 {
@@ -104,12 +105,12 @@ func TestHub_StolenKeySubscribesForOneGateway(t *testing.T) {
 			"tunnel."+node+".>", "consumer."+node+".>", "beat."+node)
 	}
 	links := map[string]*hubtest.RawLeaf{}
-	for i, subject := range listen {
+	for i, subj := range listen {
 		for _, queue := range []string{"", " cloudcore 1", " evil 1"} {
 			r := w.hub.ConnectRawLeaf(i%3, thief, w.thiefKey)
-			r.Send("LS+ " + subject + queue)
+			r.Send("LS+ " + subj + queue)
 			r.Send("PING")
-			links[subject+queue] = r
+			links[subj+queue] = r
 		}
 	}
 	waitForStragglers()
@@ -121,7 +122,7 @@ func TestHub_StolenKeySubscribesForOneGateway(t *testing.T) {
 	for node, nc := range w.honestConns {
 		obeyed := w.countCommands(node)
 		w.eventually("an order", func() bool {
-			if err := streams.SendCommand(w.cloud, node, streams.VerbResync, nil); err != nil {
+			if err := call.SendCommand(w.cloud, node, call.VerbResync, nil); err != nil {
 				t.Fatal(err)
 			}
 			return obeyed() > 0
@@ -143,9 +144,9 @@ func TestHub_StolenKeySubscribesForOneGateway(t *testing.T) {
 		}
 	}
 	waitForStragglers()
-	for subject, r := range links {
+	for subj, r := range links {
 		if got := r.Messages(); len(got) != 0 {
-			t.Errorf("who listens to %q hears %q", subject, got)
+			t.Errorf("who listens to %q hears %q", subj, got)
 		}
 	}
 }
@@ -164,8 +165,8 @@ func TestHub_ForeignReplySubjectsGetNoAnswer(t *testing.T) {
 	sent := 0
 	for _, node := range []string{same, other} {
 		for _, reply := range append(foreignSubjects(node), sharedSubjects...) {
-			for _, subject := range []string{"call.cloud." + thief + ".ping", "consumer." + thief + ".info"} {
-				r.Publish(subject, reply, "")
+			for _, subj := range []string{"call.cloud." + thief + ".ping", "consumer." + thief + ".info"} {
+				r.Publish(subj, reply, "")
 			}
 			sent++
 			r.Publish("report."+thief+".core.pods.default.p", reply, fmt.Sprint("status ", sent))
@@ -192,8 +193,8 @@ func TestHub_ForeignReplySubjectsGetNoAnswer(t *testing.T) {
 			t.Errorf("FROND has heard %q", s)
 		}
 	}
-	reports := fmt.Sprintf("%s: 1 messages, the last is %d", streams.ReportStream, sent)
-	if want := strings.Replace(before, streams.ReportStream+": 0 messages, the last is 0", reports, 1); w.describeState() != want {
+	reports := fmt.Sprintf("%s: 1 messages, the last is %d", subject.ReportStream, sent)
+	if want := strings.Replace(before, subject.ReportStream+": 0 messages, the last is 0", reports, 1); w.describeState() != want {
 		t.Errorf("the hub holds\n%s\nand should hold\n%s", w.describeState(), want)
 	}
 }
@@ -202,9 +203,9 @@ func TestHub_ForeignReplySubjectsGetNoAnswer(t *testing.T) {
 func (w *testHub) recordInbound(nc *nats.Conn, node string) func() []string {
 	w.Helper()
 	var got []string
-	_, listen := streams.NodePermissions(node)
-	for _, subject := range listen {
-		_, err := nc.Subscribe(subject, func(m *nats.Msg) {
+	_, listen := subject.NodePermissions(node)
+	for _, subj := range listen {
+		_, err := nc.Subscribe(subj, func(m *nats.Msg) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			got = append(got, m.Subject+" "+string(m.Data))
@@ -227,7 +228,7 @@ func (w *testHub) recordInbound(nc *nats.Conn, node string) func() []string {
 func (w *testHub) describeState() string {
 	w.Helper()
 	var b strings.Builder
-	for _, name := range []string{streams.DesiredStream, streams.ReportStream, streams.EventStream, streams.DeadLetterStream} {
+	for _, name := range []string{subject.DesiredStream, subject.ReportStream, subject.EventStream, subject.DeadLetterStream} {
 		s, err := w.js.Stream(w.Context(), name)
 		if err != nil {
 			w.Fatal(err)
@@ -235,7 +236,7 @@ func (w *testHub) describeState() string {
 		_, _ = fmt.Fprintf(&b, "%s: %d messages, the last is %d\n", name, s.CachedInfo().State.Msgs, s.CachedInfo().State.LastSeq)
 	}
 	for _, node := range slices.Sorted(maps.Keys(w.honestConns)) {
-		c, err := w.js.Consumer(w.Context(), streams.DesiredStream, node)
+		c, err := w.js.Consumer(w.Context(), subject.DesiredStream, node)
 		if err != nil {
 			w.Fatal(err)
 		}

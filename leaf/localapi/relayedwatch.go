@@ -34,7 +34,7 @@ const (
 	// relayWait is how long the cloud may wait for a change before it answers anyway; relayFirstWait is that wait of the
 	// first request, which shows whether the watch is allowed.
 	relayWait, relayFirstWait = 18 * time.Second, 50 * time.Millisecond
-	// relayTimeout limits one request; streams.WatchCallTimeout is shorter.
+	// relayTimeout limits one request; call.WatchCallTimeout is shorter.
 	relayTimeout = 30 * time.Second
 	// relayRetryWindow is how long a watch survives unanswered requests: a short link cut ends no watch.
 	relayRetryWindow = 30 * time.Second

@@ -191,6 +191,12 @@ func (s *Store) Get(key wire.Key) (Entry, error) {
 	return Entry{}, fmt.Errorf("%s: %w", key.Human(), ErrNotFound)
 }
 
+// Holds reports whether the store has a message's object from the same position of the stream.
+func (s *Store) Holds(m wire.Message) bool {
+	e, err := s.Get(m.Key)
+	return err == nil && e.Sequence == m.Sequence && e.UID == m.UID && e.Version == m.Version && e.ClusterEpoch == m.ClusterEpoch
+}
+
 // List returns the objects of a resource in a namespace (all for ""), sorted by namespace and name. It also returns the
 // revision at which exactly these existed: a Watch from it misses no event.
 func (s *Store) List(group, resource, namespace string) ([]Entry, uint64) {

@@ -16,7 +16,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest"
 
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/subject"
 	"github.com/frond-edge/frond/streams/tunnel"
 	"github.com/frond-edge/frond/test/kit/leaftest"
 )
@@ -28,14 +28,14 @@ const (
 	waitTimeout = 30 * time.Second
 )
 
-// hubOptions returns the options of a hub as installed: every node is a user with the permissions of streams.NodePermissions only.
+// hubOptions returns the options of a hub as installed: every node is a user with the permissions of subject.NodePermissions only.
 func hubOptions(name string, nodes ...string) *server.Options {
 	opts := &server.Options{
 		ServerName: name, Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true,
 		Users: []*server.User{{Username: "cloud", Password: "cloud"}},
 	}
 	for _, n := range nodes {
-		pub, sub := streams.NodePermissions(n)
+		pub, sub := subject.NodePermissions(n)
 		opts.Users = append(opts.Users, &server.User{Username: n, Password: n, Permissions: &server.Permissions{
 			Publish: &server.SubjectPermission{Allow: pub}, Subscribe: &server.SubjectPermission{Allow: sub},
 		}})

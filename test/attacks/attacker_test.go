@@ -28,7 +28,7 @@ import (
 
 	"github.com/frond-edge/frond/api/config"
 	"github.com/frond-edge/frond/api/identity"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/subject"
 )
 
 // loot is the content of a stolen gateway's disk that an attacker needs.
@@ -309,26 +309,26 @@ func (th *attacker) sendRaw(format string, args ...any) {
 }
 
 // subscribe subscribes to a subject, with a queue group if there is one.
-func (th *attacker) subscribe(subject, queue string) {
+func (th *attacker) subscribe(subj, queue string) {
 	if queue != "" {
 		queue = " " + queue + " 1"
 	}
-	th.sendRaw("LS+ %s%s\r\n", subject, queue)
+	th.sendRaw("LS+ %s%s\r\n", subj, queue)
 }
 
 // publish sends a message to all subscribers, and to one member of the cloudcores' queue group: a leaf names the groups itself. Headers
 // are whole lines.
-func (th *attacker) publish(subject, reply string, data []byte, headers ...string) {
+func (th *attacker) publish(subj, reply string, data []byte, headers ...string) {
 	to := "| cloudcore"
 	if reply != "" {
 		to = "+ " + reply + " cloudcore"
 	}
 	if len(headers) == 0 {
-		th.sendRaw("LMSG %s %s %d\r\n%s\r\n", subject, to, len(data), data)
+		th.sendRaw("LMSG %s %s %d\r\n%s\r\n", subj, to, len(data), data)
 		return
 	}
 	head := "NATS/1.0\r\n" + strings.Join(headers, "\r\n") + "\r\n\r\n"
-	th.sendRaw("HMSG %s %s %d %d\r\n%s%s\r\n", subject, to, len(head), len(head)+len(data), head, data)
+	th.sendRaw("HMSG %s %s %d %d\r\n%s%s\r\n", subj, to, len(head), len(head)+len(data), head, data)
 }
 
 // flush waits until the hub has processed everything sent. It returns the hub's error if it closed the link, "" if it did not.
@@ -362,13 +362,13 @@ func (th *attacker) flush(ctx context.Context) string {
 }
 
 // inbox is a reply subject of the attacker's own.
-func (th *attacker) inbox() string { return streams.InboxPrefix(th.node) + ".loot" }
+func (th *attacker) inbox() string { return subject.InboxPrefix(th.node) + ".loot" }
 
 // received returns the messages on a subject, "" for all.
-func (th *attacker) received(subject string) []leafMessage {
+func (th *attacker) received(subj string) []leafMessage {
 	th.mu.Lock()
 	defer th.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(th.messages), func(m leafMessage) bool { return subject != "" && m.subject != subject })
+	return slices.DeleteFunc(slices.Clone(th.messages), func(m leafMessage) bool { return subj != "" && m.subject != subj })
 }
 
 // checkNoCanary fails if received bytes contain the canary.

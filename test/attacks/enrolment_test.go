@@ -19,7 +19,7 @@ import (
 
 	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/internal/install"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/subject"
 )
 
 // issueToken makes a bootstrap token dated at a given time. Cloudcores learn of it a little later.
@@ -107,13 +107,13 @@ func openWithToken(t *testing.T, l loot) *attacker {
 func (th *attacker) callCloud(t *testing.T, verb string, request []byte) (answer []byte) {
 	t.Helper()
 	if !th.listening {
-		th.subscribe(streams.InboxPrefix(th.node)+".>", "")
+		th.subscribe(subject.InboxPrefix(th.node)+".>", "")
 		th.listening = true
 	}
 	at := ""
 	if !pollWithin(t.Context(), waitTimeout, func() bool {
-		at = fmt.Sprintf("%s.a%d", streams.InboxPrefix(th.node), uniqueNumber.Add(1))
-		th.publish(streams.CallSubject(th.node, verb), at, request)
+		at = fmt.Sprintf("%s.a%d", subject.InboxPrefix(th.node), uniqueNumber.Add(1))
+		th.publish(subject.CallSubject(th.node, verb), at, request)
 		return pollWithin(t.Context(), 3*time.Second, func() bool { return len(th.received(at)) > 0 })
 	}) {
 		t.Fatalf("%s: no answer", verb)

@@ -11,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/subject"
 )
 
 const (
@@ -46,10 +46,10 @@ func floodMessages(t *testing.T) map[string]func(th *attacker, i int) {
 		"bombs": func(th *attacker, i int) {
 			th.publish(report(i%100), "", packed, headers(i, "Content-Encoding: zstd")...)
 		},
-		"beats that are none": func(th *attacker, _ int) { th.publish(streams.HeartbeatSubject(stolen), "", []byte("null")) },
-		"calls that are none": func(th *attacker, _ int) { th.publish(streams.CallSubject(stolen, "x"), th.inbox(), deep) },
+		"beats that are none": func(th *attacker, _ int) { th.publish(subject.HeartbeatSubject(stolen), "", []byte("null")) },
+		"calls that are none": func(th *attacker, _ int) { th.publish(subject.CallSubject(stolen, "x"), th.inbox(), deep) },
 		"questions to the API": func(th *attacker, _ int) {
-			th.publish(streams.CallSubject(stolen, streams.VerbKube), th.inbox(), []byte(`{"method":"GET","path":"/api/v1/secrets"}`))
+			th.publish(subject.CallSubject(stolen, subject.VerbKube), th.inbox(), []byte(`{"method":"GET","path":"/api/v1/secrets"}`))
 		},
 	}
 }

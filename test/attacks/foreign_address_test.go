@@ -20,7 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/frond-edge/frond/api/wire"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/subject"
 )
 
 // dialThroughEgress opens a connection through a cloudcore as kube-apiserver does, and returns the first bytes received, or the line of the
@@ -66,7 +66,7 @@ func (th *attacker) reportState(t *testing.T, key wire.Key, uid string, object a
 		t.Fatal(err)
 	}
 	eventually(t, "Kubernetes has the thief's word on "+key.String(), func(ctx context.Context) string {
-		th.publish(streams.Subject(streams.Report, stolen, key), "", data,
+		th.publish(subject.Of(subject.Report, stolen, key), "", data,
 			"Frond-Version: 1", "Frond-Op: apply", "Frond-UID: "+uid, "Frond-Store: thief", "Frond-Order: 1", "Frond-Time: "+time.Now().UTC().Format(time.RFC3339Nano))
 		if said := th.flush(ctx); said != "" {
 			return said

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/frond-edge/frond/api/wire"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/subject"
 )
 
 // requestKube makes a Kubernetes request as the attacker's node.
@@ -23,7 +23,7 @@ func (th *attacker) requestKube(t *testing.T, r wire.KubeRequest) wire.KubeReply
 	// Retried where no answer comes: calls are not durable.
 	if !pollWithin(t.Context(), waitTimeout, func() bool {
 		before := len(th.received(th.inbox()))
-		th.publish(streams.CallSubject(th.node, streams.VerbKube), th.inbox(), body)
+		th.publish(subject.CallSubject(th.node, subject.VerbKube), th.inbox(), body)
 		if !pollWithin(t.Context(), 10*time.Second, func() bool { return len(th.received(th.inbox())) > before }) {
 			return false
 		}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/internal/install"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/subject"
 )
 
 // TestLobby_ReachesNothing connects with a token, as a machine that is no node yet, and tries everything that a stolen gateway tries.
@@ -37,8 +37,8 @@ func TestLobby_ReachesNothing(t *testing.T) {
 	// The lobby has two verbs. Other requests reach no server.
 	th := openWithToken(t, l)
 	expectDenied(t, th, identity.VerbEnrol, nil, "garbage") // the control: the lobby answers
-	for _, verb := range []string{streams.VerbPing, streams.VerbAttach, streams.VerbKube, streams.VerbScopes, streams.VerbPiece, streams.VerbPart, "unknown"} {
-		th.publish(streams.CallSubject(th.node, verb), streams.InboxPrefix(th.node)+"."+verb, []byte("{}"))
+	for _, verb := range []string{subject.VerbPing, subject.VerbAttach, subject.VerbKube, subject.VerbScopes, subject.VerbPiece, subject.VerbPart, "unknown"} {
+		th.publish(subject.CallSubject(th.node, verb), subject.InboxPrefix(th.node)+"."+verb, []byte("{}"))
 	}
 	expectDenied(t, th, identity.VerbEnrol, nil, "garbage")
 	for _, m := range th.received("") {
@@ -76,14 +76,14 @@ func TestLobby_SurvivesAnyInput(t *testing.T) {
 			t.Run(name, func(t *testing.T) { expectDenied(t, th, identity.VerbEnrol, tt.request, tt.reason) })
 		}
 		foreign := counterDelta(t, "frond_calls_total", "result=foreign-reply")
-		th.publish(streams.CallSubject(th.node, identity.VerbEnrol), streams.InboxPrefix(victim)+".x", l.enrolRequest(t))
+		th.publish(subject.CallSubject(th.node, identity.VerbEnrol), subject.InboxPrefix(victim)+".x", l.enrolRequest(t))
 		awaitCounter(t, "an answer to another's inbox", foreign, 1)
 	})
 	for name, text := range map[string]string{
 		"9 MB": "9000000", "4 GB": "4294967296", "less than nothing": "-5", "no number": "x", "two lines": "5\r\nx",
 	} {
 		th := openWithToken(t, l)
-		th.sendRaw("LMSG %s %s\r\nx", streams.CallSubject(th.node, identity.VerbEnrol), text)
+		th.sendRaw("LMSG %s %s\r\nx", subject.CallSubject(th.node, identity.VerbEnrol), text)
 		if !pollWithin(t.Context(), waitTimeout, func() bool { return isClosed(th) || th.flush(t.Context()) != "" }) {
 			t.Errorf("declared %s: the link stays open", name)
 		}
@@ -109,7 +109,7 @@ func checkVictimServed(t *testing.T) {
 			<-th.closed
 		}()
 		for range victimCalls {
-			th.callCloud(t, streams.VerbPing, []byte("{}"))
+			th.callCloud(t, subject.VerbPing, []byte("{}"))
 		}
 	}
 }
@@ -134,7 +134,7 @@ func floodCalls(t *testing.T, l loot) {
 	request[len(request)/2] ^= 1
 	checkUnharmed(t, func() {
 		for ; time.Now().Before(end); n++ {
-			th.publish(streams.CallSubject(th.node, identity.VerbEnrol), streams.InboxPrefix(th.node)+".flood", request)
+			th.publish(subject.CallSubject(th.node, identity.VerbEnrol), subject.InboxPrefix(th.node)+".flood", request)
 		}
 		checkVictimServed(t)
 	})

@@ -21,7 +21,7 @@ import (
 
 	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/api/wire"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/subject"
 )
 
 // protectedSecret is a Secret of Frond's own namespace, beside the real ones. It holds the canary, which is searched for in all received bytes.
@@ -118,7 +118,7 @@ func protectedSubjects(t *testing.T) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stream, err := js.Stream(t.Context(), streams.DesiredStream)
+	stream, err := js.Stream(t.Context(), subject.DesiredStream)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,8 +127,8 @@ func protectedSubjects(t *testing.T) []string {
 		t.Fatal(err)
 	}
 	var found []string
-	for subject := range info.State.Subjects {
-		found = append(found, subject)
+	for subj := range info.State.Subjects {
+		found = append(found, subj)
 	}
 	slices.Sort(found)
 	return found
@@ -254,7 +254,7 @@ func TestProtectedNamespace_PrivilegedPodIsRefused(t *testing.T) {
 		t.Errorf("all Secrets: %d %.300s", reply.Code, reply.Body)
 	}
 	watch := encodeJSON(t, wire.KubeRequest{Method: http.MethodGet, Path: "/api/v1/secrets", Query: "fieldSelector=metadata.name%3D" + protectedSecret, Token: token, Wait: 1000})
-	if answer := th.callCloud(t, streams.VerbWatch, watch); strings.Contains(string(answer), canary) {
+	if answer := th.callCloud(t, subject.VerbWatch, watch); strings.Contains(string(answer), canary) {
 		t.Errorf("the watch told %.300s", answer)
 	}
 	wants := func(namespaces ...string) []wire.ScopeVerdict {
@@ -264,7 +264,7 @@ func TestProtectedNamespace_PrivilegedPodIsRefused(t *testing.T) {
 			request.Wants = append(request.Wants, wire.ScopeWant{Scope: scope, Users: []string{"system:serviceaccount:default:of-" + stolen}})
 		}
 		var reply wire.ScopesReply
-		if err := json.Unmarshal(th.callCloud(t, streams.VerbScopes, encodeJSON(t, request)), &reply); err != nil || len(reply.Verdicts) != len(namespaces) {
+		if err := json.Unmarshal(th.callCloud(t, subject.VerbScopes, encodeJSON(t, request)), &reply); err != nil || len(reply.Verdicts) != len(namespaces) {
 			t.Fatalf("scopes: %v %+v", err, reply)
 		}
 		return reply.Verdicts
@@ -288,7 +288,7 @@ func TestProtectedNamespace_StaticPodIsDropped(t *testing.T) {
 	th := stealCredentials(t, stolen).mustOpenLink(t, nil)
 	th.subscribe(th.inbox(), "")
 	key := wire.Key{Resource: "pods", Namespace: identity.Namespace, Name: "static-" + stolen}
-	th.publish(streams.Subject(streams.Report, stolen, key), th.inbox(), mirrorPod(identity.Namespace), "Frond-Version: 1", "Frond-Op: apply", "Frond-UID: ",
+	th.publish(subject.Of(subject.Report, stolen, key), th.inbox(), mirrorPod(identity.Namespace), "Frond-Version: 1", "Frond-Op: apply", "Frond-UID: ",
 		"Frond-Store: thief", "Frond-Order: 1", "Frond-Time: "+time.Now().UTC().Format(time.RFC3339Nano))
 	awaitCounter(t, "the report", dropped, 1)
 	pods, err := kube.CoreV1().Pods(identity.Namespace).List(t.Context(), metav1.ListOptions{FieldSelector: "spec.nodeName=" + stolen})

@@ -10,13 +10,13 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/subject"
 )
 
 // TestAttackerSharesCellWithVictim: the isolation between cells must not be what stops these attacks.
 func TestAttackerSharesCellWithVictim(t *testing.T) {
 	const cells = 4 // of the development cluster
-	if a, b := streams.CellAccount(victim, cells), streams.CellAccount(stolen, cells); a != b {
+	if a, b := subject.CellAccount(victim, cells), subject.CellAccount(stolen, cells); a != b {
 		t.Errorf("%s is in %s, %s in %s", victim, a, stolen, b)
 	}
 }
@@ -98,22 +98,22 @@ func TestPublish_ForbiddenSubjectsAreRefused(t *testing.T) {
 // publishToEach publishes to each subject over a link of its own, and counts the links that the hub closed: all, for an ordinary leaf.
 func publishToEach(t *testing.T, l loot, more map[string]any, subjects []string) (refused int) {
 	t.Helper()
-	for _, subject := range subjects {
+	for _, subj := range subjects {
 		th := l.mustOpenLink(t, more)
 		th.subscribe(th.inbox(), "")
 		if said := th.flush(t.Context()); said != "" && more == nil {
 			t.Errorf("the thief's own inbox: %s", said)
 		}
-		th.publish(subject, th.inbox(), apiPayload())
-		th.publish(subject, "", apiPayload(), "Frond-Version: 1", "Frond-Op: delete", "Frond-Cloud: 1", "Nats-Rollup: all")
+		th.publish(subj, th.inbox(), apiPayload())
+		th.publish(subj, "", apiPayload(), "Frond-Version: 1", "Frond-Op: delete", "Frond-Cloud: 1", "Nats-Rollup: all")
 		if said := th.flush(t.Context()); said != "" {
 			refused++
-		} else if more == nil && !allowedToAll(subject) {
-			t.Errorf("%s was taken", subject)
+		} else if more == nil && !allowedToAll(subj) {
+			t.Errorf("%s was taken", subj)
 		}
 		for _, m := range th.received("") {
 			if !isRefusal(m) {
-				t.Errorf("%s was answered on %s: %.300q %.300q", subject, m.subject, m.header, m.data)
+				t.Errorf("%s was answered on %s: %.300q %.300q", subj, m.subject, m.header, m.data)
 			}
 		}
 	}
@@ -122,8 +122,8 @@ func publishToEach(t *testing.T, l loot, more map[string]any, subjects []string)
 
 // allowedToAll are subjects that nats-server accepts from each leaf, whatever its permissions: they end in its own account, which has no
 // subscriber for them.
-func allowedToAll(subject string) bool {
-	return strings.HasPrefix(subject, "$JS.ACK.") || strings.HasPrefix(subject, "_R_.")
+func allowedToAll(subj string) bool {
+	return strings.HasPrefix(subj, "$JS.ACK.") || strings.HasPrefix(subj, "_R_.")
 }
 
 // isRefusal recognizes answers that only report a refusal or a missing responder.

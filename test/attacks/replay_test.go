@@ -19,7 +19,7 @@ import (
 	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/internal/install"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/subject"
 )
 
 // connectAdmin connects to the hub as an administrator.
@@ -44,12 +44,12 @@ func desiredMessage(t *testing.T, nc *nats.Conn) *jetstream.RawStreamMsg {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stream, err := js.Stream(t.Context(), streams.DesiredStream)
+	stream, err := js.Stream(t.Context(), subject.DesiredStream)
 	if err != nil {
 		t.Fatal(err)
 	}
-	subject := streams.Subject(streams.Desired, victim, wire.Key{Resource: "secrets", Namespace: "default", Name: "of-" + victim})
-	msg, err := stream.GetLastMsgForSubject(t.Context(), subject)
+	subj := subject.Of(subject.Desired, victim, wire.Key{Resource: "secrets", Namespace: "default", Name: "of-" + victim})
+	msg, err := stream.GetLastMsgForSubject(t.Context(), subj)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,20 +82,20 @@ func TestReplay_DesiredStateIsIgnored(t *testing.T) {
 	l := stealCredentials(t, stolen)
 	targets := []string{
 		old.Subject, strings.Replace(old.Subject, victim, stolen, 1), "report." + strings.TrimPrefix(old.Subject, "desired."), "call.node." + victim + ".report",
-		streams.InboxPrefix(victim) + ".x", "$JS.API.CONSUMER.MSG.NEXT.DESIRED-0." + victim, "consumer." + victim + ".next",
+		subject.InboxPrefix(victim) + ".x", "$JS.API.CONSUMER.MSG.NEXT.DESIRED-0." + victim, "consumer." + victim + ".next",
 		"$JS.hub.API.CONSUMER.MSG.NEXT.DESIRED-0." + victim, "outbox." + old.Subject, "tunnel." + victim + ".AAAAAAAA.BBBBBBBBBBBBBBBBBBBBBB",
 	}
 	risen := counterDelta(t, "frond_identity_offences_total", "reason=violation", "node="+stolen)
-	for _, subject := range targets {
+	for _, subj := range targets {
 		for _, epoch := range []string{old.Header.Get("Frond-Cluster"), "another"} {
 			header := nats.Header{}
 			maps.Copy(header, old.Header)
 			header.Set("Frond-Cluster", epoch)
 			th := l.mustOpenLink(t, nil)
 			// A consumer reads a message's stream sequence from the reply subject: a high one makes the message look new.
-			th.publish(subject, fmt.Sprintf("$JS.ACK.DESIRED-0.%s.1.%d.1.1.0", victim, now.Sequence+100), old.Data, headerLines(header)...)
+			th.publish(subj, fmt.Sprintf("$JS.ACK.DESIRED-0.%s.1.%d.1.1.0", victim, now.Sequence+100), old.Data, headerLines(header)...)
 			if said := th.flush(t.Context()); said == "" {
-				t.Errorf("%s was taken", subject)
+				t.Errorf("%s was taken", subj)
 			}
 		}
 	}
@@ -150,11 +150,11 @@ func TestReplay_EnrolmentIsRefused(t *testing.T) {
 	}
 	// An earlier answer, replayed to a gateway that is asking now.
 	risen := counterDelta(t, "frond_identity_offences_total", "reason=violation")
-	for _, subject := range []string{streams.InboxPrefix(victim) + ".x", streams.InboxPrefix(other.publicKey()) + ".x", streams.InboxPrefix(stolen) + ".x"} {
+	for _, subj := range []string{subject.InboxPrefix(victim) + ".x", subject.InboxPrefix(other.publicKey()) + ".x", subject.InboxPrefix(stolen) + ".x"} {
 		th := stealCredentials(t, stolen).mustOpenLink(t, nil)
-		th.publish(subject, "", answer)
+		th.publish(subj, "", answer)
 		if said := th.flush(t.Context()); said == "" {
-			t.Errorf("an answer on %s was taken", subject)
+			t.Errorf("an answer on %s was taken", subj)
 		}
 	}
 	awaitCounter(t, "a forged answer", risen, 1)
@@ -173,7 +173,7 @@ func TestReport_GatewayTimeIsNotTrusted(t *testing.T) {
 		for _, years := range []int{-10, 10} {
 			said := began.AddDate(years, 0, 0).UTC()
 			stamp := said.Format(time.RFC3339Nano)
-			th.publish(streams.HeartbeatSubject(stolen), "", fmt.Appendf(nil,
+			th.publish(subject.HeartbeatSubject(stolen), "", fmt.Appendf(nil,
 				`{"storeEpoch":"thief","sequence":1,"healthy":true,"since":%d,"time":%q}`, said.UnixMilli(), stamp), "Frond-Time: "+stamp)
 			th.publish("report."+stolen+".coordination_k8s_io.leases.kube-node-lease."+stolen, "", fmt.Appendf(nil,
 				`{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":%q,"namespace":"kube-node-lease"},"spec":{"renewTime":%q}}`, stolen, stamp),

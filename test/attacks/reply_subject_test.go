@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/subject"
 )
 
 // TestReplySubject_NeverReachesOthers: the sender chooses the reply subject. The attacker names subjects of the other gateway and of
@@ -16,7 +16,7 @@ func TestReplySubject_NeverReachesOthers(t *testing.T) {
 		"report.%s.core.pods.default.on-" + victim, "beat.%s", "call.cloud.%s.attach", "consumer.%s.ack.1.1.1.1.1", "$JS.ACK.DESIRED-0.%s.1.1.1.1.1",
 		"$JS.API.CONSUMER.DELETE.DESIRED-0.%s", "$JS.API.STREAM.DELETE.DESIRED-0", "$SYS.REQ.SERVER.PING", "$KV.x.%s",
 	}
-	verbs := []string{streams.VerbPing, streams.VerbAttach, streams.VerbKube, streams.VerbScopes, streams.VerbPiece, "unknown"}
+	verbs := []string{subject.VerbPing, subject.VerbAttach, subject.VerbKube, subject.VerbScopes, subject.VerbPiece, "unknown"}
 	before := listTopology(t)
 	checkUnharmed(t, func() {
 		th := l.mustOpenLink(t, nil)
@@ -26,13 +26,13 @@ func TestReplySubject_NeverReachesOthers(t *testing.T) {
 				reply = n
 			}
 			for _, verb := range verbs {
-				th.publish(streams.CallSubject(stolen, verb), reply, []byte("{}"))
+				th.publish(subject.CallSubject(stolen, verb), reply, []byte("{}"))
 			}
-			for _, subject := range []string{
-				"consumer." + stolen + ".next", "consumer." + stolen + ".info", streams.HeartbeatSubject(stolen), "dead." + stolen + ".report",
+			for _, subj := range []string{
+				"consumer." + stolen + ".next", "consumer." + stolen + ".info", subject.HeartbeatSubject(stolen), "dead." + stolen + ".report",
 				"report." + stolen + ".core.pods.default.x", "event." + stolen + ".core.events.default.x",
 			} {
-				th.publish(subject, reply, []byte(`{"batch":10}`), "Frond-Version: 1", "Frond-Cloud: 1")
+				th.publish(subj, reply, []byte(`{"batch":10}`), "Frond-Version: 1", "Frond-Cloud: 1")
 			}
 			if said := th.flush(t.Context()); said != "" {
 				t.Logf("%s: %s", reply, said)

@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/frond-edge/frond/api/wire"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/subject"
 )
 
 // encodedCSR returns a request for a user's certificate, in base64.
@@ -54,7 +54,7 @@ func TestReport_ForeignNodeIsDropped(t *testing.T) {
 		t.Fatal(err)
 	}
 	key := func(resource, namespace, name string) string {
-		return streams.Subject(streams.Report, stolen, wire.Key{Resource: resource, Namespace: namespace, Name: name})
+		return subject.Of(subject.Report, stolen, wire.Key{Resource: resource, Namespace: namespace, Name: name})
 	}
 	failed := fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"on-%[1]s","namespace":"default","uid":"%[2]s","resourceVersion":"%[3]s"},
 		"spec":{"nodeName":"%[1]s"},"status":{"phase":"Failed","reason":"Thief"}}`, victim, p.UID, p.ResourceVersion)

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/subject"
 )
 
 // A healthy cluster produces no dead letters: neither the first events of its kube-proxies, through events.k8s.io, nor the
@@ -35,7 +35,7 @@ func TestDeadLetters_AreNoneInAHealthyCluster(t *testing.T) {
 		})
 	}
 	_, js := connectAdmin(t)
-	dead, err := js.Stream(t.Context(), streams.DeadLetterStream)
+	dead, err := js.Stream(t.Context(), subject.DeadLetterStream)
 	if err != nil {
 		t.Fatal(err)
 	}

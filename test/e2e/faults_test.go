@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/frond-edge/frond/api/wire"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/subject"
 )
 
 // manyConfigMaps is a pod on one gateway that mounts n ConfigMaps called <name>-<i>.
@@ -241,25 +241,25 @@ func TestMalformedMessages_OnEverySubject(t *testing.T) {
 	}
 	before := dead()
 	sent := 0
-	for _, plane := range []streams.Plane{streams.Desired, streams.Report, streams.Event} {
+	for _, plane := range []subject.Plane{subject.Desired, subject.Report, subject.Event} {
 		for name, kind := range kinds {
-			subject := streams.Subject(plane, "edge-1", wire.Key{Resource: "configmaps", Namespace: "default", Name: name})
-			if err := nc.PublishMsg(&nats.Msg{Subject: subject, Header: kind.header, Data: []byte(kind.data)}); err != nil {
+			subj := subject.Of(plane, "edge-1", wire.Key{Resource: "configmaps", Namespace: "default", Name: name})
+			if err := nc.PublishMsg(&nats.Msg{Subject: subj, Header: kind.header, Data: []byte(kind.data)}); err != nil {
 				t.Fatal(err)
 			}
 			sent++
 		}
 	}
-	for _, subject := range []string{streams.HeartbeatSubject("edge-1"), streams.CallSubject("edge-1", streams.VerbAttach), streams.CallSubject("edge-1", "explode")} {
+	for _, subj := range []string{subject.HeartbeatSubject("edge-1"), subject.CallSubject("edge-1", subject.VerbAttach), subject.CallSubject("edge-1", "explode")} {
 		for _, data := range []string{"hello", "null"} {
-			msg := &nats.Msg{Subject: subject, Reply: streams.InboxPrefix("edge-1") + ".garbage", Data: []byte(data)}
+			msg := &nats.Msg{Subject: subj, Reply: subject.InboxPrefix("edge-1") + ".garbage", Data: []byte(data)}
 			if err := nc.PublishMsg(msg); err != nil {
 				t.Fatal(err)
 			}
 			sent++
 		}
 	}
-	if err := nc.Publish(streams.HeartbeatSubject("edge-1"), make([]byte, 10<<20)); !errors.Is(err, nats.ErrMaxPayload) {
+	if err := nc.Publish(subject.HeartbeatSubject("edge-1"), make([]byte, 10<<20)); !errors.Is(err, nats.ErrMaxPayload) {
 		t.Errorf("10 MiB: %v, want %v", err, nats.ErrMaxPayload)
 	}
 	eventually(t, "every garbage message is a dead letter", func(context.Context) string {

@@ -11,7 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/frond-edge/frond/api/wire"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/subject"
 )
 
 // dialAdmin connects to the hub as the `nats` CLI does, with the context file of the dev cluster.
@@ -38,20 +38,20 @@ func connectAdmin(t *testing.T) (*nats.Conn, jetstream.JetStream) {
 }
 
 // expectTombstone checks that the stream of desired state holds no object under a subject.
-func expectTombstone(t *testing.T, subject string) {
+func expectTombstone(t *testing.T, subj string) {
 	t.Helper()
 	_, js := connectAdmin(t)
-	stream, err := js.Stream(t.Context(), streams.DesiredStream)
+	stream, err := js.Stream(t.Context(), subject.DesiredStream)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := stream.GetLastMsgForSubject(t.Context(), subject)
+	m, err := stream.GetLastMsgForSubject(t.Context(), subj)
 	switch {
 	case errors.Is(err, jetstream.ErrMsgNotFound):
 	case err != nil:
-		t.Fatalf("read %s: %v", subject, err)
+		t.Fatalf("read %s: %v", subj, err)
 	case m.Header.Get("Frond-Op") != string(wire.Delete) || len(m.Data) != 0:
-		t.Errorf("the stream still holds %s: %v", subject, m.Header)
+		t.Errorf("the stream still holds %s: %v", subj, m.Header)
 	}
 }
 
@@ -67,7 +67,7 @@ func TestCluster_DocumentedFiles(t *testing.T) {
 		t.Fatal("the context for the nats CLI does not connect")
 	}
 	for _, node := range []string{"edge-1", "edge-2"} {
-		consumer, err := js.Consumer(t.Context(), streams.DesiredStream, node)
+		consumer, err := js.Consumer(t.Context(), subject.DesiredStream, node)
 		if err != nil {
 			t.Errorf("the consumer of %s: %v", node, err)
 			continue

@@ -14,7 +14,7 @@ import (
 
 	"github.com/frond-edge/frond/api/inspect"
 	"github.com/frond-edge/frond/internal/devcluster"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/subject"
 )
 
 // frondJSON runs the cluster's frond program, as a user who has sourced its env file.
@@ -36,7 +36,7 @@ func viewDifferences(ctx context.Context, js jetstream.JetStream, edge string) s
 	if err := frondJSON(ctx, &told, "sync", edge); err != nil {
 		return err.Error()
 	}
-	consumer, err := js.Consumer(ctx, streams.DesiredStream, edge)
+	consumer, err := js.Consumer(ctx, subject.DesiredStream, edge)
 	if err != nil {
 		return err.Error()
 	}

@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/frond-edge/frond/api/wire"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/subject"
 )
 
 // edgePodSpec is the common part of the tests' pod specs for gateways.
@@ -94,7 +94,7 @@ func TestDeployment_RunsOnBothGateways(t *testing.T) {
 	}
 	for _, edge := range []string{"edge-1", "edge-2"} {
 		for _, resource := range []string{"secrets", "configmaps"} { // a tombstone stays for a while after the ack: controllers/desired
-			expectTombstone(t, streams.Subject(streams.Desired, edge, wire.Key{Resource: resource, Namespace: "default", Name: "plain"}))
+			expectTombstone(t, subject.Of(subject.Desired, edge, wire.Key{Resource: resource, Namespace: "default", Name: "plain"}))
 		}
 	}
 }

@@ -19,7 +19,8 @@ import (
 	"github.com/frond-edge/frond/internal/devcluster"
 	"github.com/frond-edge/frond/internal/history"
 	"github.com/frond-edge/frond/internal/toolchain"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/metrics"
+	"github.com/frond-edge/frond/streams/publish"
 	"github.com/frond-edge/frond/test/faultfs"
 	"github.com/frond-edge/frond/test/faults"
 	"github.com/frond-edge/frond/test/kit"
@@ -90,7 +91,7 @@ type testCluster struct {
 	cluster   *devcluster.Cluster
 	kube      kubernetes.Interface
 	nc        *nats.Conn
-	publisher *streams.Publisher
+	publisher *publish.Publisher
 	// deletions and checkers span all tests of this process, as the gateways' histories do.
 	deletions     faults.Deletions
 	checkers      map[string]*faults.HistoryChecker
@@ -120,7 +121,7 @@ func newTestCluster(ctx context.Context, cluster *devcluster.Cluster) (*testClus
 	if err != nil {
 		return nil, err
 	}
-	held, err := streams.NewPublisher(nc, streams.NewMetrics(prometheus.NewRegistry()))
+	held, err := publish.NewPublisher(nc, metrics.New(prometheus.NewRegistry()))
 	if err != nil {
 		return nil, err
 	}

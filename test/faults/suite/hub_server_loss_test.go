@@ -12,7 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/frond-edge/frond/internal/devcluster"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/subject"
 	"github.com/frond-edge/frond/test/faults"
 )
 
@@ -57,7 +57,7 @@ func TestHubServerLoss_ChangesArrive(t *testing.T) {
 
 // leaderRequests are requests that only a leader answers: of the stream, of the members' bucket, and of JetStream itself.
 var leaderRequests = map[string]string{
-	"stream": "STREAM.INFO." + streams.DesiredStream, "members": "STREAM.INFO.KV_" + streams.MembersBucket, "JetStream": "STREAM.LIST",
+	"stream": "STREAM.INFO." + subject.DesiredStream, "members": "STREAM.INFO.KV_" + subject.MembersBucket, "JetStream": "STREAM.LIST",
 }
 
 // hubLeaderships lists what a hub server leads.
@@ -67,7 +67,7 @@ func (r *testCluster) hubLeaderships(t *testing.T, hub string) (led []string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, stream := range map[string]string{"stream": streams.DesiredStream, "members": "KV_" + streams.MembersBucket} {
+	for name, stream := range map[string]string{"stream": subject.DesiredStream, "members": "KV_" + subject.MembersBucket} {
 		s, err := js.Stream(t.Context(), stream)
 		if err != nil {
 			t.Fatal(err)
@@ -86,11 +86,11 @@ func (r *testCluster) timeFirstAnswers(t *testing.T, began time.Time) (wait func
 	var mu sync.Mutex
 	var g sync.WaitGroup
 	took := map[string]time.Duration{}
-	for name, subject := range leaderRequests {
+	for name, subj := range leaderRequests {
 		g.Go(func() {
 			for t.Context().Err() == nil {
 				ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-				msg, err := r.nc.RequestWithContext(ctx, "$JS.API."+subject, nil)
+				msg, err := r.nc.RequestWithContext(ctx, "$JS.API."+subj, nil)
 				cancel()
 				if err == nil && !strings.Contains(string(msg.Data), `"error"`) {
 					mu.Lock()

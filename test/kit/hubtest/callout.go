@@ -8,7 +8,7 @@ import (
 	"github.com/nats-io/nkeys"
 
 	"github.com/frond-edge/frond/api/identity"
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/subject"
 )
 
 // AnswerCallout answers the auth callout. nodes maps public nkeys to nodes: a link with such a key gets the node's cell, any other key the
@@ -64,12 +64,12 @@ func (h *Hub) userClaims(asked *jwt.AuthorizationRequestClaims, nodes map[string
 		return nil, fmt.Errorf("signature: %w", err)
 	}
 	user := jwt.NewUserClaims(asked.UserNkey)
-	user.Name, user.Audience = shown.Key, streams.LobbyAccount
+	user.Name, user.Audience = shown.Key, subject.LobbyAccount
 	user.AllowedConnectionTypes.Add(jwt.ConnectionTypeLeafnode, jwt.ConnectionTypeLeafnodeWS)
-	user.Pub.Allow, user.Sub.Allow = allowLists(streams.LobbyPermissions(shown.Key))
+	user.Pub.Allow, user.Sub.Allow = allowLists(subject.LobbyPermissions(shown.Key))
 	if node := nodes[shown.Key]; node != "" {
-		user.Audience = streams.CellAccount(node, h.Cells)
-		user.Pub.Allow, user.Sub.Allow = allowLists(streams.NodePermissions(node))
+		user.Audience = subject.CellAccount(node, h.Cells)
+		user.Pub.Allow, user.Sub.Allow = allowLists(subject.NodePermissions(node))
 	}
 	return user, nil
 }

@@ -10,7 +10,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/frond-edge/frond/streams"
+	"github.com/frond-edge/frond/streams/subject"
+	"github.com/frond-edge/frond/streams/topology"
 )
 
 // startTimeout is generous: an embedded server is up in some 10 ms on an idle machine.
@@ -24,10 +25,10 @@ type accountAuth struct{ s *server.Server }
 
 // Check implements server.Authentication.
 func (d *accountAuth) Check(c server.ClientAuthentication) bool {
-	user, account := &server.User{}, streams.FrondAccount
+	user, account := &server.User{}, subject.FrondAccount
 	if node := c.GetOpts().Username; node != "" {
-		account = streams.CellAccount(node, cells)
-		publish, subscribe := streams.NodePermissions(node)
+		account = subject.CellAccount(node, cells)
+		publish, subscribe := subject.NodePermissions(node)
 		user.Permissions = &server.Permissions{
 			Publish: &server.SubjectPermission{Allow: publish}, Subscribe: &server.SubjectPermission{Allow: subscribe},
 		}
@@ -44,7 +45,7 @@ func (d *accountAuth) Check(c server.ClientAuthentication) bool {
 func Options(t testing.TB, name string) *server.Options {
 	t.Helper()
 	o := &server.Options{}
-	if err := o.ProcessConfigString("system_account: SYS\n" + streams.AccountsConfig(cells, nil)); err != nil {
+	if err := o.ProcessConfigString("system_account: SYS\n" + subject.AccountsConfig(cells, nil)); err != nil {
 		t.Fatalf("hub accounts: %v", err)
 	}
 	o.ServerName, o.Host, o.Port, o.NoSigs, o.NoLog, o.MaxPayload = name, "127.0.0.1", server.RANDOM_PORT, true, true, 8<<20
@@ -76,13 +77,13 @@ func Run(t testing.TB, o *server.Options) *server.Server {
 func Hub(t testing.TB) *server.Server {
 	t.Helper()
 	o := Options(t, "hub")
-	o.JetStream, o.JetStreamDomain, o.StoreDir = true, streams.HubDomain, t.TempDir()
+	o.JetStream, o.JetStreamDomain, o.StoreDir = true, subject.HubDomain, t.TempDir()
 	s := Run(t, o)
 	js, err := jetstream.New(Connect(t, s))
 	if err != nil {
 		t.Fatalf("hub: %v", err)
 	}
-	if err := streams.Ensure(t.Context(), js, streams.HubTopology(1)); err != nil {
+	if err := topology.Ensure(t.Context(), js, topology.HubTopology(1)); err != nil {
 		t.Fatalf("hub topology: %v", err)
 	}
 	return s
@@ -91,7 +92,7 @@ func Hub(t testing.TB) *server.Server {
 // Node opens a connection with a node's cell, permissions and inbox. It closes with the test.
 func Node(t testing.TB, s *server.Server, node string, opts ...nats.Option) *nats.Conn {
 	t.Helper()
-	return Connect(t, s, append(opts, nats.UserInfo(node, ""), nats.CustomInboxPrefix(streams.InboxPrefix(node)))...)
+	return Connect(t, s, append(opts, nats.UserInfo(node, ""), nats.CustomInboxPrefix(subject.InboxPrefix(node)))...)
 }
 
 // Connect opens a cloudcore's connection. It closes with the test.

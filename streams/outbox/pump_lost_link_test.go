@@ -1,0 +1,85 @@
+package outbox_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/streams/consume"
+	"github.com/frond-edge/frond/streams/metrics"
+	"github.com/frond-edge/frond/streams/outbox"
+	"github.com/frond-edge/frond/streams/subject"
+	"github.com/frond-edge/frond/streams/topology"
+	"github.com/frond-edge/frond/test/kit/streamstest"
+)
+
+// Messages in flight when the link broke are no longer answered. They must not delay messages over the next link until their timeout,
+// because every broken link leaves some.
+func TestPump_UnansweredPublishesDelayNothing(t *testing.T) {
+	hub := streamstest.Hub(t)
+	nc, link := streamstest.Connect(t, hub), streamstest.NewSwitchableLink()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := topology.Ensure(t.Context(), js, topology.LeafTopology()); err != nil {
+		t.Fatal(err)
+	}
+	sink, err := outbox.New("edge.1", "s1", nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const many = 40 // more than a window
+	for i := range many {
+		if err := sink.Report(t.Context(), streamstest.ReportOf(fmt.Sprint("o", i), "x")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	config, err := js.Stream(t.Context(), subject.ReportStream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := js.DeleteStream(t.Context(), subject.ReportStream); err != nil {
+		t.Fatal(err)
+	}
+	taken := make(chan *nats.Msg, 1024) // more than arrive
+	silent, err := streamstest.Connect(t, hub).ChanSubscribe("report.>", taken)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pump, err := outbox.NewSlowTimeoutPump(subject.Report, nc, link, metrics.New(nil), zaptest.NewLogger(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	streamstest.StartPart(t, pump.Start)
+	streamstest.Eventually(t, "a window of reports on its way", func() bool { return len(taken) >= 32 })
+	link.SetUp(false)
+	if err := silent.Unsubscribe(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.CreateStream(t.Context(), config.CachedInfo().Config); err != nil {
+		t.Fatal(err)
+	}
+	if err := topology.Ensure(t.Context(), js, topology.HubTopology(1)); err != nil {
+		t.Fatal(err)
+	}
+	a := &streamstest.ReportRecorder{Messages: map[wire.Key][]wire.Message{}}
+	reports, err := consume.NewReportConsumer(subject.Report, nc, a.RecordReport, nil, metrics.New(nil), zaptest.NewLogger(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	streamstest.StartPart(t, reports.Start)
+	link.SetUp(true)
+	streamstest.Eventually(t, "all reports over the next link", func() bool {
+		for i := range many {
+			if a.LastObject(fmt.Sprint("o", i)) == "" {
+				return false
+			}
+		}
+		return true
+	})
+}

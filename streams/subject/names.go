@@ -1,0 +1,17 @@
+package subject
+
+// The hub's JetStream domain, and the names of the streams and buckets.
+const (
+	HubDomain     = "hub"
+	DesiredStream = "DESIRED-0"
+	ReportStream  = "REPORT-0"
+	EventStream   = "EVENT-0"
+	// PartStream holds the payloads of large reports, in parts, until the reports are handled.
+	PartStream       = "PART-0"
+	DeadLetterStream = "DEAD"
+	MembersBucket    = "members"
+	// RegistryBucket holds state that must outlive every cloudcore: how far the Kubernetes history had come, and the scopes of nodes.
+	RegistryBucket     = "registry"
+	OutboxStream       = "OUTBOX"
+	OutboxEventsStream = "OUTBOX-EVENTS"
+)
