@@ -33,11 +33,11 @@ build: ## Build cloudcore, edgecore and frond into bin/
 
 .PHONY: demo
 demo: ## Build what is missing, start a real cluster and show what Frond does
-	$(GO) run ./cmd/frond dev demo --dir $(DIR)
+	$(GO) run ./cmd/frond-dev demo --dir $(DIR)
 
 .PHONY: down
 down: ## Stop the cluster of the demo
-	$(GO) run ./cmd/frond dev down --dir $(DIR)
+	$(GO) run ./cmd/frond-dev down --dir $(DIR)
 
 .PHONY: check
 check: verify lint vet unit ## Format, lint, vet, layout and unit tests: before every commit

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/frond-edge/frond/internal/backup"
+	"github.com/frond-edge/frond/internal/cli"
 )
 
 type backupCreate struct {
@@ -21,7 +22,7 @@ type backupCreate struct {
 	recipients []string
 	file       string
 	timeout    time.Duration
-	output     output
+	output     cli.Output
 }
 
 // createdBackup is the JSON output.
@@ -52,7 +53,7 @@ decrypt it can authorize any client as any gateway. It needs the right to read S
 		},
 	}
 	b.addFlags(cmd)
-	b.output.addFlag(cmd)
+	b.output.AddFlag(cmd)
 	b.passphrase.addFlags(cmd)
 	f := cmd.Flags()
 	f.StringVar(&b.file, "file", "", "where the backup is written; it must not exist")
@@ -63,7 +64,7 @@ decrypt it can authorize any client as any gateway. It needs the right to read S
 
 // Run creates the backup.
 func (b *backupCreate) Run(ctx context.Context, out, talk io.Writer) error {
-	asJSON, err := b.output.asJSON()
+	asJSON, err := b.output.AsJSON()
 	if err != nil {
 		return err
 	}
@@ -99,7 +100,7 @@ func (b *backupCreate) Run(ctx context.Context, out, talk io.Writer) error {
 		Secrets: len(content.Secrets), ConfigMaps: len(content.ConfigMaps), Identities: len(content.Identities),
 	}
 	if asJSON {
-		return printJSON(out, done)
+		return cli.PrintJSON(out, done)
 	}
 	_, err = fmt.Fprintf(out, "%s: %d Secrets, %d ConfigMaps, %d NodeIdentities; the authority is %s\n", done.File, done.Secrets, done.ConfigMaps, done.Identities, done.CAHash)
 	return err

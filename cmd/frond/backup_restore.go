@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/frond-edge/frond/internal/backup"
+	"github.com/frond-edge/frond/internal/cli"
 )
 
 type backupRestore struct {
@@ -20,7 +21,7 @@ type backupRestore struct {
 	options            backup.Options
 	file, identityFile string
 	timeout            time.Duration
-	output             output
+	output             cli.Output
 }
 
 func newBackupRestore() *cobra.Command {
@@ -40,7 +41,7 @@ recorded later counts, and a key or a node that is revoked on either side stays 
 		},
 	}
 	b.addFlags(cmd)
-	b.output.addFlag(cmd)
+	b.output.AddFlag(cmd)
 	b.passphrase.addFlags(cmd)
 	f := cmd.Flags()
 	f.StringVar(&b.file, "file", "", "the backup")
@@ -54,7 +55,7 @@ recorded later counts, and a key or a node that is revoked on either side stays 
 
 // Run restores the backup.
 func (b *backupRestore) Run(ctx context.Context, out, talk io.Writer) error {
-	asJSON, err := b.output.asJSON()
+	asJSON, err := b.output.AsJSON()
 	if err != nil {
 		return err
 	}
@@ -73,7 +74,7 @@ func (b *backupRestore) Run(ctx context.Context, out, talk io.Writer) error {
 		return fmt.Errorf("%w\n  what was restored stays: run it again", err)
 	}
 	if asJSON {
-		return printJSON(out, report)
+		return cli.PrintJSON(out, report)
 	}
 	return printRestored(report, b.options.DryRun, out, talk)
 }

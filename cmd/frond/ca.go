@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/frond-edge/frond/internal/cli"
 	"github.com/frond-edge/frond/internal/install"
 )
 
@@ -43,7 +44,7 @@ type caRotate struct {
 	step    install.Step
 	options install.Options
 	force   bool
-	output  output
+	output  cli.Output
 }
 
 func newCARotate(step install.Step, short string) *cobra.Command {
@@ -57,7 +58,7 @@ func newCARotate(step install.Step, short string) *cobra.Command {
 		},
 	}
 	c.addFlags(cmd)
-	c.output.addFlag(cmd)
+	c.output.AddFlag(cmd)
 	cmd.Flags().BoolVar(&c.options.DryRun, "dry-run", false, "only say what would be done")
 	if step == install.StepSwitch {
 		cmd.Flags().BoolVar(&c.force, "force", false, "also if gateways have not received the next CA")
@@ -67,7 +68,7 @@ func newCARotate(step install.Step, short string) *cobra.Command {
 
 // Run takes the step.
 func (c *caRotate) Run(ctx context.Context, out, talk io.Writer) error {
-	asJSON, err := c.output.asJSON()
+	asJSON, err := c.output.AsJSON()
 	if err != nil {
 		return err
 	}
@@ -87,7 +88,7 @@ func (c *caRotate) Run(ctx context.Context, out, talk io.Writer) error {
 		return err
 	}
 	if asJSON {
-		return printJSON(out, report)
+		return cli.PrintJSON(out, report)
 	}
 	if err := printReport(report, c.options.DryRun, out, talk); err != nil || report.Changed() == 0 || c.options.DryRun {
 		return err

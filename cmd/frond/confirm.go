@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/internal/cli"
 )
 
 // confirmTimeout bounds the whole command.
@@ -24,7 +25,7 @@ const confirmTimeout = 30 * time.Second
 type confirmCommand struct {
 	kube
 	all    bool
-	output output
+	output cli.Output
 }
 
 // confirmedNode is one line of the output.
@@ -48,13 +49,13 @@ later ones. It needs the right to patch the Node.`,
 	}
 	c.addFlags(cmd)
 	cmd.Flags().BoolVar(&c.all, "all-held", false, "confirm for every gateway with held deletions")
-	c.output.addFlag(cmd)
+	c.output.AddFlag(cmd)
 	return cmd
 }
 
 // Run confirms the held deletions of the named nodes, or of all.
 func (c *confirmCommand) Run(ctx context.Context, names []string, out, talk io.Writer) error {
-	asJSON, err := c.output.asJSON()
+	asJSON, err := c.output.AsJSON()
 	if err != nil {
 		return err
 	}
@@ -115,7 +116,7 @@ func (c *confirmCommand) selectNodes(ctx context.Context, client kubernetes.Inte
 
 func (c *confirmCommand) printConfirmed(done []confirmedNode, asJSON bool, out, talk io.Writer) error {
 	if asJSON {
-		return printJSON(out, done)
+		return cli.PrintJSON(out, done)
 	}
 	if len(done) == 0 {
 		if c.all {

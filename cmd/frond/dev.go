@@ -1,86 +1,74 @@
 package main
 
 import (
-	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
-
-	"github.com/frond-edge/frond/internal/devcluster"
-	"github.com/frond-edge/frond/internal/toolchain"
 )
 
-// cluster is the flag that every dev command shares.
-type cluster struct{ dir string }
+// devProgram is the program of the development cluster. It is apart because it links a Kubernetes control plane's and a hub's parts.
+const devProgram = "frond-dev"
 
-func (c *cluster) openCluster(talk io.Writer) (*devcluster.Cluster, error) {
-	dev, err := devcluster.Open(c.dir, talk)
-	if errors.Is(err, devcluster.ErrNoCluster) {
-		return nil, fmt.Errorf("%w: start one with frond dev up --dir %s", err, c.dir)
-	}
-	return dev, err
-}
-
+// newDev runs frond-dev with the words that follow.
 func newDev() *cobra.Command {
-	shared := &cluster{}
-	cmd := &cobra.Command{
+	return &cobra.Command{
 		Use:   "dev",
-		Short: "Run a complete Frond cluster on this machine",
-		Long: `Run a complete Frond cluster on this machine: a Kubernetes control plane, a NATS hub, cloudcores and gateways, each part real.
-With root, each gateway has containerd and a network namespace of its own; without, pods are only acted out.`,
-	}
-	cmd.PersistentFlags().StringVar(&shared.dir, "dir", ".frond", "folder of the cluster")
-	cmd.AddCommand(newUp(shared), newDown(shared), newStatus(shared), newCut(shared), newHeal(shared), newKill(shared),
-		newStart(shared), newReboot(shared), newLogs(shared), newStore(shared), newExec(shared), newDemo(shared), newWan())
-	return cmd
-}
-
-// findPrograms builds what a cluster of this spec runs. file, if given, names the programs instead, as JSON.
-func findPrograms(file string, out io.Writer) func(context.Context, devcluster.Spec) (toolchain.Paths, error) {
-	return func(ctx context.Context, spec devcluster.Spec) (toolchain.Paths, error) {
-		if file == "" {
-			return toolchain.Ensure(ctx, toolchain.Request{
-				Kube: true, ControlPlane: spec.Kubernetes, Nats: true, Frond: true, Node: spec.Runtime == devcluster.Containerd, DNS: spec.Services,
-			}, out)
-		}
-		var p toolchain.Paths
-		data, err := os.ReadFile(file)
-		if err != nil {
-			return p, fmt.Errorf("read programs: %w", err)
-		}
-		if err := json.Unmarshal(data, &p); err != nil {
-			return p, fmt.Errorf("read programs %s: %w", file, err)
-		}
-		return p, nil
+		Short: "Run a complete Frond cluster on this machine (runs frond-dev)",
+		// frond-dev reads its own flags, --help included.
+		DisableFlagParsing: true,
+		RunE:               func(_ *cobra.Command, args []string) error { return runDev(args) },
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
+			return completeDev(cmd, append(args, toComplete))
+		},
 	}
 }
 
-// printJSON writes the stable output of -o json.
-func printJSON(out io.Writer, v any) error {
-	e := json.NewEncoder(out)
-	e.SetIndent("", "  ")
-	return e.Encode(v)
-}
-
-// output is the flag -o of a command that reads.
-type output string
-
-func (o *output) addFlag(cmd *cobra.Command) {
-	cmd.Flags().StringVarP((*string)(o), "output", "o", "", `"json" for machines`)
-	completeOutput(cmd, "json")
-}
-
-func (o output) asJSON() (bool, error) {
-	switch o {
-	case "":
-		return false, nil
-	case "json":
-		return true, nil
-	default:
-		return false, fmt.Errorf("--output %q: choose json, or leave it out", string(o))
+// findDevProgram finds frond-dev beside this program, or on PATH.
+func findDevProgram() (string, error) {
+	if self, err := os.Executable(); err == nil {
+		if beside := filepath.Join(filepath.Dir(self), devProgram); isProgram(beside) {
+			return beside, nil
+		}
 	}
+	found, err := exec.LookPath(devProgram)
+	if err != nil {
+		return "", fmt.Errorf("%s is neither beside frond nor on PATH: install it with go install ./cmd/%s in a clone of Frond, or run go run ./cmd/%s there", devProgram, devProgram, devProgram)
+	}
+	return found, nil
+}
+
+func isProgram(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
+}
+
+// runDev becomes frond-dev: it has this process's terminal, signals and exit code.
+func runDev(args []string) error {
+	program, err := findDevProgram()
+	if err != nil {
+		return err
+	}
+	if err := syscall.Exec(program, append([]string{devProgram}, args...), os.Environ()); err != nil { //nolint:gosec // found above, by a fixed name
+		return fmt.Errorf("run %s: %w", program, err)
+	}
+	return nil
+}
+
+// completeDev asks frond-dev for the completions of its own command line.
+func completeDev(cmd *cobra.Command, words []string) ([]string, cobra.ShellCompDirective) {
+	program, err := findDevProgram()
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	out, err := exec.CommandContext(cmd.Context(), program, append([]string{cobra.ShellCompNoDescRequestCmd}, words...)...).Output()
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+	return lines[:len(lines)-1], cobra.ShellCompDirectiveNoFileComp // the last line is the directive
 }

@@ -28,6 +28,8 @@ import (
 	"k8s.io/kubectl/pkg/cmd/get"
 	kubectllogs "k8s.io/kubectl/pkg/cmd/logs"
 	cmdutil "k8s.io/kubectl/pkg/cmd/util"
+
+	"github.com/frond-edge/frond/internal/cli"
 )
 
 const (
@@ -67,7 +69,7 @@ configuration only root has it. $` + envSocket + ` names another socket than ` +
 	cmd.PersistentFlags().StringVarP(&e.namespace, "namespace", "n", "default", "namespace of what is asked for")
 	f := cmdutil.NewFactory(e)
 	// kubectl's commands exit the process with their message; here they end the command with it.
-	cmdutil.BehaviorOnFatal(func(message string, code int) { panic(&exitError{message, code}) })
+	cmdutil.BehaviorOnFatal(func(message string, code int) { panic(&cli.ExitError{Message: message, Code: code}) })
 	upstream := func(make func(genericiooptions.IOStreams) *cobra.Command) *cobra.Command {
 		streams := genericiooptions.IOStreams{In: os.Stdin, Out: &lazyWriter{cmd.OutOrStdout}, ErrOut: &lazyWriter{cmd.ErrOrStderr}}
 		return wrapKubectl(make(streams))
@@ -87,14 +89,6 @@ type lazyWriter struct{ writer func() io.Writer }
 
 func (l *lazyWriter) Write(p []byte) (int, error) { return l.writer().Write(p) }
 
-// exitError is the result of one of kubectl's commands: the message that it would have printed, and its exit code.
-type exitError struct {
-	message string
-	code    int
-}
-
-func (f *exitError) Error() string { return f.message }
-
 // wrapKubectl adapts a command of kubectl to this program: it returns its errors, and ends with the context.
 func wrapKubectl(cmd *cobra.Command) *cobra.Command {
 	run := cmd.Run
@@ -107,7 +101,7 @@ func wrapKubectl(cmd *cobra.Command) *cobra.Command {
 				switch p := recover().(type) {
 				case nil:
 					done <- nil
-				case *exitError:
+				case *cli.ExitError:
 					done <- p
 				default:
 					panic(p)

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	cmdutil "k8s.io/kubectl/pkg/cmd/util"
 
+	"github.com/frond-edge/frond/internal/cli"
 	"github.com/frond-edge/frond/leaf/localapi"
 )
 
@@ -26,7 +27,7 @@ type restartCommand struct {
 	edge       *edgeAPI
 	factory    cmdutil.Factory
 	containers []string
-	output     output
+	output     cli.Output
 	timeout    time.Duration
 }
 
@@ -56,13 +57,13 @@ under Never nothing is done, and that is an error.`,
 	}
 	cmd.Flags().StringSliceVarP(&r.containers, "container", "c", nil, "the container; default all but sidecars")
 	cmd.Flags().DurationVar(&r.timeout, "timeout", restartTimeout, "how long to wait until they run again")
-	r.output.addFlag(cmd)
+	r.output.AddFlag(cmd)
 	return cmd
 }
 
 // Run stops the containers, waits for the new ones, and prints the result of each.
 func (r *restartCommand) Run(ctx context.Context, pod string, out io.Writer) error {
-	asJSON, err := r.output.asJSON()
+	asJSON, err := r.output.AsJSON()
 	if err != nil {
 		return err
 	}
@@ -94,7 +95,7 @@ func (r *restartCommand) Run(ctx context.Context, pod string, out io.Writer) err
 	defer cancel()
 	waited := awaitContainers(ctx, client, r.edge.namespace, pod, result)
 	if asJSON {
-		err = printJSON(out, result)
+		err = cli.PrintJSON(out, result)
 	} else {
 		err = printRestarts(out, r.edge.namespace+"/"+pod, result)
 	}

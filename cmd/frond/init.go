@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/frond-edge/frond/deploy/policy"
+	"github.com/frond-edge/frond/internal/cli"
 	"github.com/frond-edge/frond/internal/install"
 )
 
@@ -20,7 +21,7 @@ type initCommand struct {
 	kube
 	options       install.Options
 	taintGateways bool
-	output        output
+	output        cli.Output
 }
 
 func newInit() *cobra.Command {
@@ -44,7 +45,7 @@ is renewed. Earlier choices need not be repeated.`,
 		},
 	}
 	i.addFlags(cmd)
-	i.output.addFlag(cmd)
+	i.output.AddFlag(cmd)
 	f := cmd.Flags()
 	f.BoolVar(&i.options.DryRun, "dry-run", false, "only say what would be done")
 	f.StringSliceVar(&i.options.Settings.HubURLs, "hub-url", nil, "where gateways reach the hub: tls://HOST:PORT, wss://HOST")
@@ -59,7 +60,7 @@ is renewed. Earlier choices need not be repeated.`,
 
 // Run completes the installation.
 func (i *initCommand) Run(ctx context.Context, out, talk io.Writer) error {
-	asJSON, err := i.output.asJSON()
+	asJSON, err := i.output.AsJSON()
 	if err != nil {
 		return err
 	}
@@ -74,7 +75,7 @@ func (i *initCommand) Run(ctx context.Context, out, talk io.Writer) error {
 		return fmt.Errorf("%w\n  what was done stays: run frond init again", err)
 	}
 	if asJSON {
-		return printJSON(out, report)
+		return cli.PrintJSON(out, report)
 	}
 	return printReport(report, i.options.DryRun, out, talk)
 }

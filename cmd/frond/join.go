@@ -21,6 +21,7 @@ import (
 	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/edged/enroll"
 	"github.com/frond-edge/frond/edged/hostsetup"
+	"github.com/frond-edge/frond/internal/cli"
 )
 
 const (
@@ -66,7 +67,7 @@ verified. It is idempotent, and continues after a crash. frond reset undoes it.`
 	f.DurationVar(&j.timeout, "timeout", 5*time.Minute, "how long to wait for the cloud, and until the gateway is ready")
 	f.BoolVar(&j.NoStart, "no-start", false, "do not start edgecore; print how to")
 	f.StringVarP(&j.output, "output", "o", "", `"json" for machines`)
-	completeOutput(cmd, "json")
+	cli.CompleteOutput(cmd, "json")
 	machineFlags(cmd, &j.Machine)
 	return cmd
 }
@@ -215,7 +216,7 @@ func (j *joinCommand) runPreflight(ctx context.Context, cfg enroll.Config, talk 
 		}
 	}
 	if failed > 0 {
-		return &exitError{fmt.Sprintf("%d checks failed; nothing was changed. --ignore-preflight-errors=ID goes on in spite of one", failed), preflightFailed}
+		return &cli.ExitError{Message: fmt.Sprintf("%d checks failed; nothing was changed. --ignore-preflight-errors=ID goes on in spite of one", failed), Code: preflightFailed}
 	}
 	return nil
 }

@@ -2,16 +2,9 @@ package main
 
 import (
 	"bytes"
-	"net"
-	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
-
-	"github.com/frond-edge/frond/api/wire"
 )
 
 // runFrond runs a command line in this process.
@@ -31,27 +24,17 @@ func TestCommandLine(t *testing.T) {
 		out     string
 		problem string
 	}{
-		"help":             {args: []string{"dev", "--help"}, out: "frond dev [command]"},
-		"hidden wan":       {args: []string{"dev", "wan", "--config", filepath.Join(dir, "none")}, code: 1, problem: "read configuration"},
-		"unknown":          {args: []string{"grow"}, code: 1, problem: `unknown command "grow"`},
-		"unknown, deeper":  {args: []string{"dev", "--dir", dir, "grow"}, code: 1, problem: `unknown command "grow" for "frond dev": frond dev --help lists them`},
-		"mistyped":         {args: []string{"token", "lst"}, code: 1, problem: "is it list?"},
-		"group alone":      {args: []string{"token"}, out: "frond token [command]"},
-		"version":          {args: []string{"version", "-o", "json"}, out: `"version": "devel"`},
-		"completion":       {args: []string{"__complete", "node", "list", "-o", ""}, out: "wide\njson\n"},
-		"no cluster":       {args: []string{"dev", "status", "--dir", dir}, code: 1, problem: "no cluster here: start one with frond dev up"},
-		"down of nothing":  {args: []string{"dev", "down", "--dir", dir}, code: 1, problem: "no cluster here"},
-		"output":           {args: []string{"dev", "status", "-o", "xml", "--dir", dir}, code: 1, problem: "choose json"},
-		"store words":      {args: []string{"dev", "store", "edge-1", "get", "--dir", dir}, code: 1, problem: "write EDGE list"},
-		"status, unasked":  {args: []string{"status"}, code: 1, problem: "give --server or set FROND_CLOUDCORE"},
-		"status, plain":    {args: []string{"status", "--server", "http://127.0.0.1:1"}, code: 1, problem: "want https://host:port"},
-		"status, two":      {args: []string{"status", "a", "b"}, code: 1, problem: "at most 1 arg"},
-		"status, output":   {args: []string{"status", "-o", "xml"}, code: 1, problem: "choose json"},
-		"sync, no node":    {args: []string{"sync"}, code: 1, problem: "accepts 1 arg"},
-		"sync, nobody":     {args: []string{"sync", "a", "--server", "https://127.0.0.1:1"}, code: 1, problem: "kubeconfig: "},
-		"hubs":             {args: []string{"dev", "up", "--hubs", "2", "--runtime", "hollow", "--dir", dir}, code: 1, problem: "choose 1 or 3"},
-		"too long a path":  {args: []string{"dev", "up", "--runtime", "hollow", "--dir", "/tmp/" + strings.Repeat("x", 60)}, code: 1, problem: "choose one of up to"},
-		"programs missing": {args: []string{"dev", "up", "--runtime", "hollow", "--programs", "/none", "--dir", shortDir(t)}, code: 1, problem: "read programs"},
+		"unknown":         {args: []string{"grow"}, code: 1, problem: `unknown command "grow"`},
+		"mistyped":        {args: []string{"token", "lst"}, code: 1, problem: "is it list?"},
+		"group alone":     {args: []string{"token"}, out: "frond token [command]"},
+		"version":         {args: []string{"version", "-o", "json"}, out: `"version": "devel"`},
+		"completion":      {args: []string{"__complete", "node", "list", "-o", ""}, out: "wide\njson\n"},
+		"status, unasked": {args: []string{"status"}, code: 1, problem: "give --server or set FROND_CLOUDCORE"},
+		"status, plain":   {args: []string{"status", "--server", "http://127.0.0.1:1"}, code: 1, problem: "want https://host:port"},
+		"status, two":     {args: []string{"status", "a", "b"}, code: 1, problem: "at most 1 arg"},
+		"status, output":  {args: []string{"status", "-o", "xml"}, code: 1, problem: "choose json"},
+		"sync, no node":   {args: []string{"sync"}, code: 1, problem: "accepts 1 arg"},
+		"sync, nobody":    {args: []string{"sync", "a", "--server", "https://127.0.0.1:1"}, code: 1, problem: "kubeconfig: "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			code, out, errs := runFrond(tt.args...)
@@ -62,57 +45,5 @@ func TestCommandLine(t *testing.T) {
 				t.Errorf("an error wrote to stdout: %q", out)
 			}
 		})
-	}
-}
-
-// shortDir returns a temporary folder with a path short enough for a cluster.
-func shortDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "frond") //nolint:usetesting // t.TempDir's path is too long for unix sockets
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	return dir
-}
-
-// TestDevUp_PortInUse gives a cluster a port that another process has taken since.
-func TestDevUp_PortInUse(t *testing.T) {
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	port := l.Addr().(*net.TCPAddr).Port
-	dir := shortDir(t)
-	state := `{"spec":{"edges":1,"cloudcores":1,"hubs":1,"runtime":"hollow"},"ports":{"apiserver":` + strconv.Itoa(port) + `}}`
-	for file, data := range map[string]string{"state.json": state, "programs.json": `{"Kube":"/k","NatsServer":"/n","Frond":"/f"}`} {
-		if err := os.WriteFile(filepath.Join(dir, file), []byte(data), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	code, _, errs := runFrond("dev", "up", "--dir", dir, "--programs", filepath.Join(dir, "programs.json"))
-	if want := "apiserver: port " + strconv.Itoa(port) + " is in use"; code != 1 || !strings.Contains(errs, want) {
-		t.Errorf("code %d, stderr %q, want %q", code, errs, want)
-	}
-	if code, _, errs := runFrond("dev", "down", "--dir", dir); code != 0 {
-		t.Errorf("down: %s", errs)
-	}
-	if _, err := os.Stat(filepath.Join(dir, "state.json")); !os.IsNotExist(err) {
-		t.Errorf("down left state.json: %v", err)
-	}
-}
-
-func TestParseKey(t *testing.T) {
-	for args, want := range map[[2]string]wire.Key{
-		{"configmap", "default/web"}:                 {Resource: "configmaps", Namespace: "default", Name: "web"},
-		{"Pods", "a/b"}:                              {Resource: "pods", Namespace: "a", Name: "b"},
-		{"node", "edge-1"}:                           {Resource: "nodes", Name: "edge-1"},
-		{"runtimeclass.node.k8s.io", "x"}:            {Group: "node.k8s.io", Resource: "runtimeclasses", Name: "x"},
-		{"endpointslices.discovery.k8s.io", "a/b-c"}: {Group: "discovery.k8s.io", Resource: "endpointslices", Namespace: "a", Name: "b-c"},
-	} {
-		if diff := cmp.Diff(want, parseKey(args[0], args[1])); diff != "" {
-			t.Errorf("%v (-want +got):\n%s", args, diff)
-		}
 	}
 }

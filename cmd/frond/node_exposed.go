@@ -19,6 +19,7 @@ import (
 	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/desired"
+	"github.com/frond-edge/frond/internal/cli"
 )
 
 // exposed lists the objects that a node could read, "NAMESPACE/NAME" each.
@@ -151,7 +152,7 @@ func (e exposed) printExposed(out io.Writer, node string) error {
 
 type nodeExposed struct {
 	kube
-	output output
+	output cli.Output
 }
 
 // exposedNode is the JSON output.
@@ -175,13 +176,13 @@ cloudcore delivers them to no gateway, and evicts the pod that refers to them.`,
 		},
 	}
 	n.addFlags(cmd)
-	n.output.addFlag(cmd)
+	n.output.AddFlag(cmd)
 	return cmd
 }
 
 // Run lists the objects that a gateway receives.
 func (n *nodeExposed) Run(ctx context.Context, node string, out io.Writer) error {
-	asJSON, err := n.output.asJSON()
+	asJSON, err := n.output.AsJSON()
 	if err != nil {
 		return err
 	}
@@ -199,7 +200,7 @@ func (n *nodeExposed) Run(ctx context.Context, node string, out io.Writer) error
 		return err
 	}
 	if asJSON {
-		return printJSON(out, exposedNode{Node: node, Objects: all})
+		return cli.PrintJSON(out, exposedNode{Node: node, Objects: all})
 	}
 	if len(all) == 0 {
 		fmt.Fprintf(out, "no pod of %s refers to a Secret, a ConfigMap or a service account\n", node)

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/internal/cli"
 	"github.com/frond-edge/frond/internal/install"
 )
 
@@ -54,7 +55,7 @@ itself; "expired" when it needs a new token; "revoked" after frond node revoke.`
 	}
 	n.addFlags(cmd)
 	cmd.Flags().StringVarP(&n.output, "output", "o", "", `"wide" for whole keys, "json" for machines`)
-	completeOutput(cmd, "wide", "json")
+	cli.CompleteOutput(cmd, "wide", "json")
 	return cmd
 }
 
@@ -71,7 +72,7 @@ func (n *nodeList) Run(ctx context.Context, out, talk io.Writer) error {
 		return err
 	}
 	if n.output == "json" {
-		return printJSON(out, nodes)
+		return cli.PrintJSON(out, nodes)
 	}
 	if len(nodes) == 0 {
 		fmt.Fprintln(talk, "no gateway has joined: frond token create --print-join-command tells how one does")

@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/util/retry"
 
 	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/internal/cli"
 )
 
 const (
@@ -37,7 +38,7 @@ const (
 
 type nodeRevoke struct {
 	kube
-	output  output
+	output  cli.Output
 	yes     bool
 	timeout time.Duration
 }
@@ -70,7 +71,7 @@ Objects of pods that no longer exist are not listed.`,
 		},
 	}
 	n.addFlags(cmd)
-	n.output.addFlag(cmd)
+	n.output.AddFlag(cmd)
 	cmd.Flags().BoolVar(&n.yes, "yes", false, "do not ask for confirmation; undone only by a new token")
 	cmd.Flags().DurationVar(&n.timeout, "timeout", revokeTimeout, "how long to wait until cloudcore confirms that the links are closed")
 	return cmd
@@ -78,7 +79,7 @@ Objects of pods that no longer exist are not listed.`,
 
 // Run revokes a gateway.
 func (n *nodeRevoke) Run(ctx context.Context, node string, out, talk io.Writer) error {
-	asJSON, err := n.output.asJSON()
+	asJSON, err := n.output.AsJSON()
 	if err != nil {
 		return err
 	}
@@ -107,7 +108,7 @@ func (n *nodeRevoke) Run(ctx context.Context, node string, out, talk io.Writer) 
 	done.LinkClosed, faults[0] = n.waitLinksClosed(ctx, client, node)
 	done.exposed, faults[1] = exposedBy(ctx, client, node)
 	if asJSON {
-		return errors.Join(append(faults[:], printJSON(out, done))...)
+		return errors.Join(append(faults[:], cli.PrintJSON(out, done))...)
 	}
 	switch {
 	case done.LinkClosed:

@@ -11,12 +11,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/frond-edge/frond/edged/hostsetup"
+	"github.com/frond-edge/frond/internal/cli"
 )
 
 type resetCommand struct {
 	hostsetup.Machine
 	yes, keepPods bool
-	output        output
+	output        cli.Output
 }
 
 // resetResult is the JSON output.
@@ -49,14 +50,14 @@ and in the cloud the Node and its identity (kubectl delete node; frond node revo
 	}
 	cmd.Flags().BoolVar(&r.yes, "yes", false, "do not ask")
 	cmd.Flags().BoolVar(&r.keepPods, "keep-pods", false, "leave containers running; their mounts may keep the folder from being removed")
-	r.output.addFlag(cmd)
+	r.output.AddFlag(cmd)
 	machineFlags(cmd, &r.Machine)
 	return cmd
 }
 
 // Run resets the machine.
 func (r *resetCommand) Run(ctx context.Context, in io.Reader, out, talk io.Writer) error {
-	asJSON, err := r.output.asJSON()
+	asJSON, err := r.output.AsJSON()
 	if err != nil {
 		return err
 	}
@@ -64,7 +65,7 @@ func (r *resetCommand) Run(ctx context.Context, in io.Reader, out, talk io.Write
 	if err != nil || !asJSON {
 		return err
 	}
-	return printJSON(out, result)
+	return cli.PrintJSON(out, result)
 }
 
 func (r *resetCommand) undoJoin(ctx context.Context, in io.Reader, talk io.Writer) (resetResult, error) {
@@ -82,7 +83,7 @@ func (r *resetCommand) undoJoin(ctx context.Context, in io.Reader, talk io.Write
 		_, _ = fmt.Fprintf(talk, "This ends the pods of gateway %s and removes its key, %s and %s. Go on? [y/N] ", name, r.Config, r.Dir)
 		answer, _ := bufio.NewReader(in).ReadString('\n') // an end of input is no
 		if word := strings.ToLower(strings.TrimSpace(answer)); word != "y" && word != "yes" {
-			return result, &exitError{"nothing was changed", 1}
+			return result, &cli.ExitError{Message: "nothing was changed", Code: 1}
 		}
 	}
 	printPhase(talk, "stop", "edgecore")

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/frond-edge/frond/api/inspect"
+	"github.com/frond-edge/frond/internal/cli"
 )
 
 // watchInterval is the polling interval of --watch.
@@ -22,7 +23,7 @@ const watchInterval = 2 * time.Second
 
 type nodeStatus struct {
 	cloudcore
-	output output
+	output cli.Output
 	watch  bool
 }
 
@@ -43,14 +44,14 @@ It needs the right to list nodes, or to get the named one.`,
 		},
 	}
 	s.addFlags(cmd)
-	s.output.addFlag(cmd)
+	s.output.AddFlag(cmd)
 	cmd.Flags().BoolVarP(&s.watch, "watch", "w", false, "ask again every 2 s until interrupted")
 	return cmd
 }
 
 // Run prints the status of one node or of all, once or, with --watch, until ctx ends.
 func (s *nodeStatus) Run(ctx context.Context, node string, out io.Writer) error {
-	asJSON, err := s.output.asJSON()
+	asJSON, err := s.output.AsJSON()
 	if err != nil {
 		return err
 	}
@@ -79,7 +80,7 @@ func (s *nodeStatus) printOnce(ctx context.Context, node string, asJSON bool, ou
 			return err
 		}
 		if asJSON {
-			return printJSON(out, one)
+			return cli.PrintJSON(out, one)
 		}
 		return printNodes(out, []inspect.Node{one}, time.Now())
 	}
@@ -88,7 +89,7 @@ func (s *nodeStatus) printOnce(ctx context.Context, node string, asJSON bool, ou
 		return err
 	}
 	if asJSON {
-		return printJSON(out, all)
+		return cli.PrintJSON(out, all)
 	}
 	if len(all.Nodes) == 0 {
 		return errors.New("there are no gateways: no Node has the label node-role.kubernetes.io/edge. frond token create --print-join-command tells how one joins")

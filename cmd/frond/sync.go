@@ -11,11 +11,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/frond-edge/frond/api/inspect"
+	"github.com/frond-edge/frond/internal/cli"
 )
 
 type nodeSync struct {
 	cloudcore
-	output output
+	output cli.Output
 }
 
 func newSync() *cobra.Command {
@@ -30,13 +31,13 @@ nodes/sync.`,
 		RunE: func(cmd *cobra.Command, args []string) error { return s.Run(cmd.Context(), args[0], cmd.OutOrStdout()) },
 	}
 	s.addFlags(cmd)
-	s.output.addFlag(cmd)
+	s.output.AddFlag(cmd)
 	return cmd
 }
 
 // Run prints the objects.
 func (s *nodeSync) Run(ctx context.Context, node string, out io.Writer) error {
-	asJSON, err := s.output.asJSON()
+	asJSON, err := s.output.AsJSON()
 	if err != nil {
 		return err
 	}
@@ -45,7 +46,7 @@ func (s *nodeSync) Run(ctx context.Context, node string, out io.Writer) error {
 		return err
 	}
 	if asJSON {
-		return printJSON(out, answer)
+		return cli.PrintJSON(out, answer)
 	}
 	now := time.Now()
 	if err := printNodes(out, []inspect.Node{answer.Node}, now); err != nil {

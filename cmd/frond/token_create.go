@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/frond-edge/frond/internal/cli"
 	"github.com/frond-edge/frond/internal/install"
 )
 
@@ -19,7 +20,7 @@ type tokenCreate struct {
 	kube
 	options   install.TokenOptions
 	printJoin bool
-	output    output
+	output    cli.Output
 }
 
 // createdToken is the JSON output, the only place with the whole token.
@@ -48,7 +49,7 @@ kube-system.`,
 		},
 	}
 	t.addFlags(cmd)
-	t.output.addFlag(cmd)
+	t.output.AddFlag(cmd)
 	f := cmd.Flags()
 	f.DurationVar(&t.options.TTL, "ttl", tokenTTL, "how long it is valid")
 	f.IntVar(&t.options.Uses, "uses", 1, "how many gateways may join with it; 0 is any number")
@@ -60,7 +61,7 @@ kube-system.`,
 
 // Run creates the token.
 func (t *tokenCreate) Run(ctx context.Context, out io.Writer) error {
-	asJSON, err := t.output.asJSON()
+	asJSON, err := t.output.AsJSON()
 	if err != nil {
 		return err
 	}
@@ -91,7 +92,7 @@ func (t *tokenCreate) Run(ctx context.Context, out io.Writer) error {
 	}
 	switch {
 	case asJSON:
-		return printJSON(out, created)
+		return cli.PrintJSON(out, created)
 	case t.printJoin:
 		_, err = fmt.Fprintln(out, created.JoinCommand)
 	default:

@@ -14,11 +14,12 @@ import (
 	bootstraputil "k8s.io/cluster-bootstrap/token/util"
 
 	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/internal/cli"
 )
 
 type tokenDelete struct {
 	kube
-	output output
+	output cli.Output
 }
 
 func newTokenDelete() *cobra.Command {
@@ -32,13 +33,13 @@ func newTokenDelete() *cobra.Command {
 		},
 	}
 	t.addFlags(cmd)
-	t.output.addFlag(cmd)
+	t.output.AddFlag(cmd)
 	return cmd
 }
 
 // Run deletes each token, given by its id or in full.
 func (t *tokenDelete) Run(ctx context.Context, names []string, out io.Writer) error {
-	asJSON, err := t.output.asJSON()
+	asJSON, err := t.output.AsJSON()
 	if err != nil {
 		return err
 	}
@@ -58,7 +59,7 @@ func (t *tokenDelete) Run(ctx context.Context, names []string, out io.Writer) er
 		deleted = append(deleted, id)
 	}
 	if asJSON {
-		return errors.Join(append(faults, printJSON(out, deleted))...)
+		return errors.Join(append(faults, cli.PrintJSON(out, deleted))...)
 	}
 	for _, id := range deleted {
 		fmt.Fprintf(out, "token %s deleted\n", id)

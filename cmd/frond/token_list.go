@@ -14,12 +14,13 @@ import (
 	bootstrapapi "k8s.io/cluster-bootstrap/token/api"
 
 	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/internal/cli"
 	"github.com/frond-edge/frond/internal/install"
 )
 
 type tokenList struct {
 	kube
-	output output
+	output cli.Output
 }
 
 // listedToken is the JSON output.
@@ -44,13 +45,13 @@ func newTokenList() *cobra.Command {
 		},
 	}
 	t.addFlags(cmd)
-	t.output.addFlag(cmd)
+	t.output.AddFlag(cmd)
 	return cmd
 }
 
 // Run lists the tokens.
 func (t *tokenList) Run(ctx context.Context, out, talk io.Writer) error {
-	asJSON, err := t.output.asJSON()
+	asJSON, err := t.output.AsJSON()
 	if err != nil {
 		return err
 	}
@@ -79,7 +80,7 @@ func (t *tokenList) Run(ctx context.Context, out, talk io.Writer) error {
 		})
 	}
 	if asJSON {
-		return printJSON(out, tokens)
+		return cli.PrintJSON(out, tokens)
 	}
 	if len(tokens) == 0 {
 		fmt.Fprintln(talk, "there are no tokens: frond token create makes one")

@@ -135,6 +135,6 @@ func frondRecipe() recipe {
 	return recipe{
 		name: nameFrond, module: ".", inputs: []string{"."}, outside: []string{"tools"}, ldflags: stripped, keep: 6,
 		stamps:   []string{stampKube, stampFrond}, // the kubelet in edgecore reports its version in the Node
-		packages: []string{"./cmd/cloudcore", "./cmd/edgecore", "./cmd/frond"},
+		packages: []string{"./cmd/cloudcore", "./cmd/edgecore", "./cmd/frond", "./cmd/frond-dev"},
 	}
 }

@@ -53,7 +53,7 @@ func TestReadmeMake(t *testing.T) {
 	if out := runShell(t, "make"); !strings.Contains(out, "demo ") || !strings.Contains(out, "test ") {
 		t.Errorf("make prints\n%s", out)
 	}
-	if out := runShell(t, "make -n down"); !strings.Contains(out, "frond dev down") {
+	if out := runShell(t, "make -n down"); !strings.Contains(out, "frond-dev down") {
 		t.Errorf("make down would run\n%s", out)
 	}
 	if out := runShell(t, "make -n test"); !strings.Contains(out, "./test/e2e/...") {

@@ -7,12 +7,13 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/frond-edge/frond/internal/cli"
 	"github.com/frond-edge/frond/internal/devcluster"
 )
 
 type rebootCommand struct {
 	*cluster
-	output output
+	output cli.Output
 	how    devcluster.Reboot
 }
 
@@ -33,13 +34,13 @@ With --offline the link is cut before and stays cut: frond dev heal brings it ba
 	}
 	cmd.Flags().BoolVar(&r.how.Offline, "offline", false, "cut the link first")
 	cmd.Flags().DurationVar(&r.how.Timeout, "timeout", 0, "how long to wait for the pods (default 3m)")
-	r.output.addFlag(cmd)
+	r.output.AddFlag(cmd)
 	return cmd
 }
 
 // Run reboots a gateway and prints how long it took.
 func (r *rebootCommand) Run(ctx context.Context, edge string, out, talk io.Writer) error {
-	asJSON, err := r.output.asJSON()
+	asJSON, err := r.output.AsJSON()
 	if err != nil {
 		return err
 	}
@@ -52,7 +53,7 @@ func (r *rebootCommand) Run(ctx context.Context, edge string, out, talk io.Write
 		return err
 	}
 	if asJSON {
-		return printJSON(out, result)
+		return cli.PrintJSON(out, result)
 	}
 	_, err = fmt.Fprintf(out, "%d pods of %s run again %.1f s after its runtime was ready\n", result.Pods, edge, result.Running)
 	return err

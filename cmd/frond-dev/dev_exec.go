@@ -6,6 +6,8 @@ import (
 	"os/exec"
 
 	"github.com/spf13/cobra"
+
+	"github.com/frond-edge/frond/internal/cli"
 )
 
 func newExec(c *cluster) *cobra.Command {
@@ -30,7 +32,7 @@ frond and with frond edge talking to it.`,
 			run.Stdin, run.Stdout, run.Stderr = os.Stdin, cmd.OutOrStdout(), cmd.ErrOrStderr()
 			err = run.Run()
 			if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-				return &exitError{code: exit.ExitCode()} // the command has printed its error
+				return &cli.ExitError{Code: exit.ExitCode()} // the command has printed its error
 			}
 			return err
 		},

@@ -11,11 +11,12 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/internal/cli"
 )
 
 type storeCommand struct {
 	*cluster
-	output output
+	output cli.Output
 }
 
 func newStore(c *cluster) *cobra.Command {
@@ -33,7 +34,7 @@ RESOURCE is plural or singular, with its group if it has one: configmap, pods, e
 			return s.Run(cmd.Context(), args, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	s.output.addFlag(cmd)
+	s.output.AddFlag(cmd)
 	return cmd
 }
 
@@ -51,7 +52,7 @@ func (s *storeCommand) Run(ctx context.Context, args []string, out, talk io.Writ
 }
 
 func (s *storeCommand) listObjects(ctx context.Context, edge string, out, talk io.Writer) error {
-	asJSON, err := s.output.asJSON()
+	asJSON, err := s.output.AsJSON()
 	if err != nil {
 		return err
 	}
@@ -64,7 +65,7 @@ func (s *storeCommand) listObjects(ctx context.Context, edge string, out, talk i
 		return err
 	}
 	if asJSON {
-		return printJSON(out, held)
+		return cli.PrintJSON(out, held)
 	}
 	t := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
 	_, _ = fmt.Fprintln(t, "OBJECT\tVERSION\tSEQUENCE\tREVISION\tBYTES")
@@ -75,7 +76,7 @@ func (s *storeCommand) listObjects(ctx context.Context, edge string, out, talk i
 }
 
 func (s *storeCommand) printObject(ctx context.Context, edge string, key wire.Key, out, talk io.Writer) error {
-	asJSON, err := s.output.asJSON()
+	asJSON, err := s.output.AsJSON()
 	if err != nil {
 		return err
 	}
@@ -88,7 +89,7 @@ func (s *storeCommand) printObject(ctx context.Context, edge string, key wire.Ke
 		return err
 	}
 	if asJSON {
-		return printJSON(out, object)
+		return cli.PrintJSON(out, object)
 	}
 	text, err := yaml.JSONToYAML(object)
 	if err != nil {

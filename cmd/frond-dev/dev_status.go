@@ -6,11 +6,13 @@ import (
 	"io"
 
 	"github.com/spf13/cobra"
+
+	"github.com/frond-edge/frond/internal/cli"
 )
 
 type devStatusCommand struct {
 	*cluster
-	output output
+	output cli.Output
 }
 
 func newStatus(c *cluster) *cobra.Command {
@@ -23,13 +25,13 @@ func newStatus(c *cluster) *cobra.Command {
 			return s.Run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	s.output.addFlag(cmd)
+	s.output.AddFlag(cmd)
 	return cmd
 }
 
 // Run prints the status.
 func (s *devStatusCommand) Run(ctx context.Context, out, talk io.Writer) error {
-	asJSON, err := s.output.asJSON()
+	asJSON, err := s.output.AsJSON()
 	if err != nil {
 		return err
 	}
@@ -39,7 +41,7 @@ func (s *devStatusCommand) Run(ctx context.Context, out, talk io.Writer) error {
 	}
 	now := dev.Status(ctx)
 	if asJSON {
-		err = printJSON(out, now)
+		err = cli.PrintJSON(out, now)
 	} else {
 		err = now.Print(out)
 	}
