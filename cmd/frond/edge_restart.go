@@ -16,8 +16,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	cmdutil "k8s.io/kubectl/pkg/cmd/util"
 
+	"github.com/frond-edge/frond/api/restart"
 	"github.com/frond-edge/frond/internal/cli"
-	"github.com/frond-edge/frond/leaf/localapi"
 )
 
 // restartTimeout is longer than the kubelet's longest back-off of 5 minutes.
@@ -33,7 +33,7 @@ type restartCommand struct {
 
 // restartedContainer is one container's line of the result.
 type restartedContainer struct {
-	localapi.StoppedContainer
+	restart.StoppedContainer
 	// NewID is the id of the container that runs now; "" if none does within the timeout.
 	NewID    string `json:"newID,omitempty"`
 	Restarts int32  `json:"restarts"`
@@ -71,7 +71,7 @@ func (r *restartCommand) Run(ctx context.Context, pod string, out io.Writer) err
 	if err != nil {
 		return err
 	}
-	request := client.CoreV1().RESTClient().Post().AbsPath(localapi.RestartPath + r.edge.namespace + "/" + pod + "/restart")
+	request := client.CoreV1().RESTClient().Post().AbsPath(restart.Path + r.edge.namespace + "/" + pod + "/restart")
 	for _, c := range r.containers {
 		request = request.Param("container", c)
 	}
@@ -83,7 +83,7 @@ func (r *restartCommand) Run(ctx context.Context, pod string, out io.Writer) err
 	if err != nil {
 		return err
 	}
-	var stopped []localapi.StoppedContainer
+	var stopped []restart.StoppedContainer
 	if err := json.Unmarshal(data, &stopped); err != nil {
 		return fmt.Errorf("understand edgecore: %w", err)
 	}

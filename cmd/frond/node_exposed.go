@@ -18,7 +18,7 @@ import (
 
 	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/api/wire"
-	"github.com/frond-edge/frond/controllers/desired"
+	"github.com/frond-edge/frond/controllers/references"
 	"github.com/frond-edge/frond/internal/cli"
 )
 
@@ -82,7 +82,7 @@ func listExposures(ctx context.Context, kube kubernetes.Interface, node string) 
 	}
 	for i := range pods.Items {
 		pod := &pods.Items[i]
-		follow(wire.Key{Resource: "pods", Namespace: pod.Namespace, Name: pod.Name}, desired.References(pod))
+		follow(wire.Key{Resource: "pods", Namespace: pod.Namespace, Name: pod.Name}, references.Of(pod))
 	}
 	for len(next) > 0 {
 		key := next[0]
@@ -124,7 +124,7 @@ func refersTo(ctx context.Context, kube kubernetes.Interface, key wire.Key) ([]w
 	if err != nil {
 		return nil, err
 	}
-	return desired.References(o), nil
+	return references.Of(o), nil
 }
 
 // printExposed prints the objects and what to do about them.

@@ -4,48 +4,25 @@ import (
 	"strings"
 
 	"go.uber.org/zap"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/controllers/references"
 )
 
 // A pod names the trust bundles of a projected volume by a signer and a label selector. The graph has a vertex between
 // the pod and the bundles that is never published: the selection. An event of a bundle refreshes only the selections of its signer.
 
 const (
-	certificatesGroup    = "certificates.k8s.io"
-	trustBundlesResource = "clustertrustbundles"
-	resourceGroup        = "resource.k8s.io"
-	claimsResource       = "resourceclaims"
 
-	// selectionsResource is the resource of a selection's vertex.
-	selectionsResource = "trustbundleselections"
 	// signerIndex is the name of the cache's index of bundles by their signer.
 	signerIndex = "frond.io/signer"
 )
 
-// selectionKey returns the key of a projection's selection. It returns false for a selector that is invalid or selects
-// nothing, which a kubelet refuses.
-func selectionKey(signer string, selector *metav1.LabelSelector) (wire.Key, bool) {
-	parsed, err := metav1.LabelSelectorAsSelector(selector)
-	if err != nil || signer == "" {
-		return wire.Key{}, false
-	}
-	if _, selectable := parsed.Requirements(); !selectable {
-		return wire.Key{}, false
-	}
-	return wire.Key{Group: "frond.io", Resource: selectionsResource, Name: signer + " " + parsed.String()}, true
-}
-
-func isSelection(key wire.Key) bool {
-	return key.Group == "frond.io" && key.Resource == selectionsResource
-}
-
 // isVirtual reports whether a key belongs to a vertex that is never published.
-func isVirtual(key wire.Key) bool { return isSubject(key) || isSelection(key) }
+func isVirtual(key wire.Key) bool { return isSubject(key) || references.IsSelection(key) }
 
 func signerOf(o client.Object) string { return nestedString(o, "spec", "signerName") }
 
@@ -57,7 +34,7 @@ func (e *Engine) selectBundles(selection wire.Key) []wire.Key {
 		e.selections[signer] = map[wire.Key]struct{}{}
 	}
 	e.selections[signer][selection] = struct{}{}
-	k, store := e.lookupKind(groupResource{certificatesGroup, trustBundlesResource})
+	k, store := e.lookupKind(groupResource{references.CertificatesGroup, references.TrustBundlesResource})
 	if store == nil {
 		return nil // placeKind refreshes the selection once the kind is synced
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers"
+	"github.com/frond-edge/frond/controllers/references"
 )
 
 // Publisher writes to the stream of desired state. Calls may be concurrent; the engine keeps the order per node and key.
@@ -146,8 +147,8 @@ func Rules() []rbacv1.PolicyRule {
 		rule("", "pods", "nodes", "configmaps", "secrets", "serviceaccounts", "persistentvolumeclaims", "persistentvolumes", "services"),
 		rule("storage.k8s.io", "csinodes", "csidrivers", "volumeattachments"),
 		rule("node.k8s.io", "runtimeclasses"),
-		rule(certificatesGroup, trustBundlesResource, "podcertificaterequests"),
-		rule(resourceGroup, claimsResource, "resourceslices"),
+		rule(references.CertificatesGroup, references.TrustBundlesResource, "podcertificaterequests"),
+		rule(references.ResourceGroup, references.ClaimsResource, "resourceslices"),
 		rule("discovery.k8s.io", "endpointslices"),
 		rule(rbacv1.GroupName, "clusterroles", "clusterrolebindings", "roles", "rolebindings"),
 	}

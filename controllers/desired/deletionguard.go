@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/controllers/references"
 )
 
 // Guard configures which deletions are held back. The zero Guard holds back nothing.
@@ -350,14 +351,6 @@ func (r streamRecord) isOwnPod(key wire.Key) bool {
 	return isPod(key) && r.deletionReason != wire.DeletionOfCopy
 }
 
-// mirrorAnnotation marks the API's copy of a static pod; the kubelet creates and removes it at once.
-const mirrorAnnotation = "kubernetes.io/config.mirror"
-
-func isMirror(pod *corev1.Pod) bool {
-	_, ok := pod.Annotations[mirrorAnnotation]
-	return ok
-}
-
 // forceDeleted reports whether a pod is being deleted with a grace period of zero: by force, or as the last step of an
 // orderly termination. The API shows such a pod for a moment before it disappears, or for as long as it has finalizers.
 // A node that receives it in this state kills it.
@@ -367,7 +360,7 @@ func forceDeleted(pod *corev1.Pod) bool {
 
 // podDeletionReason returns the reason for which a pod's removal is expected, "" if there is none.
 func podDeletionReason(pod *corev1.Pod) wire.DeletionReason {
-	mirror := isMirror(pod)
+	mirror := references.IsMirror(pod)
 	grace := pod.Spec.TerminationGracePeriodSeconds
 	switch {
 	case pod.DeletionTimestamp != nil && !forceDeleted(pod):

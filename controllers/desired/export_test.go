@@ -11,10 +11,6 @@ import (
 )
 
 var (
-	PodRefs           = podRefs
-	AccountRefs       = accountRefs
-	ClaimRefs         = claimRefs
-	VolumeRefs        = volumeRefs
 	PodDeletionReason = podDeletionReason
 	RunsAs            = runsAs
 )

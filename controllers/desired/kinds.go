@@ -9,6 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/controllers/references"
 )
 
 // kindSpec describes one kind of object that nodes get.
@@ -41,7 +42,7 @@ func kindTable(services bool) []*kindSpec {
 		{
 			gvk: core("Pod"), resource: "pods", object: func() client.Object { return &corev1.Pod{} },
 			nodeOf:     func(o client.Object) string { return o.(*corev1.Pod).Spec.NodeName },
-			references: func(o client.Object) []wire.Key { return podRefs(o.(*corev1.Pod)) },
+			references: func(o client.Object) []wire.Key { return references.OfPod(o.(*corev1.Pod)) },
 		},
 		{
 			gvk: core("Node"), resource: "nodes", object: func() client.Object { return &corev1.Node{} },
@@ -57,12 +58,12 @@ func kindTable(services bool) []*kindSpec {
 		{
 			gvk: core("PersistentVolumeClaim"), resource: "persistentvolumeclaims",
 			object:     func() client.Object { return &corev1.PersistentVolumeClaim{} },
-			references: func(o client.Object) []wire.Key { return claimRefs(o.(*corev1.PersistentVolumeClaim)) },
+			references: func(o client.Object) []wire.Key { return references.OfClaim(o.(*corev1.PersistentVolumeClaim)) },
 		},
 		{
 			gvk: core("PersistentVolume"), resource: "persistentvolumes",
 			object:     func() client.Object { return &corev1.PersistentVolume{} },
-			references: func(o client.Object) []wire.Key { return volumeRefs(o.(*corev1.PersistentVolume)) },
+			references: func(o client.Object) []wire.Key { return references.OfVolume(o.(*corev1.PersistentVolume)) },
 		},
 		{
 			gvk: storage("CSINode"), resource: "csinodes", object: func() client.Object { return &storagev1.CSINode{} },

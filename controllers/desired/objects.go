@@ -15,6 +15,7 @@ import (
 
 	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/controllers/references"
 )
 
 // errNotCached is returned for an object that is not in the cache.
@@ -74,7 +75,7 @@ func (e *Engine) expandReferences(key wire.Key) []wire.Key {
 	if e.cfg.Protected.Covers(key) {
 		return nil // the object is withheld, and so is everything that only it refers to
 	}
-	if isSelection(key) {
+	if references.IsSelection(key) {
 		return e.selectBundles(key)
 	}
 	k := e.kinds[kindOf(key)]

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/controllers/references"
 )
 
 // Some kinds that a kubelet requests are not in every Kubernetes: they came with a later version, or a feature gate
@@ -63,12 +64,12 @@ func optionalKinds() map[groupResource]*optionalKind {
 		table[id] = &optionalKind{id: id, kind: name, versions: versions, template: template}
 	}
 	ofNode := func(o client.Object) string { return nestedString(o, "spec", "nodeName") }
-	add(certificatesGroup, trustBundlesResource, "ClusterTrustBundle", kindSpec{signer: signerOf}, "v1", "v1beta1", "v1alpha1")
+	add(references.CertificatesGroup, references.TrustBundlesResource, "ClusterTrustBundle", kindSpec{signer: signerOf}, "v1", "v1beta1", "v1alpha1")
 	// A kubelet watches the requests that it makes, selected by its Node; the signer's answer is in their status.
-	add(certificatesGroup, "podcertificaterequests", "PodCertificateRequest", kindSpec{nodeOf: ofNode}, "v1")
-	add(resourceGroup, claimsResource, "ResourceClaim", kindSpec{}, "v1")
+	add(references.CertificatesGroup, "podcertificaterequests", "PodCertificateRequest", kindSpec{nodeOf: ofNode}, "v1")
+	add(references.ResourceGroup, references.ClaimsResource, "ResourceClaim", kindSpec{}, "v1")
 	// A driver of a node's devices lists and watches the slices that it publishes, selected by its Node.
-	add(resourceGroup, "resourceslices", "ResourceSlice", kindSpec{nodeOf: ofNode}, "v1")
+	add(references.ResourceGroup, "resourceslices", "ResourceSlice", kindSpec{nodeOf: ofNode}, "v1")
 	return table
 }
 

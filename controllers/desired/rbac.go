@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/controllers/references"
 )
 
 // A node authorizes the requests of its pods, also without a link. Each service account there therefore needs the
@@ -47,7 +48,7 @@ func accountSubjects(namespace, name string) []wire.Key {
 
 // accountReferences returns a service account's pull secrets and all subjects by which a binding can name it.
 func accountReferences(o client.Object) []wire.Key {
-	return append(accountRefs(o.(*corev1.ServiceAccount)), accountSubjects(o.GetNamespace(), o.GetName())...)
+	return append(references.OfServiceAccount(o.(*corev1.ServiceAccount)), accountSubjects(o.GetNamespace(), o.GetName())...)
 }
 
 // subjectNames returns the subjects that a binding names. A binding in a namespace adds its own namespace to a service
@@ -176,7 +177,7 @@ func (e *Engine) RunsServiceAccount(node, namespace, account string) bool {
 // runsAs reports whether a pod proves that its node may act as a service account. A mirror pod proves nothing: the node
 // itself creates it.
 func runsAs(pod *corev1.Pod, account string) bool {
-	return !isMirror(pod) && pod.Spec.ServiceAccountName == account && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed
+	return !references.IsMirror(pod) && pod.Spec.ServiceAccountName == account && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed
 }
 
 // HasNode reports whether a node has a Node object. The engine must be Ready.

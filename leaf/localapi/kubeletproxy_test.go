@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/frond-edge/frond/api/restart"
 	"github.com/frond-edge/frond/leaf/localapi"
 )
 
@@ -164,7 +165,7 @@ func TestRestart_StopsContainers(t *testing.T) {
 			s := &fakeStopper{}
 			g := newGateway(t, true, func(c *localapi.Config) { c.Stopper = s })
 			g.deliverObjects(base("always", corev1.RestartPolicyAlways), base("failure", corev1.RestartPolicyOnFailure), base("never", corev1.RestartPolicyNever), leaving)
-			code, answer := sendAPIRequest(t, g.api.ClientConfig(), apiRequest{method: "POST", path: localapi.RestartPath + "default/" + tt.pod + "/restart" + tt.query})
+			code, answer := sendAPIRequest(t, g.api.ClientConfig(), apiRequest{method: "POST", path: restart.Path + "default/" + tt.pod + "/restart" + tt.query})
 			if diff := cmp.Diff(tt.stopped, s.stopped); diff != "" || code != tt.code {
 				t.Errorf("code %d, want %d: %v (-want +got):\n%s", code, tt.code, answer, diff)
 			}
@@ -187,7 +188,7 @@ func TestKubeletProxy_RefusesTLSClients(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.CloseIdleConnections()
-	for path, method := range map[string]string{"/api/v1/namespaces/default/pods/web/log": "GET", localapi.RestartPath + "default/web/restart": "POST"} {
+	for path, method := range map[string]string{"/api/v1/namespaces/default/pods/web/log": "GET", restart.Path + "default/web/restart": "POST"} {
 		req, err := http.NewRequestWithContext(t.Context(), method, "https://"+g.api.Addr()+path, nil)
 		if err != nil {
 			t.Fatal(err)

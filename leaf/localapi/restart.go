@@ -11,11 +11,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
-)
 
-// RestartPath is the path on which POST restarts a pod's containers, on the unix socket only:
-// /frond/pods/NAMESPACE/NAME/restart?container=NAME selects one container; without it all containers that run continuously.
-const RestartPath = "/frond/pods/"
+	"github.com/frond-edge/frond/api/restart"
+)
 
 // ContainerStopper stops one running container; the kubelet restarts it according to its restart policy.
 type ContainerStopper interface {
@@ -24,24 +22,15 @@ type ContainerStopper interface {
 	Stop(ctx context.Context, namespace, pod, container string, grace int64) (id string, err error)
 }
 
-// StoppedContainer is one container that a restart has stopped.
-type StoppedContainer struct {
-	Container string `json:"container"`
-	// ID is the runtime's id, without its scheme; "" if the container did not run.
-	ID string `json:"id,omitempty"`
-	// Killed: the container got no grace time, because under the policy OnFailure a successful exit would be final.
-	Killed bool `json:"killed,omitempty"`
-}
-
 // servePodRestart stops containers so that the kubelet restarts them. The pod, its address and its volumes stay.
 func (s *Server) servePodRestart(w http.ResponseWriter, req *http.Request) {
-	parts := strings.Split(strings.TrimPrefix(req.URL.Path, RestartPath), "/")
+	parts := strings.Split(strings.TrimPrefix(req.URL.Path, restart.Path), "/")
 	if req.Method != http.MethodPost || len(parts) != 3 || parts[2] != "restart" {
-		writeError(w, req, apierrors.NewBadRequest("POST "+RestartPath+"NAMESPACE/NAME/restart is all there is"))
+		writeError(w, req, apierrors.NewBadRequest("POST "+restart.Path+"NAMESPACE/NAME/restart is all there is"))
 		return
 	}
 	pod, err := s.loadPod(parts[0], parts[1])
-	var plan []StoppedContainer
+	var plan []restart.StoppedContainer
 	if err == nil {
 		plan, err = restartPlan(pod, req.URL.Query()["container"])
 	}
@@ -68,7 +57,7 @@ func (s *Server) servePodRestart(w http.ResponseWriter, req *http.Request) {
 }
 
 // restartPlan returns the containers to stop, and how; it refuses a container that would not be restarted.
-func restartPlan(pod *corev1.Pod, names []string) ([]StoppedContainer, error) {
+func restartPlan(pod *corev1.Pod, names []string) ([]restart.StoppedContainer, error) {
 	policies := map[string]corev1.RestartPolicy{}
 	for _, c := range pod.Spec.InitContainers {
 		if c.RestartPolicy != nil {
@@ -86,7 +75,7 @@ func restartPlan(pod *corev1.Pod, names []string) ([]StoppedContainer, error) {
 	if len(names) == 0 {
 		names = regular
 	}
-	var plan []StoppedContainer
+	var plan []restart.StoppedContainer
 	for _, name := range names {
 		policy, known := policies[name]
 		switch {
@@ -98,8 +87,8 @@ func restartPlan(pod *corev1.Pod, names []string) ([]StoppedContainer, error) {
 		case policy == corev1.RestartPolicyNever:
 			return nil, apierrors.NewBadRequest(fmt.Sprintf(
 				"container %s of pod %s has the restart policy Never: it would end and not come back; nothing was done", name, pod.Name))
-		case !slices.ContainsFunc(plan, func(s StoppedContainer) bool { return s.Container == name }):
-			plan = append(plan, StoppedContainer{Container: name, Killed: policy == corev1.RestartPolicyOnFailure})
+		case !slices.ContainsFunc(plan, func(s restart.StoppedContainer) bool { return s.Container == name }):
+			plan = append(plan, restart.StoppedContainer{Container: name, Killed: policy == corev1.RestartPolicyOnFailure})
 		}
 	}
 	return plan, nil

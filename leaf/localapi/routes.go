@@ -25,6 +25,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/client-go/kubernetes/scheme"
 
+	"github.com/frond-edge/frond/api/restart"
 	"github.com/frond-edge/frond/api/wire"
 )
 
@@ -295,7 +296,7 @@ func (rs *routes) serveNonResource(w http.ResponseWriter, req *http.Request) {
 		}
 		rs.server.showStore(w)
 	default:
-		if req.TLS == nil && rs.server.cfg.Stopper != nil && strings.HasPrefix(path, RestartPath) {
+		if req.TLS == nil && rs.server.cfg.Stopper != nil && strings.HasPrefix(path, restart.Path) {
 			rs.server.servePodRestart(w, req)
 			return
 		}

@@ -1,4 +1,4 @@
-package desired_test
+package references_test
 
 import (
 	"testing"
@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/frond-edge/frond/api/wire"
-	"github.com/frond-edge/frond/controllers/desired"
+	"github.com/frond-edge/frond/controllers/references"
 )
 
 func projectBundles(p corev1.ClusterTrustBundleProjection) corev1.VolumeSource {
@@ -75,7 +75,7 @@ func TestPodRefs_TrustBundlesAndDevices(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			tt.pod.Namespace, tt.pod.Name = "n", "pod"
-			if diff := cmp.Diff(tt.want, desired.PodRefs(&tt.pod)); diff != "" {
+			if diff := cmp.Diff(tt.want, references.OfPod(&tt.pod)); diff != "" {
 				t.Errorf("refs (-want +got):\n%s", diff)
 			}
 		})

@@ -1,4 +1,4 @@
-package desired
+package references
 
 import (
 	corev1 "k8s.io/api/core/v1"
@@ -54,11 +54,11 @@ func (r *referenceCollector) addVolumeSecret(ref *corev1.SecretReference) {
 	r.addObject("secrets", namespace, ref.Name)
 }
 
-// podRefs returns the keys that a kubelet needs to run the pod. The CA bundle kube-root-ca.crt is among a pod's
+// OfPod returns the keys that a kubelet needs to run the pod. The CA bundle kube-root-ca.crt is among a pod's
 // projected volumes when it wants a token. accountRefs, claimRefs and volumeRefs return what these objects need in
 // turn. A mirror pod, which the node itself creates, needs no object of the cloud; Kubernetes' Node authorizer has the same rule.
-func podRefs(pod *corev1.Pod) []wire.Key {
-	if isMirror(pod) {
+func OfPod(pod *corev1.Pod) []wire.Key {
+	if IsMirror(pod) {
 		return nil
 	}
 	r := newReferenceCollector(pod.Namespace)
@@ -151,8 +151,8 @@ func (r *referenceCollector) addProjected(sources []corev1.VolumeProjection) {
 	}
 }
 
-// accountRefs returns a service account's image pull secrets.
-func accountRefs(account *corev1.ServiceAccount) []wire.Key {
+// OfServiceAccount returns a service account's image pull secrets.
+func OfServiceAccount(account *corev1.ServiceAccount) []wire.Key {
 	r := newReferenceCollector(account.Namespace)
 	for i := range account.ImagePullSecrets {
 		r.addLocalSecret(&account.ImagePullSecrets[i])
@@ -160,9 +160,9 @@ func accountRefs(account *corev1.ServiceAccount) []wire.Key {
 	return r.keys
 }
 
-// claimRefs returns the claim's volume. A claim that the volume does not name in turn is no reference: only a bound
+// OfClaim returns the claim's volume. A claim that the volume does not name in turn is no reference: only a bound
 // pair may lead to the secrets of a volume.
-func claimRefs(claim *corev1.PersistentVolumeClaim) []wire.Key {
+func OfClaim(claim *corev1.PersistentVolumeClaim) []wire.Key {
 	r := newReferenceCollector(claim.Namespace)
 	if claim.Status.Phase == corev1.ClaimBound {
 		r.addObject("persistentvolumes", "", claim.Spec.VolumeName)
@@ -170,8 +170,8 @@ func claimRefs(claim *corev1.PersistentVolumeClaim) []wire.Key {
 	return r.keys
 }
 
-// volumeRefs returns the secrets of a persistent volume that a node needs to mount it; those of the controller are left out.
-func volumeRefs(volume *corev1.PersistentVolume) []wire.Key {
+// OfVolume returns the secrets of a persistent volume that a node needs to mount it; those of the controller are left out.
+func OfVolume(volume *corev1.PersistentVolume) []wire.Key {
 	if volume.Spec.ClaimRef == nil {
 		return nil
 	}

@@ -1,4 +1,4 @@
-package desired
+package references
 
 import (
 	corev1 "k8s.io/api/core/v1"
@@ -10,7 +10,7 @@ import (
 // one of the two.
 func (r *referenceCollector) addTrustBundles(p *corev1.ClusterTrustBundleProjection) {
 	if p.Name != nil {
-		r.addKey(wire.Key{Group: certificatesGroup, Resource: trustBundlesResource, Name: *p.Name})
+		r.addKey(wire.Key{Group: CertificatesGroup, Resource: TrustBundlesResource, Name: *p.Name})
 		return
 	}
 	if p.SignerName == nil {
@@ -26,7 +26,7 @@ func (r *referenceCollector) addTrustBundles(p *corev1.ClusterTrustBundleProject
 func (r *referenceCollector) addResourceClaims(pod *corev1.Pod) {
 	add := func(name *string) {
 		if name != nil {
-			r.addKey(wire.Key{Group: resourceGroup, Resource: claimsResource, Namespace: pod.Namespace, Name: *name})
+			r.addKey(wire.Key{Group: ResourceGroup, Resource: ClaimsResource, Namespace: pod.Namespace, Name: *name})
 		}
 	}
 	for i := range pod.Spec.ResourceClaims {
