@@ -11,7 +11,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/frond-edge/frond/api/wire"
@@ -23,8 +22,6 @@ type LatestCheck func(ctx context.Context, m wire.Message) (bool, error)
 
 // Config configures an Applier. The zero value works.
 type Config struct {
-	// ClassicImpersonation is for Kubernetes before 1.36; see Impersonating.
-	ClassicImpersonation bool
 	// OnOvertaken is called for a report that was written although a newer one of its object had arrived meanwhile. The
 	// newer one may have found nothing to write, as Kubernetes still held the state that it reports, so the node must
 	// be asked to report again. nil: no call.
@@ -52,16 +49,9 @@ type Applier struct {
 	dropped     *prometheus.CounterVec
 }
 
-// New creates an Applier. cached must serve Pods and Nodes from an informer's memory.
-func New(cfg Config, config *rest.Config, cached client.Reader, stillLast LatestCheck, log *zap.Logger) (*Applier, error) {
-	own, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return nil, fmt.Errorf("reports: %w", err)
-	}
-	node, err := kubernetes.NewForConfig(Impersonating(config, cfg.ClassicImpersonation))
-	if err != nil {
-		return nil, fmt.Errorf("reports: %w", err)
-	}
+// New creates an Applier. own uses cloudcore's rights; node acts as the node in the context (Impersonating). cached must
+// serve Pods and Nodes from an informer's memory.
+func New(cfg Config, own, node kubernetes.Interface, cached client.Reader, stillLast LatestCheck, log *zap.Logger) *Applier {
 	f := func(name, help string, labels ...string) *prometheus.CounterVec {
 		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "frond_reports_" + name, Help: help}, labels)
 		if cfg.Metrics != nil {
@@ -73,7 +63,7 @@ func New(cfg Config, config *rest.Config, cached client.Reader, stillLast Latest
 		cached: cached, own: own, node: node, isLatest: stillLast, onOvertaken: cfg.OnOvertaken, addressing: cfg.Addressing, protected: cfg.Protected, log: log,
 		applied: f("applied_total", "Reports applied to Kubernetes, by resource and what was done.", "resource", "action"),
 		dropped: f("dropped_total", "Reports rightly not applied, by resource and reason.", "resource", "reason"),
-	}, nil
+	}
 }
 
 // The reasons for dropping a report; the values of the metric's label.
