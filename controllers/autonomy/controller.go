@@ -24,14 +24,6 @@ import (
 	"github.com/frond-edge/frond/controllers"
 )
 
-// Ownership reports which nodes this replica writes for. Calls may be concurrent and must not block.
-type Ownership interface {
-	// Owns reports whether this replica is the node's owner now.
-	Owns(node string) bool
-	// Changed returns a channel that is closed at the next change of any result of Owns after this call.
-	Changed() <-chan struct{}
-}
-
 const (
 	// workers is the number of concurrent API writes.
 	workers = 8
@@ -60,7 +52,7 @@ type TolerationController struct {
 	kube     kubernetes.Interface
 	objects  cache.Cache
 	groups   *NodeGroups
-	owner    Ownership
+	owner    controllers.Ownership
 	warn     Warn
 	onChange func(node string)
 	writes   prometheus.Counter
@@ -80,7 +72,7 @@ type TolerationController struct {
 
 // New creates a TolerationController. objects must serve Nodes and Pods; groups is the controller's own, which fills it.
 // changed is called with each node for which the result of groups.Lookup has changed, and must not block; metrics may be nil.
-func New(kube kubernetes.Interface, objects cache.Cache, groups *NodeGroups, owner Ownership, warn Warn, changed func(node string),
+func New(kube kubernetes.Interface, objects cache.Cache, groups *NodeGroups, owner controllers.Ownership, warn Warn, changed func(node string),
 	metrics prometheus.Registerer, log *zap.Logger,
 ) *TolerationController {
 	k := &TolerationController{
@@ -118,50 +110,26 @@ func (k *TolerationController) Start(ctx context.Context) error {
 // startInformers subscribes to Nodes and Pods. The returned function ends the subscriptions and is never nil.
 func (k *TolerationController) startInformers(ctx context.Context) (stop func(), err error) {
 	stop = func() {}
-	nodes, err := k.objects.GetInformer(ctx, &corev1.Node{})
+	nodes, err := controllers.StoreOf(ctx, k.objects, &corev1.Node{})
 	if err != nil {
-		return stop, fmt.Errorf("follow nodes: %w", err)
+		return stop, err
 	}
-	pods, err := k.objects.GetInformer(ctx, &corev1.Pod{})
+	pods, err := controllers.StoreOf(ctx, k.objects, &corev1.Pod{})
 	if err != nil {
-		return stop, fmt.Errorf("follow pods: %w", err)
-	}
-	sharedNodes, ok := nodes.(toolscache.SharedIndexInformer)
-	sharedPods, also := pods.(toolscache.SharedIndexInformer)
-	if !ok || !also {
-		return stop, fmt.Errorf("informers are %T and %T: the cache must not be split by namespaces", nodes, pods)
+		return stop, err
 	}
 	k.mu.Lock()
-	k.nodes, k.pods = sharedNodes.GetStore(), sharedPods.GetStore()
+	k.nodes, k.pods = nodes, pods
 	k.mu.Unlock()
-	ofNodes, err := nodes.AddEventHandler(typedHandler(k.onNodeChanged, k.onNodeDeleted))
+	stopNodes, err := controllers.Follow(ctx, k.objects, &corev1.Node{}, k.onNodeChanged, k.onNodeDeleted)
 	if err != nil {
-		return stop, fmt.Errorf("follow nodes: %w", err)
+		return stop, err
 	}
-	stop = func() { _ = nodes.RemoveEventHandler(ofNodes) }
-	ofPods, err := pods.AddEventHandler(typedHandler(k.enqueuePod, func(p *corev1.Pod) { k.stopWaiting(podKey(p)) }))
-	if err != nil {
-		return stop, fmt.Errorf("follow pods: %w", err)
-	}
+	stopPods, err := controllers.Follow(ctx, k.objects, &corev1.Pod{}, k.enqueuePod, func(p *corev1.Pod) { k.stopWaiting(podKey(p)) })
 	return func() {
-		_ = nodes.RemoveEventHandler(ofNodes)
-		_ = pods.RemoveEventHandler(ofPods)
-	}, nil
-}
-
-// typedHandler returns a handler that calls handle for each object that is new or changed, and gone for each that was deleted.
-func typedHandler[T any](handle, gone func(T)) toolscache.ResourceEventHandler {
-	take := func(object any, handle func(T)) {
-		if missed, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
-			object = missed.Obj
-		}
-		if o, ok := object.(T); ok {
-			handle(o)
-		}
-	}
-	return toolscache.ResourceEventHandlerFuncs{
-		AddFunc: func(o any) { take(o, handle) }, UpdateFunc: func(_, o any) { take(o, handle) }, DeleteFunc: func(o any) { take(o, gone) },
-	}
+		stopNodes()
+		stopPods()
+	}, err
 }
 
 func (k *TolerationController) onNodeChanged(node *corev1.Node) {

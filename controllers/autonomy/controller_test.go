@@ -39,6 +39,7 @@ type ownsEverything struct{}
 
 func (ownsEverything) Owns(string) bool         { return true }
 func (ownsEverything) Changed() <-chan struct{} { return nil }
+func (ownsEverything) LeaseValid() bool         { return true }
 
 type tolerationEnv struct {
 	*testing.T

@@ -18,6 +18,7 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 
 	"github.com/frond-edge/frond/api/apps"
+	"github.com/frond-edge/frond/controllers"
 )
 
 // NewGroupLister returns a ListerWatcher of NodeGroups. It requests the resource itself, without discovery, so that a
@@ -125,7 +126,7 @@ func (k *TolerationController) watchGroups(ctx context.Context) error {
 	if err := informer.SetWatchErrorHandlerWithContext(k.onGroupsError); err != nil {
 		return fmt.Errorf("follow groups: %w", err)
 	}
-	handled, err := informer.AddEventHandler(typedHandler(k.onGroupChanged, k.onGroupDeleted))
+	handled, err := informer.AddEventHandler(controllers.TypedHandler(k.onGroupChanged, k.onGroupDeleted))
 	if err != nil {
 		return fmt.Errorf("follow groups: %w", err)
 	}
