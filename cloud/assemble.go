@@ -7,8 +7,11 @@ import (
 	"slices"
 
 	"github.com/nats-io/nats.go"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
+	"github.com/frond-edge/frond/api/config"
 	"github.com/frond-edge/frond/api/kubeversion"
 	"github.com/frond-edge/frond/cloud/addressindex"
 	"github.com/frond-edge/frond/cloud/epoch"
@@ -25,6 +28,9 @@ import (
 
 // foundation is what all parts are made of.
 type foundation struct {
+	cfg       config.CloudCore
+	registry  *prometheus.Registry
+	log       *zap.Logger
 	hub       *hubConns
 	stores    hubStores
 	clients   *kube.Clients
@@ -38,19 +44,19 @@ type foundation struct {
 }
 
 // newFoundation creates the clients, the cache with all its indices, and what many parts use.
-func (c *Cloud) newFoundation(ctx context.Context, hub *hubConns, stores hubStores) (f foundation, err error) {
-	f = foundation{hub: hub, stores: stores, metrics: metrics.New(c.metrics)}
+func (c *Cloud) newFoundation(ctx context.Context, hub *hubConns, stores hubStores) (f *foundation, err error) {
+	f = &foundation{cfg: c.cfg, registry: c.metrics, log: c.log, hub: hub, stores: stores, metrics: metrics.New(c.metrics)}
 	if f.clients, err = kube.NewClients(c.rest, c.cfg.Impersonation == kubeversion.Classic); err != nil {
-		return f, err
+		return nil, err
 	}
 	if f.objects, err = cache.New(f.clients.ReadRetry, desired.CacheOptions()); err != nil {
-		return f, fmt.Errorf("cache: %w", err)
+		return nil, fmt.Errorf("cache: %w", err)
 	}
 	if f.nodes, err = addressindex.NewNodes(ctx, f.objects); err != nil {
-		return f, fmt.Errorf("cache: %w", err)
+		return nil, fmt.Errorf("cache: %w", err)
 	}
 	if f.addresses, err = addressindex.NewAddresses(ctx, f.objects); err != nil {
-		return f, fmt.Errorf("cache: %w", err)
+		return nil, fmt.Errorf("cache: %w", err)
 	}
 	f.members = membership.New(c.cfg.ID, stores.members, func() []membership.Link { return membership.Links(hub.all()...) }, c.log.Named("members"))
 	f.events = kube.NewEventRecorder(c.cfg.ID, f.clients.Own, c.log.Named("alarms"))
@@ -75,19 +81,19 @@ func (c *Cloud) assembleParts(ctx context.Context, hub *hubConns, stores hubStor
 	if err != nil {
 		return nil, err
 	}
-	p, publishers, err := c.buildPublishing(f, history)
+	p, publishers, err := buildPublishing(f, history)
 	if err != nil {
 		return nil, err
 	}
-	admission, err := c.buildAdmission(f)
+	admission, err := buildAdmission(f)
 	if err != nil {
 		return nil, err
 	}
-	enforcement, services, err := c.buildNodeServices(f, p, admission)
+	enforcement, services, err := buildNodeServices(f, p, admission)
 	if err != nil {
 		return nil, err
 	}
-	server := c.newHealthServer(hub.nc, p, admission)
+	server := newHealthServer(f, p, admission)
 	// Nodes with records are admitted before anything else is read.
 	return slices.Concat([]lifecycle.Part{{Name: "health", Start: server.Start, Ready: server.Ready()}}, admission.parts(enforcement), []lifecycle.Part{
 		{Name: "keeper", Start: p.topology.Start, Ready: p.topology.Ready()},
@@ -99,19 +105,19 @@ func (c *Cloud) assembleParts(ctx context.Context, hub *hubConns, stores hubStor
 
 // countsEpoch reports whether this replica increments the Lease of the epoch: its name is no node's, but distributes
 // equally well.
-func (f foundation) countsEpoch() bool { return f.members.Owns(epoch.LeaseName) }
+func (f *foundation) countsEpoch() bool { return f.members.Owns(epoch.LeaseName) }
 
 // newHealthServer creates the server that reports when this replica is ready: then the previous one may stop.
-func (c *Cloud) newHealthServer(nc *nats.Conn, p publishing, admission *admission) *health.Server {
+func newHealthServer(f *foundation, p publishing, admission *admission) *health.Server {
 	checks := []health.Check{
-		{Name: "hub", Ready: checkConnected(nc)},
+		{Name: "hub", Ready: checkConnected(f.hub.nc)},
 		{Name: "hub-streams", Ready: checkClosed(p.topology.Ready(), "the streams are not in place")},
 		{Name: "kubernetes", Ready: checkClosed(p.engine.Ready(), "the objects of the cluster are not all read")},
 	}
 	if admission != nil {
 		checks = append(checks, health.Check{Name: "links", Ready: checkClosed(admission.links.Synced(), "the other cloudcores were not asked yet whose links there are")})
 	}
-	return health.New(c.cfg.Listen, c.metrics, checks...)
+	return health.New(f.cfg.Listen, f.registry, checks...)
 }
 
 func checkConnected(nc *nats.Conn) func() error {

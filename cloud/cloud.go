@@ -40,10 +40,10 @@ func New(cfg config.CloudCore, kube *rest.Config, metrics *prometheus.Registry, 
 // Start runs the replica until ctx ends, then leaves the members, returns its unfinished work and returns nil. After
 // ErrRestored the process should be restarted.
 func (c *Cloud) Start(ctx context.Context) error {
-	if err := c.metrics.Register(certs.NewExpiry(certs.FileExpiries(c.certificateFiles()))); err != nil {
+	if err := c.metrics.Register(certs.NewExpiry(certs.FileExpiries(certificateFiles(c.cfg)))); err != nil {
 		return fmt.Errorf("certificates: %w", err)
 	}
-	hub, err := c.connectHub()
+	hub, err := connectHub(c.cfg, c.metrics, c.log)
 	if err != nil {
 		return err
 	}

@@ -88,8 +88,8 @@ func (s *clusterFixture) startPublisher() (history *epoch.Tracker, failed <-chan
 	if err != nil {
 		s.Fatal(err)
 	}
-	c := &Cloud{cfg: parsed, metrics: prometheus.NewRegistry()}
-	cfg := c.desiredConfig(history, teller, kubecalls.NewWithheldEvents(func(string, string, string) {}))
+	f := &foundation{cfg: parsed, registry: prometheus.NewRegistry()}
+	cfg := f.desiredConfig(history, teller, kubecalls.NewWithheldEvents(func(string, string, string) {}))
 	cfg.Probe = kube.NewProbe(meta)
 	engine, err := desired.New(cfg, objects, publisher, ownsAll{}, log)
 	if err != nil {

@@ -41,11 +41,11 @@ type hubConns struct {
 }
 
 // connectHub opens the connections; the caller closes them.
-func (c *Cloud) connectHub() (hub *hubConns, err error) {
+func connectHub(cfg config.CloudCore, metrics prometheus.Registerer, log *zap.Logger) (hub *hubConns, err error) {
 	reconnects := prometheus.NewCounter(prometheus.CounterOpts{
 		Namespace: "frond", Name: "hub_reconnects_total", Help: "Connections to the hub after the first ones.",
 	})
-	if err := c.metrics.Register(reconnects); err != nil {
+	if err := metrics.Register(reconnects); err != nil {
 		return nil, fmt.Errorf("hub: %w", err)
 	}
 	hub = &hubConns{}
@@ -54,35 +54,35 @@ func (c *Cloud) connectHub() (hub *hubConns, err error) {
 			hub.close()
 		}
 	}()
-	name := "cloudcore " + c.cfg.ID
-	if hub.nc, err = dialHub(c.cfg.Hub, name, reconnects, c.log.Named("hub")); err != nil {
+	name := "cloudcore " + cfg.ID
+	if hub.nc, err = dialHub(cfg.Hub, name, reconnects, log.Named("hub")); err != nil {
 		return nil, err
 	}
-	if hub.writer, err = dialWriter(c.cfg.Hub, name+" writer", reconnects, c.log.Named("writer")); err != nil {
+	if hub.writer, err = dialWriter(cfg.Hub, name+" writer", reconnects, log.Named("writer")); err != nil {
 		return nil, err
 	}
-	if hub.tunnels, err = dialHub(c.cfg.Hub, name+" tunnels", reconnects, c.log.Named("tunnels")); err != nil {
+	if hub.tunnels, err = dialHub(cfg.Hub, name+" tunnels", reconnects, log.Named("tunnels")); err != nil {
 		return nil, err
 	}
-	if !c.cfg.Identity.Enabled() {
+	if !cfg.Identity.Enabled() {
 		return hub, nil
 	}
-	seed, err := os.ReadFile(c.cfg.Identity.IssuerSeedFile)
+	seed, err := os.ReadFile(cfg.Identity.IssuerSeedFile)
 	if err != nil {
 		return nil, fmt.Errorf("identity: issuer: %w", err)
 	}
 	if hub.issuer, err = nkeys.FromSeed(bytes.TrimSpace(seed)); err != nil {
-		return nil, fmt.Errorf("identity: issuer %s: %w", c.cfg.Identity.IssuerSeedFile, err)
+		return nil, fmt.Errorf("identity: issuer %s: %w", cfg.Identity.IssuerSeedFile, err)
 	}
 	as := func(user, nkeyFile string) (*nats.Conn, error) {
-		cfg := c.cfg.Hub
-		cfg.NkeyFile = nkeyFile
-		return dialHub(cfg, name+" "+user, reconnects, c.log.Named(user))
+		account := cfg.Hub
+		account.NkeyFile = nkeyFile
+		return dialHub(account, name+" "+user, reconnects, log.Named(user))
 	}
-	if hub.auth, err = as("callout", c.cfg.Identity.AuthNkeyFile); err != nil {
+	if hub.auth, err = as("callout", cfg.Identity.AuthNkeyFile); err != nil {
 		return nil, err
 	}
-	if hub.sys, err = as("kicker", c.cfg.Identity.SysNkeyFile); err != nil {
+	if hub.sys, err = as("kicker", cfg.Identity.SysNkeyFile); err != nil {
 		return nil, err
 	}
 	return hub, nil

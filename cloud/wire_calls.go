@@ -23,28 +23,28 @@ import (
 )
 
 // newCallServer creates the server of the nodes' calls.
-func (c *Cloud) newCallServer(f foundation, p publishing, admission *admission, duplicates *nodehealth.DuplicateDetector) (*call.Server, error) {
+func newCallServer(f *foundation, p publishing, admission *admission, duplicates *nodehealth.DuplicateDetector) (*call.Server, error) {
 	known := func(ctx context.Context, node string) bool {
 		return f.objects.Get(ctx, client.ObjectKey{Name: node}, &corev1.Node{}) == nil
 	}
 	attached := func(node, instance string) { duplicates.ProbeAttached(node, instance, time.Now()) }
-	attacher, err := publish.NewAttacher(f.hub.nc, known, attached, f.metrics, c.log.Named("attach"))
+	attacher, err := publish.NewAttacher(f.hub.nc, known, attached, f.metrics, f.log.Named("attach"))
 	if err != nil {
 		return nil, err
 	}
-	pieces, err := chunk.NewServer(f.hub.nc, c.log.Named("pieces"))
+	pieces, err := chunk.NewServer(f.hub.nc, f.log.Named("pieces"))
 	if err != nil {
 		return nil, err
 	}
-	parts, err := chunk.NewStore(f.hub.nc, c.log.Named("parts"))
+	parts, err := chunk.NewStore(f.hub.nc, f.log.Named("parts"))
 	if err != nil {
 		return nil, err
 	}
-	guard, err := kubecalls.NewNamespaceGuard(c.protectedNamespaces(), f.clients.Config, f.withheld)
+	guard, err := kubecalls.NewNamespaceGuard(protectedNamespaces(f.cfg), f.clients.Config, f.withheld)
 	if err != nil {
 		return nil, err
 	}
-	requests, err := kubecalls.New(f.clients.Config, c.cfg.Impersonation == kubeversion.Classic, guard, c.metrics, c.log.Named("calls"))
+	requests, err := kubecalls.New(f.clients.Config, f.cfg.Impersonation == kubeversion.Classic, guard, f.registry, f.log.Named("calls"))
 	if err != nil {
 		return nil, err
 	}
@@ -59,18 +59,18 @@ func (c *Cloud) newCallServer(f foundation, p publishing, admission *admission, 
 		subject.VerbWatch:  requests.Watch,
 		subject.VerbScopes: scopesHandler(p.scopes),
 		subject.VerbPing:   func(context.Context, string, []byte) (any, error) { return struct{}{}, nil },
-	}), f.metrics, c.log.Named("calls"))
+	}), f.metrics, f.log.Named("calls"))
 }
 
 // buildReportReaders creates the consumers of the nodes' reports; addressing configures how the cloud reaches nodes.
-func (c *Cloud) buildReportReaders(f foundation, addressing reports.NodeAddressing) ([]lifecycle.Part, error) {
+func buildReportReaders(f *foundation, addressing reports.NodeAddressing) ([]lifecycle.Part, error) {
 	requestReport := func(node string, key wire.Key) error { return call.RequestReport(f.hub.nc, node, key) }
 	later := nodehealth.NewRereportQueue(requestReport,
-		func(node string) error { return call.SendCommand(f.hub.nc, node, call.VerbReports, nil) }, c.log.Named("again"))
+		func(node string) error { return call.SendCommand(f.hub.nc, node, call.VerbReports, nil) }, f.log.Named("again"))
 	gaveUp := map[subject.Plane]func(wire.Message){subject.Report: later.Schedule} // an event is not a state that can be requested again
 	overtaken := func(m wire.Message) {
 		if err := requestReport(m.Node, m.Key); err != nil {
-			c.log.Warn("node not asked to report again", zap.String("node", m.Node), zap.Error(err))
+			f.log.Warn("node not asked to report again", zap.String("node", m.Node), zap.Error(err))
 		}
 	}
 	parts := []lifecycle.Part{{Name: "again", Start: later.Start}}
@@ -79,10 +79,10 @@ func (c *Cloud) buildReportReaders(f foundation, addressing reports.NodeAddressi
 		if err != nil {
 			return nil, err
 		}
-		log := c.log.Named(string(plane))
+		log := f.log.Named(string(plane))
 		applier := reports.New(reports.Config{
-			OnOvertaken: overtaken, Addressing: addressing, Protected: c.protectedNamespaces(),
-			Metrics: prometheus.WrapRegistererWith(prometheus.Labels{"plane": string(plane)}, c.metrics),
+			OnOvertaken: overtaken, Addressing: addressing, Protected: protectedNamespaces(f.cfg),
+			Metrics: prometheus.WrapRegistererWith(prometheus.Labels{"plane": string(plane)}, f.registry),
 		}, f.clients.Own, f.clients.AsNode, f.objects, latest.StillLast, log)
 		consumer, err := consume.NewReportConsumer(plane, f.hub.nc, applier.Handle, gaveUp[plane], f.metrics, log)
 		if err != nil {

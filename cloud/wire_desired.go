@@ -2,6 +2,8 @@ package cloud
 
 import (
 	"context"
+	"github.com/frond-edge/frond/streams/publish"
+	"github.com/frond-edge/frond/streams/topology"
 	"time"
 
 	"go.uber.org/zap"
@@ -9,6 +11,7 @@ import (
 	"k8s.io/client-go/metadata"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
+	"github.com/frond-edge/frond/api/config"
 	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/cloud/epoch"
@@ -21,36 +24,34 @@ import (
 	"github.com/frond-edge/frond/controllers/scopes"
 	"github.com/frond-edge/frond/internal/lifecycle"
 	"github.com/frond-edge/frond/streams/call"
-	"github.com/frond-edge/frond/streams/publish"
-	"github.com/frond-edge/frond/streams/topology"
 )
 
 // buildPublishing creates the parts that publish the desired state. They start after the cache.
-func (c *Cloud) buildPublishing(f foundation, history *epoch.Tracker) (p publishing, parts []lifecycle.Part, err error) {
+func buildPublishing(f *foundation, history *epoch.Tracker) (p publishing, parts []lifecycle.Part, err error) {
 	publisher, err := publish.NewPublisher(f.hub.writer, f.metrics)
 	if err != nil {
 		return p, nil, err
 	}
-	holder := holds.New(f.clients.Own, f.objects, f.members.Owns, c.log.Named("holds"))
+	holder := holds.New(f.clients.Own, f.objects, f.members.Owns, f.log.Named("holds"))
 	grants := scopes.NewGrantTable()
-	cfg := c.desiredConfig(history, holder, f.withheld)
+	cfg := f.desiredConfig(history, holder, f.withheld)
 	cfg.Probe, cfg.Scopes = kube.NewProbe(f.clients.Metadata), grants.Granted
-	if p.engine, err = desired.New(cfg, f.objects, publisher, f.members, c.log.Named("desired")); err != nil {
+	if p.engine, err = desired.New(cfg, f.objects, publisher, f.members, f.log.Named("desired")); err != nil {
 		return p, nil, err
 	}
 	engine := p.engine
-	p.topology, err = topology.NewReconciler(f.hub.nc, topology.HubTopology(c.cfg.Replicas), func() { engine.Resync() }, c.log.Named("keeper"))
+	p.topology, err = topology.NewReconciler(f.hub.nc, topology.HubTopology(f.cfg.Replicas), func() { engine.Resync() }, f.log.Named("keeper"))
 	if err != nil {
 		return p, nil, err
 	}
-	s := c.cfg.Scopes
+	s := f.cfg.Scopes
 	p.scopes, err = newScopeController(scopes.Config{
-		Protected: c.protectedNamespaces(), PerNode: s.PerNode, Objects: s.Objects, JudgeEvery: time.Duration(s.JudgeEvery), Users: s.Users, Metrics: c.metrics,
-	}, f.clients.Own, f.clients.Metadata, f.objects, scoperegistry.New(f.stores.registry), grants, f.members.Owns, p.engine, c.log.Named("scopes"))
+		Protected: protectedNamespaces(f.cfg), PerNode: s.PerNode, Objects: s.Objects, JudgeEvery: time.Duration(s.JudgeEvery), Users: s.Users, Metrics: f.registry,
+	}, f.clients.Own, f.clients.Metadata, f.objects, scoperegistry.New(f.stores.registry), grants, f.members.Owns, p.engine, f.log.Named("scopes"))
 	if err != nil {
 		return p, nil, err
 	}
-	keys := kube.NewTokenKeyPublisher(f.clients.Own, s.TokenAudiences, p.engine.SetStatic, c.log.Named("keys"))
+	keys := kube.NewTokenKeyPublisher(f.clients.Own, s.TokenAudiences, p.engine.SetStatic, f.log.Named("keys"))
 	return p, []lifecycle.Part{
 		{Name: "holds", Start: holder.Start},
 		{Name: "desired", Start: p.engine.Start, Ready: p.engine.Ready()},
@@ -60,22 +61,22 @@ func (c *Cloud) buildPublishing(f foundation, history *epoch.Tracker) (p publish
 }
 
 // protectedNamespaces returns the namespaces whose objects are not published to gateways: Frond's own, and those of the configuration.
-func (c *Cloud) protectedNamespaces() controllers.ProtectedNamespaces {
-	return controllers.ProtectNamespaces(append([]string{identity.Namespace}, c.cfg.ProtectedNamespaces...)...)
+func protectedNamespaces(cfg config.CloudCore) controllers.ProtectedNamespaces {
+	return controllers.ProtectNamespaces(append([]string{identity.Namespace}, cfg.ProtectedNamespaces...)...)
 }
 
 // desiredConfig returns the engine's configuration, without what is made for one replica only.
-func (c *Cloud) desiredConfig(history *epoch.Tracker, holder *holds.Reporter, withheld *kubecalls.WithheldEvents) desired.Config {
+func (f *foundation) desiredConfig(history *epoch.Tracker, holder *holds.Reporter, withheld *kubecalls.WithheldEvents) desired.Config {
 	cfg := desired.Config{
-		ClusterEpoch: history.Epoch(), VerifiedSince: history.VerifiedSince, OnHold: holder.Report, Metrics: c.metrics,
-		Protected: c.protectedNamespaces(), OnWithheld: withheld.ReportNeeded,
-		TombstoneAge: time.Duration(c.cfg.TombstoneAge),
-		Guard:        desired.Guard{Minimum: c.cfg.DeletionGuard.Minimum, After: time.Duration(c.cfg.DeletionGuard.After)},
+		ClusterEpoch: history.Epoch(), VerifiedSince: history.VerifiedSince, OnHold: holder.Report, Metrics: f.registry,
+		Protected: protectedNamespaces(f.cfg), OnWithheld: withheld.ReportNeeded,
+		TombstoneAge: time.Duration(f.cfg.TombstoneAge),
+		Guard:        desired.Guard{Minimum: f.cfg.DeletionGuard.Minimum, After: time.Duration(f.cfg.DeletionGuard.After)},
 	}
-	if share := c.cfg.DeletionGuard.Share; share != nil {
+	if share := f.cfg.DeletionGuard.Share; share != nil {
 		cfg.Guard.Share = *share
 	}
-	if keep := c.cfg.Restore.KeepFor; keep != nil {
+	if keep := f.cfg.Restore.KeepFor; keep != nil {
 		cfg.Restore = desired.Restore{Since: history.Restored(), KeepFor: time.Duration(*keep)}
 	}
 	return cfg

@@ -18,8 +18,8 @@ import (
 )
 
 // buildGateway creates the parts that connect to nodes: the dialer of tunnels, and the gateway in front of it.
-func (c *Cloud) buildGateway(f foundation, admission *admission) (*gateway.Gateway, []lifecycle.Part, error) {
-	dialer, err := tunnel.NewDialer(f.hub.tunnels, tunnel.Config{}, tunnel.NewMetrics(c.metrics), c.log)
+func buildGateway(f *foundation, admission *admission) (*gateway.Gateway, []lifecycle.Part, error) {
+	dialer, err := tunnel.NewDialer(f.hub.tunnels, tunnel.Config{}, tunnel.NewMetrics(f.registry), f.log)
 	if err != nil {
 		return nil, nil, fmt.Errorf("tunnels: %w", err)
 	}
@@ -27,11 +27,11 @@ func (c *Cloud) buildGateway(f foundation, admission *admission) (*gateway.Gatew
 	if err != nil {
 		return nil, nil, fmt.Errorf("gateway: %w", err)
 	}
-	direct, err := c.directConfig()
+	direct, err := f.directConfig()
 	if err != nil {
 		return nil, nil, err
 	}
-	g := c.cfg.Gateway
+	g := f.cfg.Gateway
 	trusted, err := g.Networks()
 	if err != nil {
 		return nil, nil, fmt.Errorf("gateway: %w", err)
@@ -41,7 +41,7 @@ func (c *Cloud) buildGateway(f foundation, admission *admission) (*gateway.Gatew
 		CertFile: g.CertFile, KeyFile: g.KeyFile, ClientCAFile: g.ClientCAFile,
 		KubeletCAFile: g.KubeletCAFile, KubeletCertFile: g.KubeletCertFile, KubeletKeyFile: g.KubeletKeyFile,
 		BlockedReason: admission.blockedReason,
-	}, f.nodes, f.addresses, tunnelDialer{dialer}, authorizer, c.metrics, c.log.Named("gateway"))
+	}, f.nodes, f.addresses, tunnelDialer{dialer}, authorizer, f.registry, f.log.Named("gateway"))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -73,8 +73,8 @@ func (t tunnelDialer) DialAddress(ctx context.Context, node string, to netip.Add
 
 // buildPorts creates the part that allocates node ports, if the apiserver uses no proxy, and returns the addresses by
 // which nodes are called.
-func (c *Cloud) buildPorts(f foundation, way *gateway.Gateway) (reports.NodeAddressing, []lifecycle.Part, error) {
-	cfg := c.cfg.Gateway
+func buildPorts(f *foundation, way *gateway.Gateway) (reports.NodeAddressing, []lifecycle.Part, error) {
+	cfg := f.cfg.Gateway
 	addressing := reports.NodeAddressing{MetricsHost: cfg.MetricsHost}
 	if cfg.Direct.Host == "" {
 		return addressing, nil, nil
@@ -83,7 +83,7 @@ func (c *Cloud) buildPorts(f foundation, way *gateway.Gateway) (reports.NodeAddr
 	if err != nil {
 		return addressing, nil, fmt.Errorf("ports of nodes: %w", err)
 	}
-	log := c.log.Named("ports")
+	log := f.log.Named("ports")
 	requestNode := func(node string) {
 		if err := call.RequestReport(f.hub.nc, node, wire.Key{Resource: "nodes", Name: node}); err != nil {
 			log.Warn("node not asked to report itself", zap.String("node", node), zap.Error(err))
@@ -95,8 +95,8 @@ func (c *Cloud) buildPorts(f foundation, way *gateway.Gateway) (reports.NodeAddr
 }
 
 // directConfig returns the configuration of the gateway's direct ports.
-func (c *Cloud) directConfig() (gateway.Direct, error) {
-	d := c.cfg.Gateway.Direct
+func (f *foundation) directConfig() (gateway.Direct, error) {
+	d := f.cfg.Gateway.Direct
 	networks, err := d.Networks()
 	if err != nil {
 		return gateway.Direct{}, fmt.Errorf("gateway: %w", err)

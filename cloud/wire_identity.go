@@ -35,19 +35,19 @@ type admission struct {
 }
 
 // buildAdmission creates the parts that admit gateways.
-func (c *Cloud) buildAdmission(f foundation) (*admission, error) {
+func buildAdmission(f *foundation) (*admission, error) {
 	if f.hub.auth == nil {
 		return nil, nil //nolint:nilnil // documented at the type
 	}
-	cfg, log := c.cfg.Identity, c.log.Named("identity")
+	cfg, log := f.cfg.Identity, f.log.Named("identity")
 	objects, err := identity.NewClient(f.clients.ReadRetry)
 	if err != nil {
 		return nil, fmt.Errorf("identity: %w", err)
 	}
-	metrics := identity.NewMetrics(c.metrics)
+	metrics := identity.NewMetrics(f.registry)
 	a := &admission{
 		policy:  identity.Policy{Cells: cfg.Cells, KeyLifetime: time.Duration(cfg.KeyLifetime), RenewWindow: time.Duration(*cfg.RenewWindow)},
-		records: identity.NewRecords(objects), settler: identity.NewKeyConfirmer(objects, log), metrics: links.NewMetrics(c.metrics), log: log,
+		records: identity.NewRecords(objects), settler: identity.NewKeyConfirmer(objects, log), metrics: links.NewMetrics(f.registry), log: log,
 	}
 	a.schedule = links.NewSchedule(a.policy, a.records)
 	a.links = links.NewRegistry(f.hub.auth, a.schedule.OnAdmitted, log)
@@ -56,7 +56,7 @@ func (c *Cloud) buildAdmission(f foundation) (*admission, error) {
 			"program is not ours. If it is stolen: frond node revoke "+node)
 	}, a.metrics, log)
 	a.callout, err = callout.New(f.hub.auth, f.hub.issuer, a.policy, a.records, bootstrapTokens(f.objects, log), a.links, a.settler.KeySeen,
-		metrics, callout.NewMetrics(c.metrics), log)
+		metrics, callout.NewMetrics(f.registry), log)
 	if err != nil {
 		return nil, err
 	}
@@ -100,7 +100,7 @@ func (a *admission) isRevoked(node string) bool {
 
 // newEnforcer creates the part that closes links, and with them the streams of their nodes; nil if there is no
 // admission. refreshNode updates a Node after a change of its identity.
-func (a *admission) newEnforcer(f foundation, closeStreams func(node, why string), refreshNode func(node string)) *links.Enforcer {
+func (a *admission) newEnforcer(f *foundation, closeStreams func(node, why string), refreshNode func(node string)) *links.Enforcer {
 	if a == nil {
 		return nil
 	}

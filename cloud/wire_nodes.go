@@ -3,6 +3,7 @@ package cloud
 import (
 	"context"
 	"crypto/rand"
+	"github.com/frond-edge/frond/streams/publish"
 	"slices"
 	"time"
 
@@ -27,13 +28,12 @@ import (
 	"github.com/frond-edge/frond/controllers/reports"
 	"github.com/frond-edge/frond/internal/lifecycle"
 	"github.com/frond-edge/frond/streams/call"
-	"github.com/frond-edge/frond/streams/publish"
 	"github.com/frond-edge/frond/streams/topology"
 )
 
 // buildNodeServices creates the parts that serve nodes. enforcer is among the parts of admission; nil without it.
-func (c *Cloud) buildNodeServices(f foundation, p publishing, admission *admission) (enforcer *links.Enforcer, parts []lifecycle.Part, err error) {
-	way, ways, err := c.buildGateway(f, admission)
+func buildNodeServices(f *foundation, p publishing, admission *admission) (enforcer *links.Enforcer, parts []lifecycle.Part, err error) {
+	way, ways, err := buildGateway(f, admission)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -42,18 +42,18 @@ func (c *Cloud) buildNodeServices(f foundation, p publishing, admission *admissi
 		return nil, nil, err
 	}
 	groups := autonomy.NewNodeGroups(lister)
-	version := kube.NewVersionReader(f.clients.Own.Discovery(), c.log.Named("kubeversion"))
-	monitor := nodes.New(f.clients.Own, f.objects, f.members, admission.isRevoked, groups.Lookup, version.Version, c.metrics, c.log.Named("nodes"))
-	tolerations := autonomy.New(f.clients.Own, f.objects, groups, f.members, f.events.RecordEvent, monitor.EnqueueIfLost, c.metrics, c.log.Named("autonomy"))
-	view, inspection, err := c.buildInspection(f, groups)
+	version := kube.NewVersionReader(f.clients.Own.Discovery(), f.log.Named("kubeversion"))
+	monitor := nodes.New(f.clients.Own, f.objects, f.members, admission.isRevoked, groups.Lookup, version.Version, f.registry, f.log.Named("nodes"))
+	tolerations := autonomy.New(f.clients.Own, f.objects, groups, f.members, f.events.RecordEvent, monitor.EnqueueIfLost, f.registry, f.log.Named("autonomy"))
+	view, inspection, err := buildInspection(f, groups)
 	if err != nil {
 		return nil, nil, err
 	}
-	addressing, allocation, err := c.buildPorts(f, way)
+	addressing, allocation, err := buildPorts(f, way)
 	if err != nil {
 		return nil, nil, err
 	}
-	health, checks, err := c.buildNodeHealth(f, p)
+	health, checks, err := buildNodeHealth(f, p)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -69,15 +69,15 @@ func (c *Cloud) buildNodeServices(f foundation, p publishing, admission *admissi
 		if beat.StreamEpoch == p.topology.Epoch() {
 			p.engine.RecordAck(node, beat.Sequence)
 		}
-	}, f.metrics, c.log.Named("beats"))
+	}, f.metrics, f.log.Named("beats"))
 	if err != nil {
 		return nil, nil, err
 	}
-	calls, err := c.newCallServer(f, p, admission, health.duplicates)
+	calls, err := newCallServer(f, p, admission, health.duplicates)
 	if err != nil {
 		return nil, nil, err
 	}
-	readers, err := c.buildReportReaders(f, addressing)
+	readers, err := buildReportReaders(f, addressing)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -113,7 +113,7 @@ type healthChecks struct {
 }
 
 // buildNodeHealth creates the parts that detect what is wrong with nodes, with other replicas, and with the hub.
-func (c *Cloud) buildNodeHealth(f foundation, p publishing) (healthChecks, []lifecycle.Part, error) {
+func buildNodeHealth(f *foundation, p publishing) (healthChecks, []lifecycle.Part, error) {
 	command := func(verb string) func(node, text string) error {
 		return func(node, text string) error { return call.SendCommand(f.hub.nc, node, verb, []byte(text)) }
 	}
@@ -122,20 +122,20 @@ func (c *Cloud) buildNodeHealth(f foundation, p publishing) (healthChecks, []lif
 	checks := healthChecks{
 		duplicates: nodehealth.NewDuplicateDetector(owns, nodehealth.NodeCommands{
 			SendProbe: command(call.VerbWho), FenceAgent: command(call.VerbFence), RequestReports: requestReports,
-		}, warn, rand.Text, c.metrics, c.log.Named("twins")),
+		}, warn, rand.Text, f.registry, f.log.Named("twins")),
 		auditor: nodehealth.NewInventoryAuditor(owns, p.engine, func(node string) error { return command(call.VerbResync)(node, "") },
-			warn, c.metrics, c.log.Named("audit")),
+			warn, f.registry, f.log.Named("audit")),
 	}
-	networks, err := c.cfg.Certificates.Prefixes()
+	networks, err := f.cfg.Certificates.Prefixes()
 	if err != nil {
 		return checks, nil, err
 	}
-	names := csrs.AllowedNames{DirectHost: c.cfg.Gateway.Direct.Host, Networks: networks}
-	approver := csrs.New(names, f.clients.Own, f.objects, owns, warn, c.metrics, c.log.Named("csrs"))
-	evictor := evictions.New(c.protectedNamespaces(), f.objects, owns, f.deletePodAsNode, warn, c.metrics, c.log.Named("evictions"))
-	lost := nodehealth.NewLostNodeResync(f.objects, owns, requestReports, c.log.Named("unwell"))
-	watcher := c.newHubWatcher(f, command(call.VerbDied))
-	fencer := membership.NewPeerFencer(f.members.FailedPeers(), f.hub.kickClient, watcher.Lost(), c.metrics, c.log.Named("replicas"))
+	names := csrs.AllowedNames{DirectHost: f.cfg.Gateway.Direct.Host, Networks: networks}
+	approver := csrs.New(names, f.clients.Own, f.objects, owns, warn, f.registry, f.log.Named("csrs"))
+	evictor := evictions.New(protectedNamespaces(f.cfg), f.objects, owns, f.deletePodAsNode, warn, f.registry, f.log.Named("evictions"))
+	lost := nodehealth.NewLostNodeResync(f.objects, owns, requestReports, f.log.Named("unwell"))
+	watcher := newHubWatcher(f, command(call.VerbDied))
+	fencer := membership.NewPeerFencer(f.members.FailedPeers(), f.hub.kickClient, watcher.Lost(), f.registry, f.log.Named("replicas"))
 	return checks, []lifecycle.Part{
 		{Name: "csrs", Start: approver.Start},
 		{Name: "evictions", Start: evictor.Start},
@@ -146,7 +146,7 @@ func (c *Cloud) buildNodeHealth(f foundation, p publishing) (healthChecks, []lif
 }
 
 // deletePodAsNode deletes a pod of a protected namespace, as the gateway that it is bound to.
-func (f foundation) deletePodAsNode(ctx context.Context, pod *corev1.Pod) error {
+func (f *foundation) deletePodAsNode(ctx context.Context, pod *corev1.Pod) error {
 	options := metav1.NewDeleteOptions(0)
 	options.Preconditions = metav1.NewUIDPreconditions(string(pod.UID))
 	return f.clients.AsNode.CoreV1().Pods(pod.Namespace).Delete(reports.WithNode(ctx, pod.Spec.NodeName), pod.Name, *options)
@@ -161,18 +161,18 @@ func (h *hubConns) kickClient(ctx context.Context, server string, client uint64)
 }
 
 // newHubWatcher creates the watcher of the hub's servers.
-func (c *Cloud) newHubWatcher(f foundation, notifyNode func(node, server string) error) *membership.HubWatcher {
+func newHubWatcher(f *foundation, notifyNode func(node, server string) error) *membership.HubWatcher {
 	dial := func(url string) (*nats.Conn, error) {
-		cfg := c.cfg.Hub
+		cfg := f.cfg.Hub
 		cfg.URLs = []string{url}
 		// These connections carry nothing; the watcher logs the loss of one once.
-		return dialHub(cfg, "cloudcore "+c.cfg.ID+" watch", prometheus.NewCounter(prometheus.CounterOpts{}), zap.NewNop(), nats.IgnoreDiscoveredServers())
+		return dialHub(cfg, "cloudcore "+f.cfg.ID+" watch", prometheus.NewCounter(prometheus.CounterOpts{}), zap.NewNop(), nats.IgnoreDiscoveredServers())
 	}
-	return membership.NewHubWatcher(c.cfg.Hub.URLs, dial, f.ownedNodes, notifyNode, c.log.Named("deaths"))
+	return membership.NewHubWatcher(f.cfg.Hub.URLs, dial, f.ownedNodes, notifyNode, f.log.Named("deaths"))
 }
 
 // ownedNodes lists the nodes that this replica owns.
-func (f foundation) ownedNodes(ctx context.Context) ([]string, error) {
+func (f *foundation) ownedNodes(ctx context.Context) ([]string, error) {
 	var list corev1.NodeList
 	if err := f.objects.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, err
@@ -187,18 +187,18 @@ func (f foundation) ownedNodes(ctx context.Context) ([]string, error) {
 }
 
 // buildInspection creates the view of all nodes, and the server of that view if an address is configured.
-func (c *Cloud) buildInspection(f foundation, groups *autonomy.NodeGroups) (*inspect.View, []lifecycle.Part, error) {
+func buildInspection(f *foundation, groups *autonomy.NodeGroups) (*inspect.View, []lifecycle.Part, error) {
 	hub, err := publish.NewInspector(f.hub.nc)
 	if err != nil {
 		return nil, nil, err
 	}
-	view := inspect.NewView(c.cfg.ID, f.objects, f.members, hub, func(node *corev1.Node) (value, group string) {
+	view := inspect.NewView(f.cfg.ID, f.objects, f.members, hub, func(node *corev1.Node) (value, group string) {
 		value, group, _ = groups.Lookup(node)
 		return value, group
 	})
-	if c.cfg.Inspect.Address == "" {
+	if f.cfg.Inspect.Address == "" {
 		return view, nil, nil
 	}
-	server := inspect.NewServer(inspect.Config(c.cfg.Inspect), f.clients.Own, view, c.log.Named("inspect"))
+	server := inspect.NewServer(inspect.Config(f.cfg.Inspect), f.clients.Own, view, f.log.Named("inspect"))
 	return view, []lifecycle.Part{{Name: "inspect", Start: server.Start, Ready: server.Ready()}}, nil
 }

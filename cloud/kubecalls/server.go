@@ -3,21 +3,25 @@ package kubecalls
 import (
 	"bytes"
 	"context"
-	"errors"
+	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
-	"path"
-	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 	"golang.org/x/time/rate"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 
+	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/reports"
 	"github.com/frond-edge/frond/streams/call"
@@ -155,56 +159,58 @@ func (k *Server) sendRequestWith(ctx context.Context, client *http.Client, node 
 	return client.Do(out)
 }
 
-// validateCall refuses requests that a single request and reply cannot carry, and paths that are not in canonical form.
-func validateCall(req wire.KubeRequest) error {
-	switch req.Method {
-	case http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete:
-	default:
-		return fmt.Errorf("method %.20q is not for calls", req.Method)
-	}
-	if path.Clean(req.Path) != req.Path || !slices.ContainsFunc(callPaths(), func(p string) bool {
-		return req.Path == p || strings.HasPrefix(req.Path, p+"/")
-	}) {
-		return fmt.Errorf("path %.200q is not a Kubernetes API path", req.Path)
-	}
-	query, err := url.ParseQuery(req.Query)
-	if err != nil {
-		return fmt.Errorf("query: %w", err)
-	}
-	for _, watch := range query["watch"] {
-		if watch != "0" && watch != "false" { // an apiserver takes an empty value as true
-			return errors.New("a watch does not fit in one call")
-		}
-	}
-	if segments := strings.Split(req.Path, "/"); len(segments) > 3 && segments[1] == "api" && segments[3] == "watch" ||
-		len(segments) > 4 && segments[1] == "apis" && segments[4] == "watch" {
-		return errors.New("a watch does not fit in one call")
-	}
-	if stream := streamSubresource(req.Path); stream != "" {
-		return fmt.Errorf("%s is a stream, not a call", stream)
-	}
-	return nil
+// registersNode reports whether a request creates a Node and comes from a node, not from a pod there.
+func registersNode(req wire.KubeRequest) bool {
+	return req.Token == "" && req.Method == http.MethodPost && req.Path == "/api/v1/nodes"
 }
 
-// callPaths returns the path prefixes of a Kubernetes API and of its descriptions.
-func callPaths() []string { return []string{"/api", "/apis", "/openapi/v3", "/version"} }
+// registerNode creates the Node that a gateway requests, with the labels of a gateway, as package reports does for a
+// reported Node: Kubernetes checks the request as the node in a dry run, and cloudcore creates what was admitted.
+func (k *Server) registerNode(ctx context.Context, node string, req wire.KubeRequest) (wire.KubeReply, error) {
+	query, err := url.ParseQuery(req.Query)
+	if err != nil {
+		return denialReply(apierrors.NewBadRequest("query: " + err.Error())), nil //nolint:nilerr // it is the gateway's answer
+	}
+	wanted := query.Get("dryRun")
+	query.Set("dryRun", metav1.DryRunAll)
+	dry := req
+	dry.Query = query.Encode()
+	reply, err := k.performRequest(ctx, k.client, node, dry)
+	if err != nil || reply.Code != http.StatusCreated || wanted != "" {
+		return reply, err
+	}
+	object, _, err := scheme.Codecs.UniversalDeserializer().Decode(req.Body, nil, nil)
+	if err != nil {
+		return denialReply(apierrors.NewBadRequest(err.Error())), nil
+	}
+	registered, ok := object.(*corev1.Node)
+	if !ok || registered.Name != node {
+		return denialReply(apierrors.NewBadRequest(fmt.Sprintf("not the Node %s", node))), nil
+	}
+	registered.Labels = identity.WithGatewayLabels(registered.Labels)
+	req.ContentType = runtime.ContentTypeJSON
+	if req.Body, err = json.Marshal(registered); err != nil {
+		return wire.KubeReply{}, fmt.Errorf("encode the Node: %w", err)
+	}
+	return k.performRequest(ctx, k.ownClient, node, req)
+}
 
-// streamSubresource returns the subresource of a path if it is one that carries a stream; the path after /proxy belongs to the target.
-func streamSubresource(requested string) string {
-	segments := strings.Split(strings.TrimPrefix(requested, "/"), "/")
-	start := 3 // api, version, resource
-	if segments[0] == "apis" {
-		start = 4
+// performRequest makes a request with a client and reads its answer, of maxReply bytes at most.
+func (k *Server) performRequest(ctx context.Context, client *http.Client, node string, req wire.KubeRequest) (wire.KubeReply, error) {
+	resp, err := k.sendRequestWith(ctx, client, node, req)
+	if err != nil {
+		return wire.KubeReply{Error: "ask the apiserver: " + err.Error()}, nil
 	}
-	if len(segments) > start && segments[start-1] == "namespaces" {
-		start += 2
+	defer func() { _ = resp.Body.Close() }() // it is read to its end or abandoned
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxReply+1))
+	switch {
+	case err != nil:
+		return wire.KubeReply{Error: "read the apiserver's answer: " + err.Error()}, nil
+	case len(body) > maxReply:
+		return wire.KubeReply{Error: fmt.Sprintf("the answer is longer than %d bytes; ask for less, with limit or a selector", maxReply)}, nil
 	}
-	if len(segments) <= start+1 {
-		return "" // a collection or an object
+	if _, most := replyLimits(req.MaxBytes); len(body) > most {
+		return denialReply(tooLargeError("an answer", len(body), req.MaxBytes)), nil
 	}
-	switch subresource := segments[start+1]; subresource {
-	case "proxy", "exec", "attach", "portforward", "log":
-		return subresource
-	}
-	return ""
+	return wire.KubeReply{Code: resp.StatusCode, ContentType: resp.Header.Get("Content-Type"), Body: body}, nil
 }

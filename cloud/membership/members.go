@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"slices"
 	"sync"
 	"time"
@@ -30,9 +29,6 @@ const (
 	reopenTimeout = time.Second
 	// memberPutTimeout bounds one refresh; during a leader election refreshes fail and the view stays unchanged.
 	memberPutTimeout = 2 * time.Second
-	// maxViews is how many changes of the live set are remembered. A node that was owned all along gets a new term with
-	// each further change, which costs a comparison with the stream.
-	maxViews = 16
 )
 
 // Members is the live set of cloudcores and decides which of them owns a node. Each replica refreshes its entry in a
@@ -61,14 +57,7 @@ type Members struct {
 	resumedAt    time.Time            // guarded by mu; when the loop ran again after a stop, zero if not in cooldown
 	peerSeenAt   time.Time            // guarded by mu; when the last refresh of another replica arrived
 	live         []string             // guarded by mu; sorted
-	views        []membershipView     // guarded by mu; the last maxViews, the present one at the end
-	changed      chan struct{}        // guarded by mu; closed when views changes
-}
-
-// membershipView is the live set during one term; empty while this replica was away.
-type membershipView struct {
-	term uint64
-	live []string
+	views        viewHistory          // guarded by mu
 }
 
 // ownRefresh is one refresh of this replica's own entry.
@@ -104,7 +93,7 @@ const maxFailedPeers = 16
 func New(self string, kv jetstream.KeyValue, links func() []Link, log *zap.Logger) *Members {
 	return &Members{
 		self: self, kv: kv, links: links, log: log, failedPeers: make(chan FailedPeer, maxFailedPeers),
-		lastSeen: map[string]time.Time{}, entries: map[string]string{}, changed: make(chan struct{}),
+		lastSeen: map[string]time.Time{}, entries: map[string]string{}, views: newViewHistory(),
 	}
 }
 
@@ -127,14 +116,7 @@ func (m *Members) FailedPeers() <-chan FailedPeer { return m.failedPeers }
 func (m *Members) Term(node string) uint64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var term uint64
-	for _, v := range slices.Backward(m.views) {
-		if ownerOf(v.live, node) != m.self {
-			break
-		}
-		term = v.term
-	}
-	return term
+	return m.views.termOf(m.self, node)
 }
 
 // LeaseValid reports whether no other replica can have declared this one dead yet. Call it right before each write:
@@ -154,7 +136,7 @@ func elapsedSince(at, now time.Time) time.Duration {
 func (m *Members) Changed() <-chan struct{} {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.changed
+	return m.views.changed
 }
 
 // Live returns the live replicas, sorted.
@@ -162,30 +144,6 @@ func (m *Members) Live() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Clone(m.live)
-}
-
-// ownerOf returns the member with the highest hash of (member, node) (rendezvous hashing): when one leaves, only its
-// own nodes move.
-func ownerOf(live []string, node string) string {
-	var best string
-	var most uint64
-	for _, member := range live {
-		h := fnv.New64a()
-		_, _ = h.Write([]byte(member + "\x00" + node)) // a hash never fails
-		if score := mixBits(h.Sum64()); best == "" || score > most {
-			best, most = member, score
-		}
-	}
-	return best
-}
-
-// mixBits spreads FNV's last bytes over all bits (the finaliser of MurmurHash3); otherwise similar names would share an owner.
-func mixBits(h uint64) uint64 {
-	h ^= h >> 33
-	h *= 0xff51afd7ed558ccd
-	h ^= h >> 33
-	h *= 0xc4ceb9fe1a85ec53
-	return h ^ h>>33
 }
 
 // Start refreshes the entry and watches the others until ctx ends, then leaves at once and returns nil.
@@ -382,8 +340,8 @@ func (m *Members) renewLease(began, now time.Time) {
 	if !m.lastRenewal.IsZero() && elapsedSince(m.lastRenewal, began) > memberExpiry {
 		m.log.Warn("was away from the other members", zap.Duration("took", elapsedSince(m.lastRenewal, began)))
 		m.rejoinedAt = now
-		m.beginView(nil)
-		m.beginView(m.live)
+		m.views.begin(nil)
+		m.views.begin(m.live)
 	}
 	m.lastRenewal = began
 }
@@ -421,7 +379,7 @@ func (m *Members) evaluateLive(now time.Time) {
 	}
 	m.log.Info("members changed", zap.Strings("live", live))
 	m.live = live
-	m.beginView(live)
+	m.views.begin(live)
 }
 
 // expireMember removes a replica that stopped without leaving, and reports it in failedPeers. The caller holds mu.
@@ -436,15 +394,4 @@ func (m *Members) expireMember(member string) {
 	}
 	delete(m.lastSeen, member)
 	delete(m.entries, member)
-}
-
-// beginView starts a new view. The caller holds mu.
-func (m *Members) beginView(live []string) {
-	term := uint64(1)
-	if n := len(m.views); n > 0 {
-		term = m.views[n-1].term + 1
-	}
-	m.views = append(m.views[max(0, len(m.views)+1-maxViews):], membershipView{term: term, live: live})
-	close(m.changed)
-	m.changed = make(chan struct{})
 }

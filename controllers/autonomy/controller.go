@@ -53,7 +53,7 @@ type TolerationController struct {
 	objects  cache.Cache
 	groups   *NodeGroups
 	owner    controllers.Ownership
-	warn     Warn
+	faults   *faultReporter
 	onChange func(node string)
 	writes   prometheus.Counter
 	log      *zap.Logger
@@ -66,8 +66,6 @@ type TolerationController struct {
 	choices map[string]choice
 	// waitingSince is when each pod began to wait for settleTime; guarded by mu.
 	waitingSince map[types.NamespacedName]time.Time
-	// faults are the annotations that cannot be parsed; guarded by mu.
-	faults map[annotatedObject]*annotationFault
 }
 
 // New creates a TolerationController. objects must serve Nodes and Pods; groups is the controller's own, which fills it.
@@ -76,8 +74,8 @@ func New(kube kubernetes.Interface, objects cache.Cache, groups *NodeGroups, own
 	metrics prometheus.Registerer, log *zap.Logger,
 ) *TolerationController {
 	k := &TolerationController{
-		kube: kube, objects: objects, groups: groups, owner: owner, warn: warn, onChange: changed, log: log,
-		choices: map[string]choice{}, faults: map[annotatedObject]*annotationFault{}, waitingSince: map[types.NamespacedName]time.Time{},
+		kube: kube, objects: objects, groups: groups, owner: owner, faults: newFaultReporter(owner.Owns, warn, log), onChange: changed, log: log,
+		choices: map[string]choice{}, waitingSince: map[types.NamespacedName]time.Time{},
 		writes: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "frond_autonomy_writes_total", Help: "Pods whose tolerations were changed for the sake of their node's autonomy.",
 		}),
@@ -134,12 +132,12 @@ func (k *TolerationController) startInformers(ctx context.Context) (stop func(),
 
 func (k *TolerationController) onNodeChanged(node *corev1.Node) {
 	_, err := parseAnnotation(node.Annotations)
-	k.recordFault(nodeReference(node.Name), err)
+	k.faults.recordFault(nodeReference(node.Name), err)
 	k.refreshChoices(node.Name)
 }
 
 func (k *TolerationController) onNodeDeleted(node *corev1.Node) {
-	k.recordFault(nodeReference(node.Name), nil)
+	k.faults.recordFault(nodeReference(node.Name), nil)
 	k.refreshChoices(node.Name)
 }
 
@@ -202,7 +200,7 @@ func (k *TolerationController) watchOwnership(ctx context.Context) {
 	for {
 		changed := k.owner.Changed() // read first, so that no change is missed in between
 		k.enqueuePods(func(string) bool { return true })
-		k.reportFaults()
+		k.faults.reportFaults()
 		select {
 		case <-changed:
 		case <-ctx.Done():

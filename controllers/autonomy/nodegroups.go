@@ -182,7 +182,7 @@ func (k *TolerationController) onGroupsLoaded() {
 
 func (k *TolerationController) onGroupChanged(o *apps.NodeGroup) {
 	g, err := newNodeGroup(o)
-	k.recordFault(corev1.ObjectReference{
+	k.faults.recordFault(corev1.ObjectReference{
 		APIVersion: apps.GroupVersion().String(), Kind: apps.NodeGroupKind, Name: o.Name, UID: o.UID,
 	}, err)
 	if k.groups.putGroup(o.Name, g) {
