@@ -77,7 +77,8 @@ func (c *Cloud) assembleParts(ctx context.Context, hub *hubConns, stores hubStor
 	if err != nil {
 		return nil, err
 	}
-	history, err := epoch.Open(ctx, epoch.Interval, f.clients.Own, stores.registry, f.countsEpoch, c.log.Named("history"))
+	countsEpoch := func() bool { return f.members.Owns(epoch.LeaseName) } // not a node's name, but it distributes equally well
+	history, err := epoch.Open(ctx, epoch.Interval, f.clients.Own, stores.registry, countsEpoch, c.log.Named("history"))
 	if err != nil {
 		return nil, err
 	}
@@ -102,10 +103,6 @@ func (c *Cloud) assembleParts(ctx context.Context, hub *hubConns, stores hubStor
 		{Name: "cache", Start: f.objects.Start},
 	}, publishers, services), nil
 }
-
-// countsEpoch reports whether this replica increments the Lease of the epoch: its name is no node's, but distributes
-// equally well.
-func (f *foundation) countsEpoch() bool { return f.members.Owns(epoch.LeaseName) }
 
 // newHealthServer creates the server that reports when this replica is ready: then the previous one may stop.
 func newHealthServer(f *foundation, p publishing, admission *admission) *health.Server {

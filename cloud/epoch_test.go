@@ -88,9 +88,8 @@ func (s *clusterFixture) startPublisher() (history *epoch.Tracker, failed <-chan
 	if err != nil {
 		s.Fatal(err)
 	}
-	f := &foundation{cfg: parsed, registry: prometheus.NewRegistry()}
-	cfg := f.desiredConfig(history, teller, kubecalls.NewWithheldEvents(func(string, string, string) {}))
-	cfg.Probe = kube.NewProbe(meta)
+	cfg := desiredConfig(parsed, history, teller, kubecalls.NewWithheldEvents(func(string, string, string) {}))
+	cfg.Metrics, cfg.Probe = prometheus.NewRegistry(), kube.NewProbe(meta)
 	engine, err := desired.New(cfg, objects, publisher, ownsAll{}, log)
 	if err != nil {
 		s.Fatal(err)

@@ -34,8 +34,8 @@ func buildPublishing(f *foundation, history *epoch.Tracker) (p publishing, parts
 	}
 	holder := holds.New(f.clients.Own, f.objects, f.members.Owns, f.log.Named("holds"))
 	grants := scopes.NewGrantTable()
-	cfg := f.desiredConfig(history, holder, f.withheld)
-	cfg.Probe, cfg.Scopes = kube.NewProbe(f.clients.Metadata), grants.Granted
+	cfg := desiredConfig(f.cfg, history, holder, f.withheld)
+	cfg.Metrics, cfg.Probe, cfg.Scopes = f.registry, kube.NewProbe(f.clients.Metadata), grants.Granted
 	if p.engine, err = desired.New(cfg, f.objects, publisher, f.members, f.log.Named("desired")); err != nil {
 		return p, nil, err
 	}
@@ -66,17 +66,17 @@ func protectedNamespaces(cfg config.CloudCore) controllers.ProtectedNamespaces {
 }
 
 // desiredConfig returns the engine's configuration, without what is made for one replica only.
-func (f *foundation) desiredConfig(history *epoch.Tracker, holder *holds.Reporter, withheld *kubecalls.WithheldEvents) desired.Config {
+func desiredConfig(of config.CloudCore, history *epoch.Tracker, holder *holds.Reporter, withheld *kubecalls.WithheldEvents) desired.Config {
 	cfg := desired.Config{
-		ClusterEpoch: history.Epoch(), VerifiedSince: history.VerifiedSince, OnHold: holder.Report, Metrics: f.registry,
-		Protected: protectedNamespaces(f.cfg), OnWithheld: withheld.ReportNeeded,
-		TombstoneAge: time.Duration(f.cfg.TombstoneAge),
-		Guard:        desired.Guard{Minimum: f.cfg.DeletionGuard.Minimum, After: time.Duration(f.cfg.DeletionGuard.After)},
+		ClusterEpoch: history.Epoch(), VerifiedSince: history.VerifiedSince, OnHold: holder.Report,
+		Protected: protectedNamespaces(of), OnWithheld: withheld.ReportNeeded,
+		TombstoneAge: time.Duration(of.TombstoneAge),
+		Guard:        desired.Guard{Minimum: of.DeletionGuard.Minimum, After: time.Duration(of.DeletionGuard.After)},
 	}
-	if share := f.cfg.DeletionGuard.Share; share != nil {
+	if share := of.DeletionGuard.Share; share != nil {
 		cfg.Guard.Share = *share
 	}
-	if keep := f.cfg.Restore.KeepFor; keep != nil {
+	if keep := of.Restore.KeepFor; keep != nil {
 		cfg.Restore = desired.Restore{Since: history.Restored(), KeepFor: time.Duration(*keep)}
 	}
 	return cfg

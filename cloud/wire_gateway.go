@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/frond-edge/frond/api/config"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/cloud/gateway"
 	"github.com/frond-edge/frond/controllers/ports"
@@ -27,7 +28,7 @@ func buildGateway(f *foundation, admission *admission) (*gateway.Gateway, []life
 	if err != nil {
 		return nil, nil, fmt.Errorf("gateway: %w", err)
 	}
-	direct, err := f.directConfig()
+	direct, err := directConfig(f.cfg)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -95,8 +96,8 @@ func buildPorts(f *foundation, way *gateway.Gateway) (reports.NodeAddressing, []
 }
 
 // directConfig returns the configuration of the gateway's direct ports.
-func (f *foundation) directConfig() (gateway.Direct, error) {
-	d := f.cfg.Gateway.Direct
+func directConfig(cfg config.CloudCore) (gateway.Direct, error) {
+	d := cfg.Gateway.Direct
 	networks, err := d.Networks()
 	if err != nil {
 		return gateway.Direct{}, fmt.Errorf("gateway: %w", err)
