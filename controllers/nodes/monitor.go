@@ -39,16 +39,12 @@ type Monitor struct {
 	kube    kubernetes.Interface
 	objects cache.Cache
 	owner   controllers.Ownership
-	revoked func(node string) bool
-	// autonomy returns what happens to the pods of a lost node.
-	autonomy Autonomy
-	// version returns the version of the Kubernetes API, "" while it is not known.
-	version func() string
-	writes  *prometheus.CounterVec
-	log     *zap.Logger
-	// renewEvery, heartbeatTimeout and timing hold the constants, or other values in tests.
+	// evaluator decides which conditions a node has, writer writes them.
+	evaluator *conditionEvaluator
+	writer    *nodeWriter
+	log       *zap.Logger
+	// renewEvery and heartbeatTimeout hold the constants, or other values in tests.
 	renewEvery, heartbeatTimeout time.Duration
-	timing                       conditionTiming
 
 	mu sync.Mutex
 	// Guarded by mu.
@@ -85,15 +81,19 @@ type nodeHealth struct {
 // that changes. Call EnqueueIfLost when the result of autonomy changes. version returns the version of the Kubernetes
 // API, "" while it is not known. metrics may be nil.
 func New(kube kubernetes.Interface, objects cache.Cache, owner controllers.Ownership, revoked func(node string) bool, autonomy Autonomy, version func() string, metrics prometheus.Registerer, log *zap.Logger) *Monitor {
+	writes := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "frond_nodes_writes_total", Help: "Writes to Kubernetes that heartbeats caused, by what was written.",
+	}, []string{"what"})
 	m := &Monitor{
-		kube: kube, objects: objects, owner: owner, revoked: revoked, autonomy: autonomy, version: version, log: log, renewEvery: renewEvery, heartbeatTimeout: heartbeatTimeout, nodes: map[string]*nodeHealth{},
-		timing: conditionTiming{behindAfter: behindAfter, caughtUpWithin: caughtUpWithin, changeEvery: changeEvery},
-		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "frond_nodes_writes_total", Help: "Writes to Kubernetes that heartbeats caused, by what was written.",
-		}, []string{"what"}),
+		kube: kube, objects: objects, owner: owner, log: log, renewEvery: renewEvery, heartbeatTimeout: heartbeatTimeout, nodes: map[string]*nodeHealth{},
+		evaluator: &conditionEvaluator{
+			revoked: revoked, autonomy: autonomy, version: version,
+			timing: conditionTiming{behindAfter: behindAfter, caughtUpWithin: caughtUpWithin, changeEvery: changeEvery},
+		},
+		writer: &nodeWriter{kube: kube, writes: writes, log: log},
 	}
 	if metrics != nil {
-		metrics.MustRegister(m.writes, gauges{m})
+		metrics.MustRegister(writes, gauges{m})
 	}
 	return m
 }
@@ -174,7 +174,7 @@ func (m *Monitor) touchNode(name string) *nodeHealth {
 // nodeSettled reports whether a node needs no write except renewals. The caller holds mu.
 func (m *Monitor) nodeSettled(n *nodeHealth) bool {
 	object := m.cachedNode(n.name)
-	return object == nil || hasGatewayLabels(object) && len(m.conditionChanges(n, object, time.Now())) == 0
+	return object == nil || hasGatewayLabels(object) && len(m.evaluator.conditionChanges(n, object, time.Now())) == 0
 }
 
 // cachedNode returns the Node from the cache, nil if there is none.
