@@ -11,6 +11,7 @@ import (
 	"github.com/frond-edge/frond/api/config"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/cloud/gateway"
+	"github.com/frond-edge/frond/cloud/gateway/kubeauth"
 	"github.com/frond-edge/frond/controllers/ports"
 	"github.com/frond-edge/frond/controllers/reports"
 	"github.com/frond-edge/frond/internal/lifecycle"
@@ -24,7 +25,7 @@ func buildGateway(f *foundation, admission *admission) (*gateway.Gateway, []life
 	if err != nil {
 		return nil, nil, fmt.Errorf("tunnels: %w", err)
 	}
-	authorizer, err := gateway.NewKubeAuthorizer(f.clients.Own)
+	authorizer, err := kubeauth.New(f.clients.Own)
 	if err != nil {
 		return nil, nil, fmt.Errorf("gateway: %w", err)
 	}

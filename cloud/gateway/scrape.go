@@ -26,6 +26,18 @@ const (
 	scrapeIdleTimeout = 20 * time.Second
 )
 
+// The errors of an Authorizer.
+var (
+	// ErrUnknownUser is returned if the request's credentials identify no user.
+	ErrUnknownUser = errors.New("no known user")
+	// ErrForbidden is returned if the user lacks the right.
+	ErrForbidden = errors.New("forbidden")
+)
+
+// Authorizer identifies the sender of a request, and checks whether they may get a subresource of a Node. The error is
+// ErrUnknownUser, ErrForbidden or a fault.
+type Authorizer func(r *http.Request, node, subresource string) (user string, err error)
+
 // scrapePaths returns all paths of a kubelet that can be read, each with the subresource of nodes for which the kubelet
 // also requires the right.
 func scrapePaths() map[string]string {

@@ -1,4 +1,5 @@
-package gateway
+// Package kubeauth authorizes readers of nodes' metrics by asking kube-apiserver who they are and what they may get.
+package kubeauth
 
 import (
 	"context"
@@ -13,19 +14,9 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
 	"k8s.io/client-go/kubernetes"
-)
 
-// The errors of an Authorizer.
-var (
-	// ErrUnknownUser is returned if the request's credentials identify no user.
-	ErrUnknownUser = errors.New("no known user")
-	// ErrForbidden is returned if the user lacks the right.
-	ErrForbidden = errors.New("forbidden")
+	"github.com/frond-edge/frond/cloud/gateway"
 )
-
-// Authorizer identifies the sender of a request, and checks whether they may get a subresource of a Node. The error is
-// ErrUnknownUser, ErrForbidden or a fault.
-type Authorizer func(r *http.Request, node, subresource string) (user string, err error)
 
 const (
 	// How long an answer of Kubernetes is cached, as with a kubelet's webhook except for the first: 2 min there.
@@ -33,8 +24,8 @@ const (
 	reviewTimeout               = 10 * time.Second
 )
 
-// NewKubeAuthorizer returns an Authorizer that asks kube-apiserver, by TokenReview and SubjectAccessReview, and caches its answers.
-func NewKubeAuthorizer(clients kubernetes.Interface) (Authorizer, error) {
+// New returns a gateway.Authorizer that asks kube-apiserver, by TokenReview and SubjectAccessReview, and caches its answers.
+func New(clients kubernetes.Interface) (gateway.Authorizer, error) {
 	backoff := &wait.Backoff{Duration: 200 * time.Millisecond, Factor: 1.5, Jitter: 0.2, Steps: 4}
 	users, _, err := authenticatorfactory.DelegatingAuthenticatorConfig{
 		Anonymous: &apiserver.AnonymousAuthConfig{}, CacheTTL: tokenTTL, WebhookRetryBackoff: backoff,
@@ -54,7 +45,7 @@ func NewKubeAuthorizer(clients kubernetes.Interface) (Authorizer, error) {
 		defer cancel()
 		known, ok, err := users.AuthenticateRequest(r.Clone(ctx))
 		if err != nil || !ok {
-			return "", errors.Join(ErrUnknownUser, err)
+			return "", errors.Join(gateway.ErrUnknownUser, err)
 		}
 		decision, reason, err := rights.Authorize(ctx, authorizer.AttributesRecord{
 			User: known.User, Verb: "get", Resource: "nodes", Subresource: subresource, Name: node, APIVersion: "v1", ResourceRequest: true,
@@ -63,7 +54,7 @@ func NewKubeAuthorizer(clients kubernetes.Interface) (Authorizer, error) {
 		case err != nil:
 			return known.User.GetName(), fmt.Errorf("ask what %s may do: %w", known.User.GetName(), err)
 		case decision != authorizer.DecisionAllow:
-			return known.User.GetName(), fmt.Errorf("%w: %s may not get nodes/%s of %s %s", ErrForbidden, known.User.GetName(), subresource, node, reason)
+			return known.User.GetName(), fmt.Errorf("%w: %s may not get nodes/%s of %s %s", gateway.ErrForbidden, known.User.GetName(), subresource, node, reason)
 		}
 		return known.User.GetName(), nil
 	}, nil
