@@ -116,6 +116,7 @@ func (s *clusterFixture) startPublisher() (history *epoch.Tracker, failed <-chan
 // ownsAll is an Ownership that owns every node.
 type ownsAll struct{}
 
+func (ownsAll) Owns(string) bool         { return true }
 func (ownsAll) Term(string) uint64       { return 1 }
 func (ownsAll) LeaseValid() bool         { return true }
 func (ownsAll) Changed() <-chan struct{} { return nil }

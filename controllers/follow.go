@@ -9,16 +9,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Ownership reports which nodes this replica writes for. Calls may be concurrent and must not block.
-type Ownership interface {
-	// Owns reports whether this replica is the node's owner now.
-	Owns(node string) bool
-	// Changed returns a channel that is closed at the next change of any result of Owns after this call.
-	Changed() <-chan struct{}
-	// LeaseValid reports whether this replica's lease was renewed so recently that no other replica can have taken over its nodes.
-	LeaseValid() bool
-}
-
 // Follow calls changed for each object of a kind that a cache has or gets, and for each later version of it, and deleted
 // with the last known version of each that is gone; deleted may be nil. The calls come one after the other, in the order
 // of the cache's events, until stop is called, which is never nil and may be called also after an error. Unless an

@@ -38,6 +38,7 @@ func TestMain(m *testing.M) { shared.Verify(m) }
 type ownsEverything struct{}
 
 func (ownsEverything) Owns(string) bool         { return true }
+func (ownsEverything) Term(string) uint64       { return 1 }
 func (ownsEverything) Changed() <-chan struct{} { return nil }
 func (ownsEverything) LeaseValid() bool         { return true }
 
