@@ -22,7 +22,6 @@ import (
 
 // admission are the parts that admit gateways; nil if the configuration has no identity section.
 type admission struct {
-	policy     identity.Policy
 	records    *identity.Records
 	registrar  *identity.Registrar
 	settler    *identity.KeyConfirmer
@@ -45,22 +44,22 @@ func buildAdmission(f *foundation) (*admission, error) {
 		return nil, fmt.Errorf("identity: %w", err)
 	}
 	metrics := identity.NewMetrics(f.registry)
+	policy := identity.Policy{Cells: cfg.Cells, KeyLifetime: time.Duration(cfg.KeyLifetime), RenewWindow: time.Duration(*cfg.RenewWindow)}
 	a := &admission{
-		policy:  identity.Policy{Cells: cfg.Cells, KeyLifetime: time.Duration(cfg.KeyLifetime), RenewWindow: time.Duration(*cfg.RenewWindow)},
 		records: identity.NewRecords(objects), settler: identity.NewKeyConfirmer(objects, log), metrics: links.NewMetrics(f.registry), log: log,
 	}
-	a.schedule = links.NewSchedule(a.policy, a.records)
+	a.schedule = links.NewSchedule(policy, a.records)
 	a.links = links.NewRegistry(f.hub.auth, a.schedule.OnAdmitted, log)
-	a.violations = links.NewViolationCounter(f.hub.sys, a.policy, func(node, what string) {
+	a.violations = links.NewViolationCounter(f.hub.sys, policy, func(node, what string) {
 		f.events.WarnNode(node, "LinkClosed", "The hub closed the gateway's link for what came over it ("+what+"): the gateway is in foreign hands, or its "+
 			"program is not ours. If it is stolen: frond node revoke "+node)
 	}, a.metrics, log)
-	a.callout, err = callout.New(f.hub.auth, f.hub.issuer, a.policy, a.records, bootstrapTokens(f.objects, log), a.links, a.settler.KeySeen,
+	a.callout, err = callout.New(f.hub.auth, f.hub.issuer, policy, a.records, bootstrapTokens(f.objects, log), a.links, a.settler.KeySeen,
 		metrics, callout.NewMetrics(f.registry), log)
 	if err != nil {
 		return nil, err
 	}
-	a.registrar = identity.NewRegistrar(objects, f.clients.Own, a.records, a.policy, identity.Trust{
+	a.registrar = identity.NewRegistrar(objects, f.clients.Own, a.records, policy, identity.Trust{
 		HubURLs: cfg.HubURLs, HubCAFile: cfg.HubCAFile, ClusterCAFile: cfg.ClusterCAFile,
 	}, a.links, a.settler.KeySeen, metrics, log)
 	return a, nil
@@ -105,7 +104,7 @@ func (a *admission) newEnforcer(f *foundation, closeStreams func(node, why strin
 		return nil
 	}
 	notifier := identityNotifier{owns: f.members.Owns, warn: f.events.WarnNode, closeStreams: closeStreams, refreshNode: refreshNode}
-	return links.NewEnforcer(f.hub.sys, a.policy, a.records, a.links, a.schedule, notifier, a.metrics, a.log)
+	return links.NewEnforcer(f.hub.sys, a.records, a.links, a.schedule, notifier, a.metrics, a.log)
 }
 
 // identityNotifier implements links.Notifier.

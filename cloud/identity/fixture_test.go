@@ -209,7 +209,7 @@ func (w *world) startReplica(name string, on int) *identityReplica {
 	r.records = identity.NewRecords(w.objects)
 	schedule := links.NewSchedule(w.policy, r.records)
 	registry := links.NewRegistry(auth, schedule.OnAdmitted, log)
-	enforcer := links.NewEnforcer(sys, w.policy, r.records, registry, schedule, r.notifier, linkMetrics, log)
+	enforcer := links.NewEnforcer(sys, r.records, registry, schedule, r.notifier, linkMetrics, log)
 	settler := identity.NewKeyConfirmer(w.objects, log)
 	offences := links.NewViolationCounter(sys, w.policy, r.notifier.RecordViolation, linkMetrics, log)
 	answers, err := callout.New(auth, w.hub.Issuer, w.policy, r.records, w.lookupToken, registry, settler.KeySeen, counters, callout.NewMetrics(r.metrics), log)

@@ -13,11 +13,6 @@ import (
 	"github.com/frond-edge/frond/cloud/identity"
 )
 
-const (
-	// lobbyTimeout is how long a link may be in the lobby. The work that it may do there takes a second.
-	lobbyTimeout = 5 * time.Minute
-)
-
 // Notifier is notified of changes of a node's identity. Its methods must not block.
 type Notifier interface {
 	// CloseStreams is called when a node may no longer be connected: the streams over its links should end.
@@ -29,7 +24,6 @@ type Notifier interface {
 // Enforcer closes the links that may not stay: each replica does, and twice is harmless.
 type Enforcer struct {
 	system   systemAccount
-	policy   identity.Policy
 	records  Records
 	links    *Registry
 	schedule *Schedule
@@ -42,14 +36,14 @@ type Enforcer struct {
 
 // NewEnforcer creates an Enforcer. sys belongs to the hub's system account; schedule is the Enforcer's own, to which
 // changes of the records and admissions are reported.
-func NewEnforcer(sys *nats.Conn, policy identity.Policy, records Records, links *Registry, schedule *Schedule, notifier Notifier, metrics *Metrics, log *zap.Logger) *Enforcer {
+func NewEnforcer(sys *nats.Conn, records Records, links *Registry, schedule *Schedule, notifier Notifier, metrics *Metrics, log *zap.Logger) *Enforcer {
 	return &Enforcer{
-		system: systemAccount{sys}, policy: policy, records: records, links: links, schedule: schedule, notifier: notifier, metrics: metrics, log: log,
+		system: systemAccount{sys}, records: records, links: links, schedule: schedule, notifier: notifier, metrics: metrics, log: log,
 		lobbySince: make(map[linkID]time.Time),
 	}
 }
 
-// The reasons for closing links, besides those of keyStatus.
+// The reasons for closing links, besides those of identity.KeyStatus.
 const (
 	reasonNobodyKnows identity.Reason = "nobody-knows"
 	reasonLobby       identity.Reason = "lobby"
@@ -57,6 +51,8 @@ const (
 )
 
 const (
+	// lobbyTimeout is how long a link may be in the lobby. The work that it may do there takes a second.
+	lobbyTimeout = 5 * time.Minute
 	// kickRetry is how soon a link that could not be closed is tried again.
 	kickRetry = time.Second
 	// maxParallel is the number of nodes that are evaluated, and of links that are closed, concurrently: a server that

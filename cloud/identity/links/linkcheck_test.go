@@ -100,7 +100,7 @@ func newEnforcerFixture(t *testing.T) *enforcerFixture {
 	kube := identity.NewRecords(interceptor.NewClient(nil, interceptor.Funcs{Get: b.getIdentity}))
 	b.records = &memoryRecords{Records: kube, byNode: map[string]*identity.Record{}, synced: make(chan struct{})}
 	schedule := NewSchedule(identity.Policy{Cells: 4}, b.records)
-	b.Enforcer = NewEnforcer(nc, identity.Policy{Cells: 4}, b.records, NewRegistry(nc, schedule.OnAdmitted, log), schedule, b, NewMetrics(nil), log)
+	b.Enforcer = NewEnforcer(nc, b.records, NewRegistry(nc, schedule.OnAdmitted, log), schedule, b, NewMetrics(nil), log)
 	return b
 }
 
