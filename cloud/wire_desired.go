@@ -91,7 +91,7 @@ func newScopeController(cfg scopes.Config, own kubernetes.Interface, meta metada
 	}, log)
 }
 
-// scopesHandler is the streams.CallHandler of streams.VerbScopes.
+// scopesHandler is the call.Handler of subject.VerbScopes.
 func scopesHandler(controller *scopes.GrantController) call.Handler {
 	return func(ctx context.Context, node string, request []byte) (any, error) {
 		var req wire.ScopesRequest

@@ -94,9 +94,9 @@ func buildNodeServices(f *foundation, p publishing, admission *admission) (enfor
 
 // nodeProgress compares a heartbeat's cursor with what the engine has published. A cursor of another incarnation of the
 // stream proves nothing about this one: such a node counts as having nothing.
-func nodeProgress(engine *desired.Engine, topology *topology.Reconciler, node string, beat wire.Heartbeat) func() nodes.Progress {
+func nodeProgress(engine *desired.Engine, reconciler *topology.Reconciler, node string, beat wire.Heartbeat) func() nodes.Progress {
 	return func() (p nodes.Progress) {
-		epoch, sequence := topology.Epoch(), uint64(0)
+		epoch, sequence := reconciler.Epoch(), uint64(0)
 		if beat.StreamEpoch == epoch {
 			sequence = beat.Sequence
 		}

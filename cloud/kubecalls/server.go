@@ -82,7 +82,7 @@ func New(cfg *rest.Config, classic bool, guard *NamespaceGuard, metrics promethe
 	return k, nil
 }
 
-// Handle is the streams.CallHandler of streams.VerbKube.
+// Handle is the call.Handler of subject.VerbKube.
 func (k *Server) Handle(ctx context.Context, node string, request []byte) (any, error) {
 	answer, err := k.handleRequest(ctx, node, request)
 	reply, ok := answer.(wire.KubeReply)
