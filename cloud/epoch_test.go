@@ -17,11 +17,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"github.com/frond-edge/frond/api/config"
 	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/cloud/epoch"
+	"github.com/frond-edge/frond/cloud/kube"
+	"github.com/frond-edge/frond/cloud/kubecalls"
 	"github.com/frond-edge/frond/controllers/desired"
 	"github.com/frond-edge/frond/controllers/holds"
 	"github.com/frond-edge/frond/streams/metrics"
@@ -30,37 +34,6 @@ import (
 	"github.com/frond-edge/frond/test/kit/kubetest"
 	"github.com/frond-edge/frond/test/kit/streamstest"
 )
-
-func TestEpochRecord_DetectsRestore(t *testing.T) {
-	now := time.Unix(1, 0)
-	was := epochRecord{Cluster: "a", Count: 7, Version: "100"}
-	for name, tt := range map[string]struct {
-		before  epochRecord
-		cluster string
-		found   bool
-		count   int64
-		version string
-		want    epochRecord
-	}{
-		"the first":                       {epochRecord{}, "a", false, 1, "5", epochRecord{Cluster: "a", Count: 1, Version: "5"}},
-		"goes on":                         {was, "a", true, 8, "120", epochRecord{Cluster: "a", Count: 8, Version: "120"}},
-		"others counted too":              {was, "a", true, 12, "120", epochRecord{Cluster: "a", Count: 12, Version: "120"}},
-		"restored":                        {was, "a", true, 4, "90", epochRecord{Cluster: "a", Restores: 1, Since: now, Count: 4, Version: "90"}},
-		"restored with higher revisions":  {was, "a", true, 7, "1000000100", epochRecord{Cluster: "a", Restores: 1, Since: now, Count: 7, Version: "1000000100"}},
-		"restored to before the lease":    {was, "a", false, 1, "50", epochRecord{Cluster: "a", Restores: 1, Since: now, Count: 1, Version: "50"}},
-		"somebody has removed the lease":  {was, "a", false, 1, "120", epochRecord{Cluster: "a", Count: 1, Version: "120"}},
-		"another cluster":                 {epochRecord{Cluster: "a", Restores: 2, Count: 7, Version: "100"}, "b", false, 1, "50", epochRecord{Cluster: "b", Since: now, Count: 1, Version: "50"}},
-		"versions are numbers, not texts": {epochRecord{Cluster: "a", Count: 7, Version: "99"}, "a", true, 8, "100", epochRecord{Cluster: "a", Count: 8, Version: "100"}},
-	} {
-		got, err := tt.before.advanceTo(tt.cluster, tt.found, tt.count, tt.version, now)
-		if diff := cmp.Diff(tt.want, got); diff != "" || err != nil {
-			t.Errorf("%s: %v (-want +got):\n%s", name, err, diff)
-		}
-	}
-	if _, err := was.advanceTo("a", true, 8, "x", now); err == nil {
-		t.Error("a version that is no number is compared")
-	}
-}
 
 // clusterFixture is a cluster with one edge node, and a hub.
 type clusterFixture struct {
@@ -71,7 +44,7 @@ type clusterFixture struct {
 	ns      string
 }
 
-func (s *clusterFixture) openTracker() *EpochTracker {
+func (s *clusterFixture) openTracker() *epoch.Tracker {
 	s.Helper()
 	js, err := jetstream.New(streamstest.Connect(s, s.hub))
 	if err != nil {
@@ -81,21 +54,20 @@ func (s *clusterFixture) openTracker() *EpochTracker {
 	if err != nil {
 		s.Fatal(err)
 	}
-	client, err := kubernetes.NewForConfig(s.cluster.ConfigWithRules(s, "frond-history-test", epochRules()))
+	client, err := kubernetes.NewForConfig(s.cluster.ConfigWithRules(s, "frond-history-test", epoch.Rules()))
 	if err != nil {
 		s.Fatal(err)
 	}
-	h, err := OpenEpochTracker(s.Context(), client, kv, func() bool { return true }, zaptest.NewLogger(s))
+	h, err := epoch.Open(s.Context(), 200*time.Millisecond, client, kv, func() bool { return true }, zaptest.NewLogger(s))
 	if err != nil {
 		s.Fatal(err)
 	}
-	h.interval = 200 * time.Millisecond
 	return h
 }
 
 // startPublisher runs the publishing parts, with an empty memory as after the start of a process; failed receives the
 // first error of the parts.
-func (s *clusterFixture) startPublisher() (history *EpochTracker, failed <-chan error, stop func()) {
+func (s *clusterFixture) startPublisher() (history *epoch.Tracker, failed <-chan error, stop func()) {
 	s.Helper()
 	history = s.openTracker()
 	objects, err := cache.New(s.cluster.Config(), desired.CacheOptions())
@@ -112,8 +84,13 @@ func (s *clusterFixture) startPublisher() (history *EpochTracker, failed <-chan 
 		s.Fatal(err)
 	}
 	teller := holds.New(s.kube, objects, func(string) bool { return true }, log)
-	c := &Cloud{cfg: parsed, rest: s.cluster.Config(), metrics: prometheus.NewRegistry()}
-	engine, err := desired.New(c.desiredConfig(history, teller, newWithheldEvents(func(string, string, string) {})), objects, publisher, ownsAll{}, log)
+	meta, err := metadata.NewForConfig(s.cluster.Config())
+	if err != nil {
+		s.Fatal(err)
+	}
+	cfg := desiredConfig(parsed, history, teller, kubecalls.NewWithheldEvents(func(string, string, string) {}))
+	cfg.Metrics, cfg.Probe = prometheus.NewRegistry(), kube.NewProbe(meta)
+	engine, err := desired.New(cfg, objects, publisher, ownsAll{}, log)
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -139,6 +116,7 @@ func (s *clusterFixture) startPublisher() (history *EpochTracker, failed <-chan 
 // ownsAll is an Ownership that owns every node.
 type ownsAll struct{}
 
+func (ownsAll) Owns(string) bool         { return true }
 func (ownsAll) Term(string) uint64       { return 1 }
 func (ownsAll) LeaseValid() bool         { return true }
 func (ownsAll) Changed() <-chan struct{} { return nil }
@@ -202,7 +180,7 @@ func (s *clusterFixture) createNodes(nodes ...string) {
 
 // An etcd is restored to an older copy: what the API then holds is published again with another epoch; the pods that it
 // lost are kept at the node until an operator confirms.
-func TestEpochTracker_RestoredEtcdIsRepublished(t *testing.T) {
+func TestTracker_RestoredEtcdIsRepublished(t *testing.T) {
 	s := &clusterFixture{TB: t, cluster: sharedCluster.Cluster(t), hub: streamstest.Hub(t)}
 	s.kube = s.cluster.Client(t)
 	s.ns = "restored"
@@ -211,25 +189,25 @@ func TestEpochTracker_RestoredEtcdIsRepublished(t *testing.T) {
 		s.createPod(fmt.Sprint("old", i))
 	}
 	first, _, stop := s.startPublisher()
-	epoch := first.Epoch()
-	s.waitForPods(map[string]string{"old0": epoch, "old1": epoch, "old2": epoch, "old3": epoch})
+	before := first.Epoch()
+	s.waitForPods(map[string]string{"old0": before, "old1": before, "old2": before, "old3": before})
 	stop()
 	snapshot := s.cluster.Snapshot(t)
 
 	same, failed, stop := s.startPublisher()
-	if same.Epoch() != epoch || !same.Restored().IsZero() {
-		t.Fatalf("a control plane that was down for a while: epoch %s, before %s", same.Epoch(), epoch)
+	if same.Epoch() != before || !same.Restored().IsZero() {
+		t.Fatalf("a control plane that was down for a while: epoch %s, before %s", same.Epoch(), before)
 	}
 	s.createPod("new")
 	if err := s.kube.CoreV1().Pods(s.ns).Delete(t.Context(), "old0", *metav1.NewDeleteOptions(0)); err != nil {
 		t.Fatal(err)
 	}
-	s.waitForPods(map[string]string{"old1": epoch, "old2": epoch, "old3": epoch, "new": epoch})
+	s.waitForPods(map[string]string{"old1": before, "old2": before, "old3": before, "new": before})
 
 	s.cluster.Restore(t, snapshot)
 	select {
 	case err := <-failed:
-		if !errors.Is(err, ErrRestored) {
+		if !errors.Is(err, epoch.ErrRestored) {
 			t.Fatalf("after the restore the replica ended with %v", err)
 		}
 	case <-time.After(time.Minute):
@@ -237,14 +215,14 @@ func TestEpochTracker_RestoredEtcdIsRepublished(t *testing.T) {
 	}
 	stop()
 	// The replica that did not know of the restore yet has removed nothing from the node.
-	s.waitForPods(map[string]string{"old1": epoch, "old2": epoch, "old3": epoch, "new": epoch})
+	s.waitForPods(map[string]string{"old1": before, "old2": before, "old3": before, "new": before})
 
 	restored, _, _ := s.startPublisher()
-	next := epoch + "/1"
+	next := before + "/1"
 	if restored.Epoch() != next || restored.Restored().IsZero() {
 		t.Fatalf("epoch %s since %v, want %s", restored.Epoch(), restored.Restored(), next)
 	}
-	s.waitForPods(map[string]string{"old0": next, "old1": next, "old2": next, "old3": next, "new": epoch})
+	s.waitForPods(map[string]string{"old0": next, "old1": next, "old2": next, "old3": next, "new": before})
 	var hold wire.Hold
 	kubetest.Eventually(t, time.Minute, func() error {
 		node, err := s.kube.CoreV1().Nodes().Get(t.Context(), "edge", metav1.GetOptions{})

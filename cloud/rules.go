@@ -5,8 +5,10 @@ import (
 
 	rbacv1 "k8s.io/api/rbac/v1"
 
+	"github.com/frond-edge/frond/cloud/epoch"
 	"github.com/frond-edge/frond/cloud/identity"
 	"github.com/frond-edge/frond/cloud/inspect"
+	"github.com/frond-edge/frond/cloud/kube"
 	"github.com/frond-edge/frond/controllers/autonomy"
 	"github.com/frond-edge/frond/controllers/csrs"
 	"github.com/frond-edge/frond/controllers/desired"
@@ -23,5 +25,5 @@ import (
 func Rules() []rbacv1.PolicyRule {
 	return slices.Concat(desired.Rules(), reports.Rules(), reports.CallRules(), nodes.Rules(), holds.Rules(), autonomy.Rules(),
 		scopes.Rules(), ports.Rules(), csrs.Rules(), evictions.Rules(), identity.Rules(), inspect.Rules(), // cloud/gateway makes the same reviews
-		epochRules(), eventRules(), keysRules())
+		epoch.Rules(), kube.Rules())
 }

@@ -1,6 +1,7 @@
 package cloud
 
 import (
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -10,12 +11,14 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap/zaptest"
+	"golang.org/x/sync/errgroup"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/cloud/kube"
 	"github.com/frond-edge/frond/controllers/scopes"
 	"github.com/frond-edge/frond/streams/subject"
 	"github.com/frond-edge/frond/test/kit/kubetest"
@@ -125,12 +128,20 @@ func (c *scopeFixture) rebindRole(name string, subj rbacv1.Subject) {
 // checkTokenKeys checks that the keys arrive at a node, and that one of them signs the tokens of the cluster.
 func (c *scopeFixture) checkTokenKeys(core *scopeReplica, node string) {
 	c.Helper()
-	kube, err := kubernetes.NewForConfig(c.cluster.ConfigWithRules(c, "frond-scopes-test", cloudRules()))
+	own, err := kubernetes.NewForConfig(c.cluster.ConfigWithRules(c, "frond-scopes-test", cloudRules()))
 	if err != nil {
 		c.Fatal(err)
 	}
-	keys := &tokenKeyPublisher{kube: kube, publish: core.engine.SetStatic, log: zaptest.NewLogger(c)}
-	startPart(c.T, keys.Start)
+	keys := kube.NewTokenKeyPublisher(own, nil, core.engine.SetStatic, zaptest.NewLogger(c))
+	ctx, cancel := context.WithCancel(context.WithoutCancel(c.Context()))
+	var g errgroup.Group
+	g.Go(func() error { return keys.Start(ctx) })
+	c.Cleanup(func() {
+		cancel()
+		if err := g.Wait(); err != nil {
+			c.Error(err)
+		}
+	})
 	token, err := c.kube.CoreV1().ServiceAccounts(c.ns).CreateToken(c.Context(), "op", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	if err != nil {
 		c.Fatal(err)

@@ -28,6 +28,9 @@ import (
 
 	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/cloud/kube"
+	"github.com/frond-edge/frond/cloud/membership"
+	"github.com/frond-edge/frond/cloud/scoperegistry"
 	"github.com/frond-edge/frond/controllers/desired"
 	"github.com/frond-edge/frond/controllers/scopes"
 	"github.com/frond-edge/frond/streams/call"
@@ -199,7 +202,7 @@ func (c *scopeFixture) revokeAccess(name string) {
 // scopeReplica is the part of a cloudcore that serves scopes.
 type scopeReplica struct {
 	nc      *nats.Conn
-	members *Members
+	members *membership.Members
 	engine  *desired.Engine
 	keeper  *scopes.GrantController
 	stop    func()
@@ -207,7 +210,7 @@ type scopeReplica struct {
 
 // cloudRules returns the rights that operations/scopes.md lists, and those for the test's own kind.
 func cloudRules() []rbacv1.PolicyRule {
-	return slices.Concat(desired.Rules(), scopes.Rules(), keysRules(), []rbacv1.PolicyRule{
+	return slices.Concat(desired.Rules(), scopes.Rules(), kube.Rules(), []rbacv1.PolicyRule{
 		{APIGroups: []string{widgetResource.Group}, Resources: []string{widgetResource.Resource}, Verbs: []string{"list", "watch"}},
 	})
 }
@@ -232,7 +235,7 @@ func (c *scopeFixture) startCloudcore(id string, cfg scopes.Config) *scopeReplic
 	if err != nil {
 		c.Fatal(err)
 	}
-	kube, err := kubernetes.NewForConfig(rest)
+	own, err := kubernetes.NewForConfig(rest)
 	if err != nil {
 		c.Fatal(err)
 	}
@@ -245,13 +248,15 @@ func (c *scopeFixture) startCloudcore(id string, cfg scopes.Config) *scopeReplic
 	if err != nil {
 		c.Fatal(err)
 	}
-	p.members = NewMembers(id, bucket(subject.MembersBucket), nil, log)
-	if p.keeper, err = newScopeController(cfg, kube, meta, objects, bucket(subject.RegistryBucket), p.members, func() *desired.Engine { return p.engine }, log); err != nil {
+	p.members = membership.New(id, bucket(subject.MembersBucket), nil, log)
+	grants := scopes.NewGrantTable()
+	p.engine, err = desired.New(desired.Config{
+		NoServices: true, Scopes: grants.Granted, TombstoneAge: time.Minute, Guard: desired.Guard{Share: 0.5, Minimum: 5},
+	}, objects, publisher, p.members, log)
+	if err != nil {
 		c.Fatal(err)
 	}
-	p.engine, err = desired.New(desired.Config{
-		NoServices: true, Scopes: p.keeper.Granted, TombstoneAge: time.Minute, Guard: desired.Guard{Share: 0.5, Minimum: 5},
-	}, objects, publisher, p.members, log)
+	p.keeper, err = newScopeController(cfg, own, meta, objects, scoperegistry.New(bucket(subject.RegistryBucket)), grants, p.members.Owns, p.engine, log)
 	if err != nil {
 		c.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/cloud/membership"
 	"github.com/frond-edge/frond/controllers/desired"
 	"github.com/frond-edge/frond/streams/metrics"
 	"github.com/frond-edge/frond/streams/publish"
@@ -24,7 +25,7 @@ import (
 // publishingReplica is the part of a cloudcore that publishes.
 type publishingReplica struct {
 	nc      *nats.Conn
-	members *Members
+	members *membership.Members
 	engine  *desired.Engine
 	stop    func()
 }
@@ -48,7 +49,7 @@ func startReplica(b *testing.B, s *clusterFixture, id string) *publishingReplica
 	if err != nil {
 		b.Fatal(err)
 	}
-	r := &publishingReplica{nc: nc, members: NewMembers(id, kv, nil, zap.NewNop())}
+	r := &publishingReplica{nc: nc, members: membership.New(id, kv, nil, zap.NewNop())}
 	if r.engine, err = desired.New(desired.Config{NoServices: true}, objects, publisher, r.members, zap.NewNop()); err != nil {
 		b.Fatal(err)
 	}

@@ -5,37 +5,35 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	toolscache "k8s.io/client-go/tools/cache"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
-	"sigs.k8s.io/controller-runtime/pkg/client"
+	"go.uber.org/zap"
 
+	"github.com/frond-edge/frond/api/config"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/cloud/gateway"
+	"github.com/frond-edge/frond/cloud/gateway/kubeauth"
+	"github.com/frond-edge/frond/controllers/ports"
+	"github.com/frond-edge/frond/controllers/reports"
 	"github.com/frond-edge/frond/internal/lifecycle"
+	"github.com/frond-edge/frond/streams/call"
 	"github.com/frond-edge/frond/streams/tunnel"
 )
 
-// lookupTimeout bounds a read of the cache, which blocks only until it has been filled.
-const lookupTimeout = 2 * time.Second
-
 // buildGateway creates the parts that connect to nodes: the dialer of tunnels, and the gateway in front of it.
-func (c *Cloud) buildGateway(k components) (*gateway.Gateway, []lifecycle.Part, error) {
-	dialer, err := tunnel.NewDialer(k.tunnels, tunnel.Config{}, tunnel.NewMetrics(c.metrics), c.log)
+func buildGateway(f *foundation, admission *admission) (*gateway.Gateway, []lifecycle.Part, error) {
+	dialer, err := tunnel.NewDialer(f.hub.tunnels, tunnel.Config{}, tunnel.NewMetrics(f.registry), f.log)
 	if err != nil {
 		return nil, nil, fmt.Errorf("tunnels: %w", err)
 	}
-	judge, err := gateway.NewKubeAuthorizer(k.clients)
+	authorizer, err := kubeauth.New(f.clients.Own)
 	if err != nil {
 		return nil, nil, fmt.Errorf("gateway: %w", err)
 	}
-	direct, err := c.directConfig()
+	direct, err := directConfig(f.cfg)
 	if err != nil {
 		return nil, nil, err
 	}
-	g := c.cfg.Gateway
+	g := f.cfg.Gateway
 	trusted, err := g.Networks()
 	if err != nil {
 		return nil, nil, fmt.Errorf("gateway: %w", err)
@@ -44,15 +42,14 @@ func (c *Cloud) buildGateway(k components) (*gateway.Gateway, []lifecycle.Part, 
 		Socket: g.Socket, Address: g.Address, ScrapeAddress: g.ScrapeAddress, ReusePort: g.ReusePort, Direct: direct, TrustedNetworks: trusted,
 		CertFile: g.CertFile, KeyFile: g.KeyFile, ClientCAFile: g.ClientCAFile,
 		KubeletCAFile: g.KubeletCAFile, KubeletCertFile: g.KubeletCertFile, KubeletKeyFile: g.KubeletKeyFile,
-		BlockedReason: k.ids.shutReason,
-	}, nodeCache{k.objects}, k.addresses, tunnelDialer{dialer}, judge, c.metrics, c.log.Named("gateway"))
+		BlockedReason: admission.blockedReason,
+	}, f.nodes, f.addresses, tunnelDialer{dialer}, authorizer, f.registry, f.log.Named("gateway"))
 	if err != nil {
 		return nil, nil, err
 	}
-	watch := func(ctx context.Context) error { return watchNodes(ctx, k.objects, way.OnNodeChanged) }
 	return way, []lifecycle.Part{
 		{Name: "tunnels", Start: dialer.Start},
-		{Name: "gateway-nodes", Start: watch},
+		{Name: "gateway-nodes", Start: func(ctx context.Context) error { return f.nodes.Follow(ctx, way.OnNodeChanged) }},
 		{Name: "gateway", Start: way.Start, Ready: way.Ready()},
 	}, nil
 }
@@ -76,62 +73,35 @@ func (t tunnelDialer) DialAddress(ctx context.Context, node string, to netip.Add
 	return conn, nil
 }
 
-// nodeCache implements gateway.Nodes.
-type nodeCache struct{ objects cache.Cache }
-
-func (n nodeCache) Node(ctx context.Context, name string) (gateway.Node, bool) {
-	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
-	defer cancel()
-	object := &corev1.Node{}
-	if err := n.objects.Get(ctx, client.ObjectKey{Name: name}, object); err != nil {
-		return gateway.Node{}, false
+// buildPorts creates the part that allocates node ports, if the apiserver uses no proxy, and returns the addresses by
+// which nodes are called.
+func buildPorts(f *foundation, way *gateway.Gateway) (reports.NodeAddressing, []lifecycle.Part, error) {
+	cfg := f.cfg.Gateway
+	addressing := reports.NodeAddressing{MetricsHost: cfg.MetricsHost}
+	if cfg.Direct.Host == "" {
+		return addressing, nil, nil
 	}
-	return gateway.NodeOf(object), true
-}
-
-// nodesByTunnelAddress is the name of the index of Nodes by their wire.TunnelAddress.
-const nodesByTunnelAddress = "tunnelAddress"
-
-// indexNodes must be called before the cache starts.
-func indexNodes(ctx context.Context, objects cache.Cache) error {
-	return objects.IndexField(ctx, &corev1.Node{}, nodesByTunnelAddress, func(node client.Object) []string {
-		return []string{wire.TunnelAddress(node.GetName()).String()}
-	})
-}
-
-func (n nodeCache) ByTunnelAddress(ctx context.Context, address netip.Addr) (string, bool) {
-	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
-	defer cancel()
-	var list corev1.NodeList
-	if err := n.objects.List(ctx, &list, client.MatchingFields{nodesByTunnelAddress: address.String()}); err != nil || len(list.Items) != 1 {
-		return "", false
-	}
-	return list.Items[0].Name, true
-}
-
-// watchNodes calls changed for each change of a Node until ctx ends.
-func watchNodes(ctx context.Context, objects cache.Cache, changed func(name string, was gateway.Node, is *gateway.Node)) error {
-	informer, err := objects.GetInformer(ctx, &corev1.Node{})
+	ranges, err := cfg.Direct.Ranges()
 	if err != nil {
-		return fmt.Errorf("watch nodes: %w", err)
+		return addressing, nil, fmt.Errorf("ports of nodes: %w", err)
 	}
-	registration, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		UpdateFunc: func(before, after any) {
-			is := gateway.NodeOf(after.(*corev1.Node))
-			changed(after.(*corev1.Node).Name, gateway.NodeOf(before.(*corev1.Node)), &is)
-		},
-		DeleteFunc: func(object any) {
-			if missed, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
-				object = missed.Obj
-			}
-			if node, ok := object.(*corev1.Node); ok {
-				changed(node.Name, gateway.NodeOf(node), nil)
-			}
-		},
-	})
+	log := f.log.Named("ports")
+	requestNode := func(node string) {
+		if err := call.RequestReport(f.hub.nc, node, wire.Key{Resource: "nodes", Name: node}); err != nil {
+			log.Warn("node not asked to report itself", zap.String("node", node), zap.Error(err))
+		}
+	}
+	allocator := ports.New(ranges, f.clients.Own, f.objects, f.members.Owns, way.SetPorts, requestNode, log)
+	addressing.DirectHost, addressing.Port = cfg.Direct.Host, allocator.Port
+	return addressing, []lifecycle.Part{{Name: "ports", Start: allocator.Start}}, nil
+}
+
+// directConfig returns the configuration of the gateway's direct ports.
+func directConfig(cfg config.CloudCore) (gateway.Direct, error) {
+	d := cfg.Gateway.Direct
+	networks, err := d.Networks()
 	if err != nil {
-		return fmt.Errorf("watch nodes: %w", err)
+		return gateway.Direct{}, fmt.Errorf("gateway: %w", err)
 	}
-	<-ctx.Done()
-	return informer.RemoveEventHandler(registration)
+	return gateway.Direct{Enabled: d.Host != "", Listen: d.Listen, From: networks, CertFile: d.CertFile, KeyFile: d.KeyFile}, nil
 }

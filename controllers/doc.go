@@ -1,4 +1,4 @@
-// Package controllers contains cloudcore's controllers, one folder each, and the work queue that they share: ProcessQueue. Peers
+// Package controllers contains cloudcore's controllers, one folder each, and what they share: ProcessQueue, Follow, Ownership. Peers
 // never import each other; package cloud assembles them. Each resource has one writer:
 //
 //	what                                              writer

@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -42,27 +43,50 @@ const (
 	reasonTimeout = 2 * time.Second
 )
 
-// SetPorts sets the node of each port. It does not block.
-func (g *Gateway) SetPorts(nodes map[uint16]string) {
-	g.mu.Lock()
-	g.portNodes = nodes
-	g.mu.Unlock()
+// portTable holds the node of each port.
+type portTable struct {
+	changed chan struct{} // with a buffer of 1: nodes was changed
+
+	mu    sync.Mutex
+	nodes map[uint16]string // guarded by mu; replaced, never changed
+}
+
+func newPortTable() *portTable { return &portTable{changed: make(chan struct{}, 1)} }
+
+func (t *portTable) setNodes(nodes map[uint16]string) {
+	t.mu.Lock()
+	t.nodes = nodes
+	t.mu.Unlock()
 	select {
-	case g.portsChanged <- struct{}{}:
+	case t.changed <- struct{}{}:
 	default:
 	}
 }
 
-// nodeAtPort returns the node of a port.
-func (g *Gateway) nodeAtPort(port uint16) string {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.portNodes[port]
+// all returns the node of each port; the caller must not change the map.
+func (t *portTable) all() map[uint16]string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.nodes
+}
+
+// nodeAt returns the node of a port.
+func (t *portTable) nodeAt(port uint16) string { return t.all()[port] }
+
+// portServer serves the assigned ports, each of which leads to the kubelet of its node.
+type portServer struct {
+	cfg       Config
+	table     *portTable
+	dialer    *nodeDialer
+	connLimit *connLimiter
+	refusals  refusalLog
+	metrics   *metrics
+	log       *zap.Logger
 }
 
 // servePorts listens on the assigned ports until ctx ends; then it ends all streams.
-func (g *Gateway) servePorts(ctx context.Context) error {
-	if !g.cfg.Direct.Enabled {
+func (s *portServer) servePorts(ctx context.Context) error {
+	if !s.cfg.Direct.Enabled {
 		<-ctx.Done() // a gateway without any address also runs until ctx ends
 		return nil
 	}
@@ -75,7 +99,7 @@ func (g *Gateway) servePorts(ctx context.Context) error {
 		_ = conns.Wait() // the goroutines return nil
 	}()
 	for {
-		again := g.updateListeners(ctx, open, &conns)
+		again := s.updateListeners(ctx, open, &conns)
 		timer := time.NewTimer(listenRetry)
 		if !again {
 			timer.Stop()
@@ -84,7 +108,7 @@ func (g *Gateway) servePorts(ctx context.Context) error {
 		case <-ctx.Done():
 			timer.Stop()
 			return nil
-		case <-g.portsChanged:
+		case <-s.table.changed:
 		case <-timer.C:
 		}
 		timer.Stop()
@@ -93,10 +117,8 @@ func (g *Gateway) servePorts(ctx context.Context) error {
 
 // updateListeners opens and closes listeners so that the open ports are the assigned ones, and reports whether some
 // could not be opened.
-func (g *Gateway) updateListeners(ctx context.Context, open map[uint16]net.Listener, conns *errgroup.Group) (again bool) {
-	g.mu.Lock()
-	given := g.portNodes
-	g.mu.Unlock()
+func (s *portServer) updateListeners(ctx context.Context, open map[uint16]net.Listener, conns *errgroup.Group) (again bool) {
+	given := s.table.all()
 	for port, l := range open {
 		if given[port] == "" {
 			_ = l.Close() // its streams end with their node
@@ -107,37 +129,37 @@ func (g *Gateway) updateListeners(ctx context.Context, open map[uint16]net.Liste
 		if open[port] != nil {
 			continue
 		}
-		l, err := g.listenTCP(ctx, net.JoinHostPort(g.cfg.Direct.Listen, strconv.Itoa(int(port))))
+		l, err := listenTCP(ctx, s.cfg, net.JoinHostPort(s.cfg.Direct.Listen, strconv.Itoa(int(port))))
 		if err != nil {
-			g.log.Error("port of a node not opened", zap.String("node", node), zap.Uint16("port", port), zap.Error(err))
+			s.log.Error("port of a node not opened", zap.String("node", node), zap.Uint16("port", port), zap.Error(err))
 			again = true
 			continue
 		}
 		open[port] = l
 		conns.Go(func() error {
-			g.acceptConns(ctx, l, port, conns)
+			s.acceptConns(ctx, l, port, conns)
 			return nil
 		})
 	}
-	g.metrics.ports.Set(float64(len(open)))
+	s.metrics.ports.Set(float64(len(open)))
 	return again
 }
 
 // acceptConns serves the connections to a port until it is closed.
-func (g *Gateway) acceptConns(ctx context.Context, l net.Listener, port uint16, conns *errgroup.Group) {
+func (s *portServer) acceptConns(ctx context.Context, l net.Listener, port uint16, conns *errgroup.Group) {
 	for {
 		conn, err := l.Accept()
 		switch {
 		case err == nil:
 			conns.Go(func() error {
-				g.serveDirect(ctx, conn, port)
+				s.serveDirect(ctx, conn, port)
 				return nil
 			})
 			continue
 		case errors.Is(err, net.ErrClosed):
 			return
 		}
-		g.log.Error("connection to a port of a node not taken", zap.Uint16("port", port), zap.Error(err)) // e.g. too many open files
+		s.log.Error("connection to a port of a node not taken", zap.Uint16("port", port), zap.Error(err)) // e.s. too many open files
 		select {
 		case <-ctx.Done():
 			return
@@ -157,21 +179,21 @@ func (h peekedConn) Read(p []byte) (int, error) { return h.r.Read(p) }
 func (h peekedConn) CloseWrite() error { return h.Conn.(*net.TCPConn).CloseWrite() }
 
 // serveDirect connects a connection to the kubelet of the node that has the port.
-func (g *Gateway) serveDirect(ctx context.Context, raw net.Conn, port uint16) {
+func (s *portServer) serveDirect(ctx context.Context, raw net.Conn, port uint16) {
 	defer context.AfterFunc(ctx, func() { _ = raw.Close() })() // abandoned
 	near, by, target := peekedConn{raw, bufio.NewReader(raw)}, raw.RemoteAddr().String(), "port "+strconv.Itoa(int(port))
-	leave, err := g.admitConn(by, port)
+	leave, err := s.admitConn(by, port)
 	if err != nil {
-		g.recordRefusal(by, target, err)
+		s.refusals.recordRefusal(by, target, err)
 		_ = raw.Close() // without an answer, which would cost a handshake
 		return
 	}
 	defer leave()
-	far, err := g.dialDirect(ctx, near, by, port)
+	far, err := s.dialDirect(ctx, near, by, port)
 	if err != nil {
-		g.recordRefusal(by, target, err)
+		s.refusals.recordRefusal(by, target, err)
 		if why, ok := err.(*refusal); ok && why.label != refusedRequest { //nolint:errorlint // made by the line above
-			g.sendReason(ctx, near, why)
+			s.sendReason(ctx, near, why)
 		}
 		_ = raw.Close() // there is nothing more to send
 		return
@@ -181,7 +203,7 @@ func (g *Gateway) serveDirect(ctx context.Context, raw net.Conn, port uint16) {
 
 // dialDirect opens a stream to the node that has a port. A connection that does not begin as TLS is not for a kubelet,
 // and must not use the node's link. An error is a *refusal.
-func (g *Gateway) dialDirect(ctx context.Context, near peekedConn, by string, port uint16) (net.Conn, error) {
+func (s *portServer) dialDirect(ctx context.Context, near peekedConn, by string, port uint16) (net.Conn, error) {
 	if err := near.SetReadDeadline(time.Now().Add(headerTimeout)); err != nil {
 		return nil, &refusal{label: refusedRequest, text: err.Error()}
 	}
@@ -192,40 +214,40 @@ func (g *Gateway) dialDirect(ctx context.Context, near peekedConn, by string, po
 	if err := near.SetReadDeadline(time.Time{}); err != nil {
 		return nil, &refusal{label: refusedRequest, text: err.Error()}
 	}
-	name := g.nodeAtPort(port)
-	node, known := g.nodes.Node(ctx, name)
+	name := s.table.nodeAt(port)
+	node, known := s.dialer.nodes.Node(ctx, name)
 	if !known || !node.Edge {
 		return nil, &refusal{label: refusedDial, text: fmt.Sprintf("port %d is no node's", port)}
 	}
-	return g.dialPort(ctx, by, name, node, config.EdgeKubeletPort)
+	return s.dialer.dialPort(ctx, by, name, node, config.EdgeKubeletPort)
 }
 
 // admitConn counts a connection to a port until leave, unless its source is not allowed or there are too many. An error is a *refusal.
-func (g *Gateway) admitConn(by string, port uint16) (leave func(), err error) {
+func (s *portServer) admitConn(by string, port uint16) (leave func(), err error) {
 	from, err := netip.ParseAddrPort(by)
-	if err != nil || !g.mayConnect(from.Addr().Unmap()) {
+	if err != nil || !s.mayConnect(from.Addr().Unmap()) {
 		return nil, &refusal{label: refusedForbidden, text: "not from there"}
 	}
-	leave, ok := g.connLimit.acquire(from.Addr().Unmap(), port)
+	leave, ok := s.connLimit.acquire(from.Addr().Unmap(), port)
 	if !ok {
 		return nil, &refusal{label: refusedTooMany, text: "too many connections to this port"}
 	}
 	return leave, nil
 }
 
-func (g *Gateway) mayConnect(from netip.Addr) bool {
-	return slices.ContainsFunc(g.cfg.Direct.From, func(network netip.Prefix) bool { return network.Contains(from) })
+func (s *portServer) mayConnect(from netip.Addr) bool {
+	return slices.ContainsFunc(s.cfg.Direct.From, func(network netip.Prefix) bool { return network.Contains(from) })
 }
 
 // sendReason answers in place of a kubelet that is not reached. Of a kubelet's answers, kube-apiserver shows the text
 // of a 502 to its user.
-func (g *Gateway) sendReason(ctx context.Context, near net.Conn, why error) {
-	if g.cfg.Direct.CertFile == "" {
+func (s *portServer) sendReason(ctx context.Context, near net.Conn, why error) {
+	if s.cfg.Direct.CertFile == "" {
 		return
 	}
-	cert, err := tls.LoadX509KeyPair(g.cfg.Direct.CertFile, g.cfg.Direct.KeyFile)
+	cert, err := tls.LoadX509KeyPair(s.cfg.Direct.CertFile, s.cfg.Direct.KeyFile)
 	if err != nil {
-		g.log.Error("cannot answer why a node is not reached", zap.Error(err))
+		s.log.Error("cannot answer why a node is not reached", zap.Error(err))
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, reasonTimeout)
@@ -235,7 +257,7 @@ func (g *Gateway) sendReason(ctx context.Context, near net.Conn, why error) {
 		return
 	}
 	if err := conn.HandshakeContext(ctx); err != nil {
-		g.log.Debug("caller not told why", zap.Error(err))
+		s.log.Debug("caller not told why", zap.Error(err))
 		return
 	}
 	if _, err := http.ReadRequest(bufio.NewReader(io.LimitReader(conn, maxHeader))); err != nil {

@@ -1,30 +1,41 @@
 package gateway
 
 import (
-	"errors"
+	"context"
 	"fmt"
+	"net"
 	"net/http"
-	"strings"
+	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/frond-edge/frond/internal/splice"
 )
+
+// connectProxy serves HTTP CONNECT for kube-apiserver.
+type connectProxy struct {
+	dialer   *nodeDialer
+	refusals refusalLog
+	metrics  *metrics
+	log      *zap.Logger
+}
 
 // serveConnect serves HTTP CONNECT. It writes the answer itself, since kube-apiserver shows its user only the reason
 // phrase of a refusal.
-func (g *Gateway) serveConnect(w http.ResponseWriter, r *http.Request) {
+func (p *connectProxy) serveConnect(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodConnect {
-		g.metrics.refused.WithLabelValues(refusedRequest).Inc()
+		p.metrics.refused.WithLabelValues(refusedRequest).Inc()
 		http.Error(w, "this is a proxy for kube-apiserver: only CONNECT is served", http.StatusMethodNotAllowed)
 		return
 	}
 	by := callerName(r)
-	far, edge, failure := g.dialTarget(r.Context(), by, r.Host)
+	far, edge, failure := p.dialer.dialTarget(r.Context(), by, r.Host)
 	near, buffered, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		if far != nil {
 			_ = far.Close() // abandoned
 		}
-		g.log.Warn("connection not taken over", zap.String("user", by), zap.Error(err))
+		p.log.Warn("connection not taken over", zap.String("user", by), zap.Error(err))
 		return
 	}
 	if failure == nil && buffered.Reader.Buffered() > 0 {
@@ -32,7 +43,7 @@ func (g *Gateway) serveConnect(w http.ResponseWriter, r *http.Request) {
 		failure = &refusal{label: refusedRequest, text: "data before the answer"}
 	}
 	if failure != nil {
-		g.recordRefusal(by, r.Host, failure)
+		p.refusals.recordRefusal(by, r.Host, failure)
 		_, _ = fmt.Fprintf(near, "HTTP/1.1 %d %s\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", refusalStatus(failure), reasonPhrase(failure.Error()))
 		_ = near.Close() // there is nothing more to send
 		return
@@ -47,45 +58,7 @@ func (g *Gateway) serveConnect(w http.ResponseWriter, r *http.Request) {
 		spliceConns(r.Context(), near, far)
 		return
 	}
-	g.relayConn(r.Context(), by, r.Host, near, far)
-}
-
-// recordRefusal counts a refusal, and logs it unless the tunnel has done that.
-func (g *Gateway) recordRefusal(by, target string, failure error) {
-	label, logged := refusedDial, false
-	if r, ok := errors.AsType[*refusal](failure); ok {
-		label, logged = r.label, r.logged
-	}
-	g.metrics.refused.WithLabelValues(label).Inc()
-	if !logged {
-		g.log.Info("refused", zap.String("target", reasonPhrase(target)), zap.String("user", by), zap.Error(failure))
-	}
-}
-
-// refusalStatus returns the HTTP status of a refusal.
-func refusalStatus(failure error) int {
-	r, ok := errors.AsType[*refusal](failure)
-	switch {
-	case ok && (r.label == refusedSilent || r.label == refusedBlocked || r.label == refusedConflict):
-		return http.StatusServiceUnavailable
-	case ok && r.label == refusedRequest:
-		return http.StatusBadRequest
-	}
-	return http.StatusBadGateway
-}
-
-// maxPhrase keeps the line of a refusal readable.
-const maxPhrase = 400
-
-// reasonPhrase converts a text for the status line of an answer.
-func reasonPhrase(text string) string {
-	text = strings.Map(func(r rune) rune {
-		if r < ' ' || r > '~' {
-			return ' '
-		}
-		return r
-	}, text)
-	return text[:min(len(text), maxPhrase)]
+	p.relayConn(r.Context(), by, r.Host, near, far)
 }
 
 // callerName returns the name of the caller: that of its certificate if it has one.
@@ -94,4 +67,22 @@ func callerName(r *http.Request) string {
 		return r.TLS.PeerCertificates[0].Subject.CommonName
 	}
 	return "unix socket"
+}
+
+// relayConn connects a caller to a target that is not an edge node, and logs what a tunnel would log.
+func (p *connectProxy) relayConn(ctx context.Context, who, target string, near, far net.Conn) {
+	p.metrics.passed.Inc()
+	p.metrics.passing.Inc()
+	defer p.metrics.passing.Dec()
+	began := time.Now()
+	p.log.Info("connection passed on", zap.String("target", target), zap.String("user", who))
+	result := spliceConns(ctx, near, far)
+	p.log.Info("passed connection ended", zap.String("target", target), zap.String("user", who), zap.Duration("took", time.Since(began)),
+		zap.Int64("sent", result.Sent), zap.Int64("received", result.Received), zap.Error(result.Err))
+}
+
+// spliceConns copies between two ends until they or ctx have ended.
+func spliceConns(ctx context.Context, near, far net.Conn) splice.Result {
+	defer context.AfterFunc(ctx, func() { _ = near.Close() })() // abandoned
+	return splice.Join(near, far)
 }

@@ -64,21 +64,21 @@ func (g *Gateway) openListeners(ctx context.Context) (fronts []servedListener, e
 		if err != nil {
 			return fronts, fmt.Errorf("gateway socket: %w", err)
 		}
-		fronts = append(fronts, servedListener{listener: l, handler: http.HandlerFunc(g.serveConnect)})
+		fronts = append(fronts, servedListener{listener: l, handler: http.HandlerFunc(g.proxy.serveConnect)})
 	}
 	if g.cfg.Address != "" {
-		l, err := g.listenTLS(ctx, g.cfg.Address, g.cfg.ClientCAFile)
+		l, err := listenTLS(ctx, g.cfg, g.cfg.Address, g.cfg.ClientCAFile)
 		if err != nil {
 			return fronts, fmt.Errorf("gateway address: %w", err)
 		}
-		fronts = append(fronts, servedListener{listener: l, handler: http.HandlerFunc(g.serveConnect)})
+		fronts = append(fronts, servedListener{listener: l, handler: http.HandlerFunc(g.proxy.serveConnect)})
 	}
 	if g.cfg.ScrapeAddress != "" {
-		l, err := g.listenTLS(ctx, g.cfg.ScrapeAddress, "")
+		l, err := listenTLS(ctx, g.cfg, g.cfg.ScrapeAddress, "")
 		if err != nil {
 			return fronts, fmt.Errorf("gateway scrape address: %w", err)
 		}
-		handler, idle := g.scrapeHandler()
+		handler, idle := g.scraper.scrapeHandler()
 		fronts = append(fronts, servedListener{l, handler, idle})
 	}
 	return fronts, nil
@@ -101,23 +101,23 @@ func listenUnix(ctx context.Context, path string) (net.Listener, error) {
 }
 
 // listenTLS requires client certificates if there is a CA file for them.
-func (g *Gateway) listenTLS(ctx context.Context, address, clients string) (net.Listener, error) {
+func listenTLS(ctx context.Context, cfg Config, address, clients string) (net.Listener, error) {
 	config, err := certs.Listener{
-		CertFile: g.cfg.CertFile, KeyFile: g.cfg.KeyFile, ClientCAFile: clients, Auth: tls.RequireAndVerifyClientCert,
+		CertFile: cfg.CertFile, KeyFile: cfg.KeyFile, ClientCAFile: clients, Auth: tls.RequireAndVerifyClientCert,
 	}.Config()
 	if err != nil {
 		return nil, err
 	}
-	l, err := g.listenTCP(ctx, address)
+	l, err := listenTCP(ctx, cfg, address)
 	if err != nil {
 		return nil, err
 	}
 	return tls.NewListener(l, config), nil
 }
 
-func (g *Gateway) listenTCP(ctx context.Context, address string) (net.Listener, error) {
+func listenTCP(ctx context.Context, cfg Config, address string) (net.Listener, error) {
 	var lc net.ListenConfig
-	if g.cfg.ReusePort {
+	if cfg.ReusePort {
 		lc.Control = setReusePort
 	}
 	return lc.Listen(ctx, "tcp", address)

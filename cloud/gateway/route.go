@@ -146,9 +146,9 @@ func routeByEndpoints(service string, endpoints []Endpoint, connected func(node 
 const maxEndpointTries = 3
 
 // dialService opens a stream to one of the endpoints.
-func (g *Gateway) dialService(ctx context.Context, who string, endpoints []Endpoint) (conn net.Conn, err error) {
+func (d *nodeDialer) dialService(ctx context.Context, who string, endpoints []Endpoint) (conn net.Conn, err error) {
 	for _, e := range endpoints {
-		if conn, err = g.dialPod(ctx, who, e.Node, e.Address); err == nil || ctx.Err() != nil {
+		if conn, err = d.dialPod(ctx, who, e.Node, e.Address); err == nil || ctx.Err() != nil {
 			return conn, err
 		}
 	}
@@ -156,38 +156,38 @@ func (g *Gateway) dialService(ctx context.Context, who string, endpoints []Endpo
 }
 
 // dialPod opens a stream to an address that a node can reach.
-func (g *Gateway) dialPod(ctx context.Context, who, name string, to netip.AddrPort) (net.Conn, error) {
-	node, known := g.nodes.Node(ctx, name)
+func (d *nodeDialer) dialPod(ctx context.Context, who, name string, to netip.AddrPort) (net.Conn, error) {
+	node, known := d.nodes.Node(ctx, name)
 	if !known {
 		return nil, &refusal{label: refusedDial, text: fmt.Sprintf("node %s is deleted", name)}
 	}
-	return g.openStream(ctx, who, name, node, func(ctx context.Context) (net.Conn, error) { return g.tunnels.DialAddress(ctx, name, to) })
+	return d.openStream(ctx, who, name, node, func(ctx context.Context) (net.Conn, error) { return d.tunnels.DialAddress(ctx, name, to) })
 }
 
 // dialAddress opens a connection to an IP address that is no tunnel address, through the node to which the address
 // belongs. If there is none, edge is false and conn is nil.
-func (g *Gateway) dialAddress(ctx context.Context, who string, to netip.AddrPort) (conn net.Conn, edge bool, err error) {
-	service, endpoints, err := g.addresses.Endpoints(ctx, to)
+func (d *nodeDialer) dialAddress(ctx context.Context, who string, to netip.AddrPort) (conn net.Conn, edge bool, err error) {
+	service, endpoints, err := d.addresses.Endpoints(ctx, to)
 	if err != nil {
 		return nil, false, unknownAddress(to, err)
 	}
 	if service != "" {
 		rand.Shuffle(len(endpoints), func(i, j int) { endpoints[i], endpoints[j] = endpoints[j], endpoints[i] })
-		if endpoints, err = routeByEndpoints(service, endpoints, g.connectedCheck(ctx)); err != nil || len(endpoints) == 0 {
+		if endpoints, err = routeByEndpoints(service, endpoints, d.connectedCheck(ctx)); err != nil || len(endpoints) == 0 {
 			return nil, false, err
 		}
-		conn, err = g.dialService(ctx, who, endpoints)
+		conn, err = d.dialService(ctx, who, endpoints)
 		return conn, true, err
 	}
-	claims, err := g.addresses.Claims(ctx, to.Addr())
+	claims, err := d.addresses.Claims(ctx, to.Addr())
 	if err != nil {
 		return nil, false, unknownAddress(to, err)
 	}
-	node, err := routeByClaims(to.Addr(), claims, g.isTrusted(to.Addr()))
+	node, err := routeByClaims(to.Addr(), claims, d.isTrusted(to.Addr()))
 	if err != nil || node == "" {
 		return nil, false, err
 	}
-	conn, err = g.dialPod(ctx, who, node, to)
+	conn, err = d.dialPod(ctx, who, node, to)
 	return conn, true, err
 }
 
@@ -196,13 +196,13 @@ func unknownAddress(to netip.AddrPort, err error) *refusal {
 }
 
 // connectedCheck returns a function that reports whether a dial of a node can succeed.
-func (g *Gateway) connectedCheck(ctx context.Context) func(node string) bool {
+func (d *nodeDialer) connectedCheck(ctx context.Context) func(node string) bool {
 	return func(name string) bool {
-		node, known := g.nodes.Node(ctx, name)
-		return known && !node.Offline && g.checkBlocked(name) == nil
+		node, known := d.nodes.Node(ctx, name)
+		return known && !node.Offline && d.checkBlocked(name) == nil
 	}
 }
 
-func (g *Gateway) isTrusted(address netip.Addr) bool {
-	return slices.ContainsFunc(g.cfg.TrustedNetworks, func(network netip.Prefix) bool { return network.Contains(address) })
+func (d *nodeDialer) isTrusted(address netip.Addr) bool {
+	return slices.ContainsFunc(d.cfg.TrustedNetworks, func(network netip.Prefix) bool { return network.Contains(address) })
 }

@@ -26,6 +26,18 @@ const (
 	scrapeIdleTimeout = 20 * time.Second
 )
 
+// The errors of an Authorizer.
+var (
+	// ErrUnknownUser is returned if the request's credentials identify no user.
+	ErrUnknownUser = errors.New("no known user")
+	// ErrForbidden is returned if the user lacks the right.
+	ErrForbidden = errors.New("forbidden")
+)
+
+// Authorizer identifies the sender of a request, and checks whether they may get a subresource of a Node. The error is
+// ErrUnknownUser, ErrForbidden or a fault.
+type Authorizer func(r *http.Request, node, subresource string) (user string, err error)
+
 // scrapePaths returns all paths of a kubelet that can be read, each with the subresource of nodes for which the kubelet
 // also requires the right.
 func scrapePaths() map[string]string {
@@ -35,11 +47,20 @@ func scrapePaths() map[string]string {
 	}
 }
 
+// scraper forwards authorized requests of metrics to nodes.
+type scraper struct {
+	cfg       Config
+	authorize Authorizer
+	dialer    *nodeDialer
+	refusals  refusalLog
+	log       *zap.Logger
+}
+
 // scrapeHandler serves /nodes/NODE/kubelet/PATH and /nodes/NODE/edgecore/metrics. idle closes the connections that are kept open.
-func (g *Gateway) scrapeHandler() (handler http.Handler, idle func()) {
+func (s *scraper) scrapeHandler() (handler http.Handler, idle func()) {
 	transport := &http.Transport{
-		DialContext:        g.dialScrape,
-		DialTLSContext:     g.dialScrapeTLS,
+		DialContext:        s.dialScrape,
+		DialTLSContext:     s.dialScrapeTLS,
 		DisableCompression: true, // compression is negotiated end to end
 		IdleConnTimeout:    scrapeIdleTimeout, ResponseHeaderTimeout: scrapeTimeout, MaxConnsPerHost: 4,
 		MaxResponseHeaderBytes: maxHeader,
@@ -47,13 +68,13 @@ func (g *Gateway) scrapeHandler() (handler http.Handler, idle func()) {
 	mux := http.NewServeMux()
 	for path, subresource := range scrapePaths() {
 		mux.HandleFunc("GET /nodes/{node}/kubelet/"+path, func(w http.ResponseWriter, r *http.Request) {
-			g.serveScrape(w, r, transport, subresource, func(n Node) string {
+			s.serveScrape(w, r, transport, subresource, func(n Node) string {
 				return "https://" + net.JoinHostPort(r.PathValue("node"), strconv.Itoa(int(n.KubeletPort))) + "/" + path
 			})
 		})
 	}
 	mux.HandleFunc("GET /nodes/{node}/edgecore/metrics", func(w http.ResponseWriter, r *http.Request) {
-		g.serveScrape(w, r, transport, "metrics", func(Node) string {
+		s.serveScrape(w, r, transport, "metrics", func(Node) string {
 			return "http://" + net.JoinHostPort(r.PathValue("node"), strconv.Itoa(config.EdgeMetricsPort)) + "/metrics"
 		})
 	})
@@ -61,30 +82,30 @@ func (g *Gateway) scrapeHandler() (handler http.Handler, idle func()) {
 }
 
 // serveScrape authorizes a request and forwards it to the node without the sender's credentials.
-func (g *Gateway) serveScrape(w http.ResponseWriter, r *http.Request, transport http.RoundTripper, subresource string, url func(Node) string) {
+func (s *scraper) serveScrape(w http.ResponseWriter, r *http.Request, transport http.RoundTripper, subresource string, url func(Node) string) {
 	name := r.PathValue("node")
-	user, err := g.authorize(r, name, subresource)
+	user, err := s.authorize(r, name, subresource)
 	switch {
 	case errors.Is(err, ErrUnknownUser):
-		g.refuseScrape(w, user, r, http.StatusUnauthorized, err)
+		s.refuseScrape(w, user, r, http.StatusUnauthorized, err)
 		return
 	case errors.Is(err, ErrForbidden):
-		g.refuseScrape(w, user, r, http.StatusForbidden, err)
+		s.refuseScrape(w, user, r, http.StatusForbidden, err)
 		return
 	case err != nil:
-		g.refuseScrape(w, user, r, http.StatusInternalServerError, err)
+		s.refuseScrape(w, user, r, http.StatusInternalServerError, err)
 		return
 	}
-	node, known := g.nodes.Node(r.Context(), name)
+	node, known := s.dialer.nodes.Node(r.Context(), name)
 	if !known || !node.Edge {
-		g.refuseScrape(w, user, r, http.StatusNotFound, fmt.Errorf("%q is not an edge node", name))
+		s.refuseScrape(w, user, r, http.StatusNotFound, fmt.Errorf("%q is not an edge node", name))
 		return
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), scrapeTimeout)
 	defer cancel()
 	out, err := http.NewRequestWithContext(ctx, http.MethodGet, url(node), nil)
 	if err != nil {
-		g.refuseScrape(w, user, r, http.StatusBadRequest, err)
+		s.refuseScrape(w, user, r, http.StatusBadRequest, err)
 		return
 	}
 	out.URL.RawQuery = r.URL.RawQuery
@@ -93,32 +114,32 @@ func (g *Gateway) serveScrape(w http.ResponseWriter, r *http.Request, transport 
 	}
 	reply, err := transport.RoundTrip(out)
 	if err != nil {
-		g.refuseScrape(w, user, r, http.StatusBadGateway, err)
+		s.refuseScrape(w, user, r, http.StatusBadGateway, err)
 		return
 	}
 	defer func() { _ = reply.Body.Close() }()
 	if reply.StatusCode != http.StatusOK { // a redirect, for example, would lead Prometheus elsewhere
-		g.refuseScrape(w, user, r, http.StatusBadGateway, fmt.Errorf("node %s answers %d", name, reply.StatusCode))
+		s.refuseScrape(w, user, r, http.StatusBadGateway, fmt.Errorf("node %s answers %d", name, reply.StatusCode))
 		return
 	}
 	for _, header := range []string{"Content-Type", "Content-Encoding", "Content-Length"} {
 		w.Header()[header] = reply.Header[header]
 	}
 	if _, err := io.Copy(w, io.LimitReader(reply.Body, maxScrapeBytes)); err != nil {
-		g.log.Debug("scrape broke", zap.String("node", name), zap.Error(err))
+		s.log.Debug("scrape broke", zap.String("node", name), zap.Error(err))
 	}
 }
 
-func (g *Gateway) refuseScrape(w http.ResponseWriter, user string, r *http.Request, status int, why error) {
+func (s *scraper) refuseScrape(w http.ResponseWriter, user string, r *http.Request, status int, why error) {
 	if _, ok := errors.AsType[*refusal](why); !ok && status < http.StatusInternalServerError {
 		why = &refusal{label: refusedForbidden, text: why.Error()}
 	}
-	g.recordRefusal(user, r.URL.Path, why)
+	s.refusals.recordRefusal(user, r.URL.Path, why)
 	http.Error(w, why.Error(), status)
 }
 
 // dialScrape is the transport's dial function to a node.
-func (g *Gateway) dialScrape(ctx context.Context, _, target string) (net.Conn, error) {
+func (s *scraper) dialScrape(ctx context.Context, _, target string) (net.Conn, error) {
 	host, portText, err := net.SplitHostPort(target)
 	if err != nil {
 		return nil, err
@@ -127,20 +148,20 @@ func (g *Gateway) dialScrape(ctx context.Context, _, target string) (net.Conn, e
 	if err != nil {
 		return nil, err
 	}
-	node, known := g.nodes.Node(ctx, host)
+	node, known := s.dialer.nodes.Node(ctx, host)
 	if !known || !node.Edge {
 		return nil, &refusal{label: refusedRequest, text: fmt.Sprintf("%q is not an edge node", host)}
 	}
-	return g.dialPort(ctx, "scrape", host, node, uint16(port))
+	return s.dialer.dialPort(ctx, "scrape", host, node, uint16(port))
 }
 
 // dialScrapeTLS verifies that the answering kubelet is that node's.
-func (g *Gateway) dialScrapeTLS(ctx context.Context, network, target string) (net.Conn, error) {
-	raw, err := g.dialScrape(ctx, network, target)
+func (s *scraper) dialScrapeTLS(ctx context.Context, network, target string) (net.Conn, error) {
+	raw, err := s.dialScrape(ctx, network, target)
 	if err != nil {
 		return nil, err
 	}
-	conn, err := g.handshakeTLS(ctx, raw, target)
+	conn, err := s.handshakeTLS(ctx, raw, target)
 	if err != nil {
 		_ = raw.Close() // abandoned
 		return nil, err
@@ -148,16 +169,16 @@ func (g *Gateway) dialScrapeTLS(ctx context.Context, network, target string) (ne
 	return conn, nil
 }
 
-func (g *Gateway) handshakeTLS(ctx context.Context, raw net.Conn, target string) (net.Conn, error) {
+func (s *scraper) handshakeTLS(ctx context.Context, raw net.Conn, target string) (net.Conn, error) {
 	host, _, err := net.SplitHostPort(target)
 	if err != nil {
 		return nil, err
 	}
-	roots, err := certs.LoadPool(g.cfg.KubeletCAFile)
+	roots, err := certs.LoadPool(s.cfg.KubeletCAFile)
 	if err != nil {
 		return nil, fmt.Errorf("authority of kubelets: %w", err)
 	}
-	own, err := tls.LoadX509KeyPair(g.cfg.KubeletCertFile, g.cfg.KubeletKeyFile)
+	own, err := tls.LoadX509KeyPair(s.cfg.KubeletCertFile, s.cfg.KubeletKeyFile)
 	if err != nil {
 		return nil, fmt.Errorf("certificate for kubelets: %w", err)
 	}

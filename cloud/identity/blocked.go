@@ -12,7 +12,7 @@ func (r *Records) BlockedReason(node string, now time.Time) string {
 	if record == nil {
 		return ""
 	}
-	why := keyStatus(record, record.Key, r.IsRevoked(record.Key), now)
+	why := KeyStatus(record, record.Key, r.IsRevoked(record.Key), now)
 	switch {
 	case why == "":
 		return ""

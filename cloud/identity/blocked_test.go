@@ -9,7 +9,7 @@ import (
 // may, or if nothing is known.
 func TestRecords_BlockedReason(t *testing.T) {
 	now := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
-	r := NewRecords(nil, func(_, _ *Record) {})
+	r := NewRecords(nil)
 	for _, record := range []*Record{
 		{Node: "good", Key: "A", Expires: now.Add(time.Hour)},
 		{Node: "expired", Key: "B", Expires: now.Add(-time.Hour)},

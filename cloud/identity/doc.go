@@ -1,13 +1,9 @@
-// Package identity decides which gateways are admitted: it is cloudcore's side of the hub's auth callout, of enrolment
-// and of revocation.
+// Package identity owns the NodeIdentity objects: the records of the gateways' keys, enrolment by a bootstrap token, and
+// renewal of keys.
 //
-// It owns the NodeIdentity objects, of which it keeps the needed fields in memory, and the uses of bootstrap tokens.
-// Any replica answers any request; one that has not read all records answers none, and the hub asks another. Admitting
-// a known node costs no request to Kubernetes and no write anywhere, so it works while Kubernetes is unavailable, with
-// what was last read.
+// Records keeps the needed fields of all NodeIdentities in memory; KeyStatus evaluates a key by a record. Registrar
+// answers the calls enrol and renew: it reads what it decides on from Kubernetes at that moment and writes under the
+// version that it read, so any replica may answer any request. KeyConfirmer ends the validity of previous keys.
 //
-// The package is longer than usual because its parts are one subject: each needs the same evaluation of a record, keyStatus.
-//
-// Callout answers the hub, Registrar the calls enrol and renew, Enforcer closes the links that may not stay. The layout
-// of the hub's accounts, and a node's permissions in its own, belong to package streams.
+// The packages below decide with these records: callout admits links for the hub, links closes those that may not stay.
 package identity

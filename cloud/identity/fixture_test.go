@@ -30,6 +30,8 @@ import (
 
 	api "github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/cloud/identity"
+	"github.com/frond-edge/frond/cloud/identity/callout"
+	"github.com/frond-edge/frond/cloud/identity/links"
 	"github.com/frond-edge/frond/deploy/crd"
 	"github.com/frond-edge/frond/internal/lifecycle"
 	"github.com/frond-edge/frond/streams/call"
@@ -108,13 +110,12 @@ func (w *world) installCRD() {
 type identityReplica struct {
 	registrar *identity.Registrar
 	records   *identity.Records
-	enforcer  *identity.Enforcer
 	metrics   *prometheus.Registry
 	notifier  *recordingNotifier
 	stop      func()
 }
 
-// recordingNotifier implements identity.Notifier.
+// recordingNotifier implements links.Notifier.
 type recordingNotifier struct {
 	mu                                 sync.Mutex
 	closedStreams, revoked, violations map[string]int // guarded by mu
@@ -132,7 +133,7 @@ func (t *recordingNotifier) NodeRevoked(node string) {
 	t.revoked[node]++
 }
 
-// RecordViolation is the callback of identity.ViolationCounter.
+// RecordViolation is the callback of links.ViolationCounter.
 func (t *recordingNotifier) RecordViolation(node, what string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -154,12 +155,16 @@ func (t *recordingNotifier) notifiedOf(node string) (cut, revoked int) {
 // newRegistrar creates a Registrar that is not connected to calls, with records that follow Kubernetes.
 func (w *world) newRegistrar() *identity.Registrar {
 	w.Helper()
-	records := identity.NewRecords(w.objects, func(_, _ *identity.Record) {})
-	links := identity.NewLinks(nil, func(string, bool) {}, zaptest.NewLogger(w.T))
-	registrar := identity.NewRegistrar(w.objects, w.kube, records, w.policy, w.trustConfig(), links, func(string, string) {}, identity.NewMetrics(nil), zaptest.NewLogger(w.T))
-	w.startParts(lifecycle.Part{Name: "records", Start: records.Start})
+	records := identity.NewRecords(w.objects)
+	registry := links.NewRegistry(nil, func(string, bool, []string) {}, zaptest.NewLogger(w.T))
+	registrar := identity.NewRegistrar(w.objects, w.kube, records, w.policy, w.trustConfig(), registry, func(string, string) {}, identity.NewMetrics(nil), zaptest.NewLogger(w.T))
+	w.startParts(followRecords(records, func(_, _ *identity.Record) {}))
 	w.waitClosed(records.Synced(), "the records are not read")
 	return registrar
+}
+
+func followRecords(records *identity.Records, changed func(was, is *identity.Record)) lifecycle.Part {
+	return lifecycle.Part{Name: "records", Start: func(ctx context.Context) error { return records.Follow(ctx, changed) }}
 }
 
 func (w *world) waitClosed(done <-chan struct{}, what string) {
@@ -195,24 +200,23 @@ func (w *world) startParts(parts ...lifecycle.Part) (stop func()) {
 }
 
 // startReplica starts a replica that is connected to a server of the hub.
-func (w *world) startReplica(name string, subj int) *identityReplica {
+func (w *world) startReplica(name string, on int) *identityReplica {
 	w.Helper()
 	r := &identityReplica{metrics: prometheus.NewRegistry(), notifier: &recordingNotifier{closedStreams: map[string]int{}, revoked: map[string]int{}, violations: map[string]int{}}}
 	log := zaptest.NewLogger(w.T).Named(name)
-	auth, sys, nc := w.hub.Connect(subj, "callout"), w.hub.Connect(subj, "kicker"), w.hub.Connect(subj, "cloudcore")
-	counters := identity.NewMetrics(r.metrics)
-	enforcer := identity.NewEnforcer(sys, w.policy, r.notifier, counters, log)
-	r.enforcer = enforcer
-	r.records = identity.NewRecords(w.objects, enforcer.OnRecordChanged)
-	links := identity.NewLinks(auth, enforcer.OnAdmitted, log)
-	enforcer.SetSources(r.records, links)
+	auth, sys, nc := w.hub.Connect(on, "callout"), w.hub.Connect(on, "kicker"), w.hub.Connect(on, "cloudcore")
+	counters, linkMetrics := identity.NewMetrics(r.metrics), links.NewMetrics(r.metrics)
+	r.records = identity.NewRecords(w.objects)
+	schedule := links.NewSchedule(w.policy, r.records)
+	registry := links.NewRegistry(auth, schedule.OnAdmitted, log)
+	enforcer := links.NewEnforcer(sys, r.records, registry, schedule, r.notifier, linkMetrics, log)
 	settler := identity.NewKeyConfirmer(w.objects, log)
-	offences := identity.NewViolationCounter(sys, w.policy, r.notifier.RecordViolation, counters, log)
-	callout, err := identity.NewCallout(auth, w.hub.Issuer, w.policy, r.records, w.lookupToken, links, settler.KeySeen, counters, log)
+	offences := links.NewViolationCounter(sys, w.policy, r.notifier.RecordViolation, linkMetrics, log)
+	answers, err := callout.New(auth, w.hub.Issuer, w.policy, r.records, w.lookupToken, registry, settler.KeySeen, counters, callout.NewMetrics(r.metrics), log)
 	if err != nil {
 		w.Fatal(err)
 	}
-	r.registrar = identity.NewRegistrar(w.objects, w.kube, r.records, w.policy, w.trustConfig(), links, settler.KeySeen, counters, log)
+	r.registrar = identity.NewRegistrar(w.objects, w.kube, r.records, w.policy, w.trustConfig(), registry, settler.KeySeen, counters, log)
 	calls, err := call.NewServer(nc, map[string]call.Handler{
 		api.VerbEnrol: r.registrar.Enrol, api.VerbRenew: r.registrar.Renew,
 		subject.VerbPing: func(context.Context, string, []byte) (any, error) { return struct{}{}, nil },
@@ -221,9 +225,9 @@ func (w *world) startReplica(name string, subj int) *identityReplica {
 		w.Fatal(err)
 	}
 	stop := w.startParts(
-		lifecycle.Part{Name: "records", Start: r.records.Start}, lifecycle.Part{Name: "links", Start: links.Start},
+		followRecords(r.records, schedule.OnRecordChanged), lifecycle.Part{Name: "links", Start: registry.Start},
 		lifecycle.Part{Name: "settler", Start: settler.Start}, lifecycle.Part{Name: "enforcer", Start: enforcer.Start},
-		lifecycle.Part{Name: "callout", Start: callout.Start}, lifecycle.Part{Name: "calls", Start: calls.Start},
+		lifecycle.Part{Name: "callout", Start: answers.Start}, lifecycle.Part{Name: "calls", Start: calls.Start},
 		lifecycle.Part{Name: "offences", Start: offences.Start},
 	)
 	r.stop = func() {
@@ -236,7 +240,7 @@ func (w *world) startReplica(name string, subj int) *identityReplica {
 	return r
 }
 
-// lookupToken is an identity.TokenLookup.
+// lookupToken is a callout.TokenLookup.
 func (w *world) lookupToken(ctx context.Context, id string) (*api.Token, bool) {
 	secret, err := w.kube.CoreV1().Secrets(api.TokenNamespace).Get(ctx, api.TokenName(id), metav1.GetOptions{})
 	if err != nil {
@@ -367,7 +371,7 @@ func (g *testGateway) showCredential(nonce []byte) (string, []byte, error) {
 }
 
 // startLeaf starts the leaf, which dials a server of the hub until it is admitted, and again when it is disconnected.
-func (g *testGateway) startLeaf(subj int) {
+func (g *testGateway) startLeaf(on int) {
 	g.Helper()
 	ca, err := os.ReadFile(g.hub.CA)
 	if err != nil {
@@ -378,7 +382,7 @@ func (g *testGateway) startLeaf(subj int) {
 	o := &server.Options{
 		ServerName: cmp.Or(g.leafName, g.node), DontListen: true, NoSigs: true, NoLog: true,
 		LeafNode: server.LeafNodeOpts{ReconnectInterval: 100 * time.Millisecond, Remotes: []*server.RemoteLeafOpts{{
-			URLs: parseURLs(g.T, "tls://"+g.hub.LeafAddr(subj)), TLS: true, TLSHandshakeFirst: true, Hub: g.claimsHub,
+			URLs: parseURLs(g.T, "tls://"+g.hub.LeafAddr(on)), TLS: true, TLSHandshakeFirst: true, Hub: g.claimsHub,
 			TLSConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13}, SignatureCB: g.showCredential,
 		}}},
 	}
@@ -396,9 +400,9 @@ func (g *testGateway) stopLeaf() {
 
 // linkAccount returns the account in which the hub has placed the gateway's link; "" is none. It finds the link by the
 // name that the leaf has chosen.
-func (g *testGateway) linkAccount(subj int) string {
+func (g *testGateway) linkAccount(on int) string {
 	g.Helper()
-	z, err := g.hub.Server(subj).Leafz(nil)
+	z, err := g.hub.Server(on).Leafz(nil)
 	if err != nil {
 		g.Fatal(err)
 	}
@@ -411,9 +415,9 @@ func (g *testGateway) linkAccount(subj int) string {
 }
 
 // linkNumber returns the id of the gateway's link; 0 is none.
-func (g *testGateway) linkNumber(subj int) uint64 {
+func (g *testGateway) linkNumber(on int) uint64 {
 	g.Helper()
-	z, err := g.hub.Server(subj).Leafz(nil)
+	z, err := g.hub.Server(on).Leafz(nil)
 	if err != nil {
 		g.Fatal(err)
 	}
@@ -428,10 +432,10 @@ func (g *testGateway) linkNumber(subj int) uint64 {
 func (g *testGateway) cellAccount() string { return subject.CellAccount(g.node, cellCount) }
 
 // awaitAccount waits until the link is in an account.
-func (g *testGateway) awaitAccount(subj int, want string) {
+func (g *testGateway) awaitAccount(on int, want string) {
 	g.Helper()
 	kubetest.Eventually(g.T, testTimeout, func() error {
-		if got := g.linkAccount(subj); got != want {
+		if got := g.linkAccount(on); got != want {
 			return fmt.Errorf("the link of %s is in %q, want %q", g.node, got, want)
 		}
 		return nil

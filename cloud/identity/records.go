@@ -40,17 +40,15 @@ func recordOf(o *identity.NodeIdentity) *Record {
 	return r
 }
 
-// validKeys returns the keys that authenticate as the node.
-func (r *Record) validKeys() []string {
+// ValidKeys returns the keys that authenticate as the node.
+func (r *Record) ValidKeys() []string {
 	return slices.DeleteFunc([]string{r.Key, r.Previous}, func(key string) bool { return key == "" })
 }
 
-// Records holds the records of all nodes' keys. Make it with NewRecords and run Start.
+// Records holds the records of all nodes' keys. Make it with NewRecords and run Follow.
 type Records struct {
 	objects client.WithWatch
-	// onChange is called for each change after it is stored here; nil is a record that does not exist.
-	onChange func(was, is *Record)
-	synced   chan struct{}
+	synced  chan struct{}
 
 	mu     sync.RWMutex
 	byNode map[string]*Record // guarded by mu
@@ -82,10 +80,10 @@ func NewClient(config *rest.Config) (client.WithWatch, error) {
 	return client.NewWithWatch(config, client.Options{Scheme: scheme})
 }
 
-// NewRecords creates an empty collection. changed must not block.
-func NewRecords(objects client.WithWatch, changed func(was, is *Record)) *Records {
+// NewRecords creates an empty collection.
+func NewRecords(objects client.WithWatch) *Records {
 	return &Records{
-		objects: objects, onChange: changed, synced: make(chan struct{}), changed: make(chan struct{}),
+		objects: objects, synced: make(chan struct{}), changed: make(chan struct{}),
 		byNode: make(map[string]*Record), holders: make(map[string]string), revoked: make(map[string]int),
 	}
 }
@@ -93,8 +91,9 @@ func NewRecords(objects client.WithWatch, changed func(was, is *Record)) *Record
 // Synced returns a channel that closes when all records were read once.
 func (r *Records) Synced() <-chan struct{} { return r.synced }
 
-// Start watches the NodeIdentities until ctx ends and then returns nil.
-func (r *Records) Start(ctx context.Context) error {
+// Follow watches the NodeIdentities until ctx ends and then returns nil. changed is called for each change after it is
+// stored here, with nil for a record that does not exist, and must not block. Call Follow once.
+func (r *Records) Follow(ctx context.Context, changed func(was, is *Record)) error {
 	lw := &toolscache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 			var list identity.NodeIdentityList
@@ -105,7 +104,7 @@ func (r *Records) Start(ctx context.Context) error {
 			return r.objects.Watch(ctx, &identity.NodeIdentityList{}, &client.ListOptions{Raw: &options})
 		},
 	}
-	toolscache.NewReflectorWithOptions(lw, &identity.NodeIdentity{}, reflectorStore{r},
+	toolscache.NewReflectorWithOptions(lw, &identity.NodeIdentity{}, reflectorStore{r, changed},
 		toolscache.ReflectorOptions{Name: "identities"}).RunWithContext(ctx)
 	return nil
 }
@@ -174,7 +173,7 @@ func (r *Records) putRecord(node string, is *Record) (was *Record) {
 	defer r.mu.Unlock()
 	was = r.byNode[node]
 	if was != nil {
-		for _, key := range was.validKeys() {
+		for _, key := range was.ValidKeys() {
 			if r.holders[key] == node {
 				delete(r.holders, key)
 			}
@@ -188,7 +187,7 @@ func (r *Records) putRecord(node string, is *Record) (was *Record) {
 	}
 	if is != nil {
 		r.byNode[node] = is
-		for _, key := range is.validKeys() {
+		for _, key := range is.ValidKeys() {
 			r.holders[key] = node
 		}
 		for _, key := range is.Revoked {
@@ -201,7 +200,10 @@ func (r *Records) putRecord(node string, is *Record) (was *Record) {
 }
 
 // reflectorStore adapts Records to the store of client-go's reflector.
-type reflectorStore struct{ *Records }
+type reflectorStore struct {
+	*Records
+	onChange func(was, is *Record)
+}
 
 func (s reflectorStore) Add(object any) error {
 	o, ok := object.(*identity.NodeIdentity)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nkeys"
@@ -20,13 +21,28 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/cloud/identity/throttle"
 	"github.com/frond-edge/frond/streams/call"
 )
+
+// Policy contains the configurable parameters.
+type Policy struct {
+	// Cells is the number of cells of the hub.
+	Cells int
+	// KeyLifetime is how long a key is valid; RenewWindow is how long after that it may be renewed, 0 not at all.
+	KeyLifetime, RenewWindow time.Duration
+}
 
 // Trust contains what a gateway receives besides its key. The files are read for each answer, so that they may change.
 type Trust struct {
 	HubURLs                  []string
 	HubCAFile, ClusterCAFile string
+}
+
+// LinkRekeyer transfers the link with a nonce to another key of its node, which has signed the nonce. It reports whether
+// the link is recorded for that key now.
+type LinkRekeyer interface {
+	Rekey(node, key, nonce string, signature []byte) bool
 }
 
 // Registrar records keys: it answers enrol and renew. It reads everything it decides on from Kubernetes at that moment,
@@ -37,10 +53,10 @@ type Registrar struct {
 	records  *Records
 	policy   Policy
 	trust    Trust
-	links    *Links
+	links    LinkRekeyer
 	keySeen  func(node, key string)
-	throttle *tokenThrottle
-	logDedup *logDedup
+	throttle *throttle.TokenThrottle
+	logDedup *throttle.LogDedup
 	now      func() time.Time
 	metrics  *Metrics
 	log      *zap.Logger
@@ -48,11 +64,11 @@ type Registrar struct {
 
 // NewRegistrar creates a Registrar. seen is called when a node's newest key is in use; it must not block.
 func NewRegistrar(objects client.Client, kube kubernetes.Interface, records *Records, policy Policy, trust Trust,
-	links *Links, seen func(node, key string), metrics *Metrics, log *zap.Logger,
+	links LinkRekeyer, seen func(node, key string), metrics *Metrics, log *zap.Logger,
 ) *Registrar {
 	return &Registrar{
 		objects: objects, kube: kube, records: records, policy: policy, trust: trust, links: links, keySeen: seen,
-		throttle: newTokenThrottle(time.Now, metrics.countLockout), logDedup: newLogDedup(time.Now), now: time.Now, metrics: metrics, log: log,
+		throttle: throttle.NewTokenThrottle(time.Now, metrics.CountLockout), logDedup: throttle.NewLogDedup(time.Now), now: time.Now, metrics: metrics, log: log,
 	}
 }
 
@@ -94,7 +110,7 @@ func (r *Registrar) Renew(ctx context.Context, caller string, request []byte) (a
 		return r.buildReply(ctx, caller, identity.VerbRenew, "", "", time.Time{}, malformedRequest(err))
 	}
 	expires, err := r.renewKey(ctx, caller, req)
-	carried := err == nil && caller == req.Node && r.links.rekeyLink(req.Node, req.Key, req.Nonce, req.Link)
+	carried := err == nil && caller == req.Node && r.links.Rekey(req.Node, req.Key, req.Nonce, req.Link)
 	if carried && req.Key == req.Current {
 		r.keySeen(req.Node, req.Key) // it has received the answer that made this its key
 	}
@@ -111,10 +127,10 @@ func (r *Registrar) buildReply(ctx context.Context, caller, verb, node, key stri
 	var refused *refusal
 	switch {
 	case errors.As(err, &refused):
-		r.metrics.countRefusal(refused.reason)
-		if r.logDedup.isFirst(verb + " " + string(refused.reason) + " " + caller) {
-			r.log.Warn("identity refused", zap.String("caller", caller), zap.String("verb", verb), zap.String("node", sanitizeText(node)),
-				zap.String("key", sanitizeText(key)), zap.String("reason", string(refused.reason)))
+		r.metrics.CountRefusal(refused.reason)
+		if r.logDedup.IsFirst(verb + " " + string(refused.reason) + " " + caller) {
+			r.log.Warn("identity refused", zap.String("caller", caller), zap.String("verb", verb), zap.String("node", SanitizeText(node)),
+				zap.String("key", SanitizeText(key)), zap.String("reason", string(refused.reason)))
 		}
 		return identity.Enrolment{Reason: refused.text, Now: r.now()}, nil
 	case err != nil:
@@ -153,7 +169,7 @@ func (r *Registrar) enrolNode(ctx context.Context, caller string, req identity.E
 		if err != nil {
 			return err
 		}
-		if object != nil && keyStatus(recordOf(object), req.Key, r.isRevoked(object, req.Key), r.now()) == "" {
+		if object != nil && KeyStatus(recordOf(object), req.Key, r.isRevoked(object, req.Key), r.now()) == "" {
 			expires = object.Spec.Expires.Time // repeated request: the first answer was lost
 			return nil
 		}
@@ -187,15 +203,16 @@ func verifyClaim(verb, caller, node, own, key string, signature []byte) error {
 	switch {
 	case own != caller:
 		return newRefusal(ReasonCaller, "the key in the request is not the one of this link")
-	case !isNodeName(node):
+	case !IsNodeName(node):
 		return newRefusal(ReasonNodeName, "%.64q cannot be the name of a Node: it takes lower case letters, digits, '-' and '.'", node)
-	case !verifySignature(key, identity.Proof(verb, node, key), signature):
+	case !VerifySignature(key, identity.Proof(verb, node, key), signature):
 		return newRefusal(ReasonProof, "the key in the request has not signed it")
 	}
 	return nil
 }
 
-func verifySignature(key string, data, signature []byte) bool {
+// VerifySignature reports whether a key has signed data.
+func VerifySignature(key string, data, signature []byte) bool {
 	if !nkeys.IsValidPublicUserKey(key) {
 		return false
 	}
@@ -223,7 +240,7 @@ func (r *Registrar) checkRequestToken(ctx context.Context, caller string, req id
 	if !ok {
 		return nil, nil, newRefusal(ReasonTokenUnknown, "what was given is no token: it is six letters or digits, a dot, and sixteen of them")
 	}
-	if !r.throttle.allow(caller, id) {
+	if !r.throttle.Allow(caller, id) {
 		return nil, nil, newRefusal(ReasonLocked, "too many wrong tokens; try again in a minute")
 	}
 	object, err := r.kube.CoreV1().Secrets(identity.TokenNamespace).Get(ctx, identity.TokenName(id), metav1.GetOptions{})
@@ -239,7 +256,7 @@ func (r *Registrar) checkRequestToken(ctx context.Context, caller string, req id
 			r.log.Warn("token not usable", zap.Error(err))
 		}
 	}
-	switch reason := checkToken(token, secret, req.Node, req.Key, r.now()); reason {
+	switch reason := CheckToken(token, secret, req.Node, req.Key, r.now()); reason {
 	case "":
 		return object, token, nil
 	case ReasonTokenExpired:
@@ -249,14 +266,14 @@ func (r *Registrar) checkRequestToken(ctx context.Context, caller string, req id
 	case ReasonTokenNode:
 		return nil, nil, newRefusal(reason, "token %s is for another node%s", id, another)
 	default: // the answer does not reveal which half is wrong
-		r.throttle.recordFailure(caller, id)
+		r.throttle.RecordFailure(caller, id)
 		return nil, nil, newRefusal(reason, "the token is not known%s", another)
 	}
 }
 
 // authorizeKey decides whether a valid token allows this key to become the node's.
 func (r *Registrar) authorizeKey(ctx context.Context, object *identity.NodeIdentity, token *identity.Token, req identity.EnrolRequest) error {
-	if r.isRevoked(object, req.Key) || object != nil && object.Spec.RevokedAt != nil && slices.Contains(recordOf(object).validKeys(), req.Key) {
+	if r.isRevoked(object, req.Key) || object != nil && object.Spec.RevokedAt != nil && slices.Contains(recordOf(object).ValidKeys(), req.Key) {
 		return newRefusal(ReasonRevokedKey, "this key was revoked; run `frond reset` on the gateway, which makes another one")
 	}
 	if holder := r.records.Holder(req.Key); holder != "" && holder != req.Node {
@@ -316,7 +333,7 @@ func (r *Registrar) recordKey(ctx context.Context, object *identity.NodeIdentity
 	if fresh {
 		object = &identity.NodeIdentity{ObjectMeta: metav1.ObjectMeta{Name: req.Node}}
 	}
-	if olds := recordOf(object).validKeys(); !slices.Contains(olds, req.Key) {
+	if olds := recordOf(object).ValidKeys(); !slices.Contains(olds, req.Key) {
 		for _, old := range olds {
 			object.Spec.Revoked = appendNew(object.Spec.Revoked, old)
 		}
@@ -350,4 +367,13 @@ func appendNew(keys []string, key string) []string {
 	}
 	keys = append(keys, key)
 	return keys[max(0, len(keys)-maxRevoked):]
+}
+
+// SanitizeText makes unverified text safe for a log.
+func SanitizeText(s string) string {
+	const most = 64
+	if len(s) > most {
+		s = s[:most]
+	}
+	return strings.ToValidUTF8(s, "?")
 }

@@ -23,13 +23,13 @@ const (
 // renewKey extends a key's lifetime, or records another key that the present one has approved.
 func (r *Registrar) renewKey(ctx context.Context, caller string, req identity.RenewRequest) (time.Time, error) {
 	own := req.Node
-	if !isNodeName(caller) { // from the lobby
+	if !IsNodeName(caller) { // from the lobby
 		own = req.Current
 	}
 	if err := verifyClaim(identity.VerbRenew, caller, req.Node, own, req.Key, req.Signature); err != nil {
 		return time.Time{}, err
 	}
-	if !verifySignature(req.Current, identity.Proof(identity.VerbRenew, req.Node, req.Key), req.Approval) {
+	if !VerifySignature(req.Current, identity.Proof(identity.VerbRenew, req.Node, req.Key), req.Approval) {
 		return time.Time{}, newRefusal(ReasonProof, "the present key has not approved of the request")
 	}
 	var expires time.Time
@@ -73,7 +73,7 @@ func (r *Registrar) authorizeRenewal(object *identity.NodeIdentity, req identity
 		return newRefusal(ReasonUnknown, "node %s has no identity; %s", req.Node, advice)
 	}
 	record := recordOf(object)
-	switch reason := keyStatus(record, req.Current, r.isRevoked(object, req.Current), r.now()); reason {
+	switch reason := KeyStatus(record, req.Current, r.isRevoked(object, req.Current), r.now()); reason {
 	case "":
 	case ReasonExpired:
 		if !r.inRenewWindow(record.Expires) {
@@ -114,7 +114,10 @@ func (s *KeyConfirmer) KeySeen(node, key string) {
 	s.mu.Lock()
 	s.pending[node] = key
 	s.mu.Unlock()
-	wakeUp(s.wake)
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
 }
 
 // Start writes until ctx ends, and then returns nil. A failed write is repeated at the next link.

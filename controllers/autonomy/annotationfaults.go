@@ -1,6 +1,8 @@
 package autonomy
 
 import (
+	"sync"
+
 	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -24,34 +26,48 @@ func nodeReference(name string) corev1.ObjectReference {
 	return corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: name, UID: types.UID(name)}
 }
 
+// faultReporter reports annotations that cannot be parsed, each fault once: the fault of a Node by the Node's owner, that
+// of a group by the replica that would own a Node of the group's name.
+type faultReporter struct {
+	owns func(node string) bool
+	warn Warn
+	log  *zap.Logger
+
+	mu     sync.Mutex
+	faults map[annotatedObject]*annotationFault // guarded by mu
+}
+
+func newFaultReporter(owns func(node string) bool, warn Warn, log *zap.Logger) *faultReporter {
+	return &faultReporter{owns: owns, warn: warn, log: log, faults: map[annotatedObject]*annotationFault{}}
+}
+
 // recordFault records whether an annotation can be parsed.
-func (k *TolerationController) recordFault(about corev1.ObjectReference, err error) {
+func (r *faultReporter) recordFault(about corev1.ObjectReference, err error) {
 	key := annotatedObject{about.Kind, about.Name}
-	k.mu.Lock()
-	was := k.faults[key]
+	r.mu.Lock()
+	was := r.faults[key]
 	switch {
 	case err == nil:
-		delete(k.faults, key)
+		delete(r.faults, key)
 	case was == nil || was.text != err.Error() || was.about.UID != about.UID:
-		k.faults[key] = &annotationFault{about: about, text: err.Error()}
+		r.faults[key] = &annotationFault{about: about, text: err.Error()}
 	}
-	k.mu.Unlock()
+	r.mu.Unlock()
 	if err != nil {
-		k.reportFaults()
+		r.reportFaults()
 	}
 }
 
-// reportFaults reports each fault once: the fault of a Node by the Node's owner, that of a group by the replica that
-// would own a Node of the group's name.
-func (k *TolerationController) reportFaults() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for _, f := range k.faults {
-		if f.reported || !k.owner.Owns(f.about.Name) {
+// reportFaults reports the faults that this replica has to report and has not.
+func (r *faultReporter) reportFaults() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, f := range r.faults {
+		if f.reported || !r.owns(f.about.Name) {
 			continue
 		}
 		f.reported = true
-		k.log.Warn("autonomy not understood, as if it were not there", zap.String("kind", f.about.Kind), zap.String("name", f.about.Name), zap.String("fault", f.text))
-		k.warn(f.about, "AutonomyNotUnderstood", f.text+": it counts as absent")
+		r.log.Warn("autonomy not understood, as if it were not there", zap.String("kind", f.about.Kind), zap.String("name", f.about.Name), zap.String("fault", f.text))
+		r.warn(f.about, "AutonomyNotUnderstood", f.text+": it counts as absent")
 	}
 }

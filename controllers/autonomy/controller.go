@@ -24,14 +24,6 @@ import (
 	"github.com/frond-edge/frond/controllers"
 )
 
-// Ownership reports which nodes this replica writes for. Calls may be concurrent and must not block.
-type Ownership interface {
-	// Owns reports whether this replica is the node's owner now.
-	Owns(node string) bool
-	// Changed returns a channel that is closed at the next change of any result of Owns after this call.
-	Changed() <-chan struct{}
-}
-
 const (
 	// workers is the number of concurrent API writes.
 	workers = 8
@@ -57,37 +49,33 @@ func Rules() []rbacv1.PolicyRule {
 
 // TolerationController maintains the tolerations of the pods on annotated Nodes, and on Nodes of annotated NodeGroups.
 type TolerationController struct {
-	kube        kubernetes.Interface
-	objects     cache.Cache
-	groupSource toolscache.ListerWatcher
-	owner       Ownership
-	warn        Warn
-	onChange    func(node string)
-	writes      prometheus.Counter
-	log         *zap.Logger
-	queue       controllers.Queue[types.NamespacedName]
+	kube     kubernetes.Interface
+	objects  cache.Cache
+	groups   *NodeGroups
+	owner    controllers.Ownership
+	faults   *faultReporter
+	onChange func(node string)
+	writes   prometheus.Counter
+	log      *zap.Logger
+	queue    controllers.Queue[types.NamespacedName]
 
 	mu sync.Mutex
 	// pods and nodes are the informers' stores, which have their own locks; guarded by mu, nil before Start.
 	pods, nodes toolscache.Store
 	// choices is the last choice for each Node, without the Nodes that have none; guarded by mu.
 	choices map[string]choice
-	// groups are the NodeGroups with an annotation; groupsLoaded: there are no others. lastRefusal is why they could
-	// not be read last. Guarded by mu.
-	groups       map[string]nodeGroup
-	groupsLoaded bool
-	lastRefusal  metav1.StatusReason
 	// waitingSince is when each pod began to wait for settleTime; guarded by mu.
 	waitingSince map[types.NamespacedName]time.Time
-	// faults are the annotations that cannot be parsed; guarded by mu.
-	faults map[annotatedObject]*annotationFault
 }
 
-// New creates a TolerationController. objects must serve Nodes and Pods; groups comes from NewGroupLister; metrics may be nil.
-func New(kube kubernetes.Interface, objects cache.Cache, groups toolscache.ListerWatcher, owner Ownership, warn Warn, metrics prometheus.Registerer, log *zap.Logger) *TolerationController {
+// New creates a TolerationController. objects must serve Nodes and Pods; groups is the controller's own, which fills it.
+// changed is called with each node for which the result of groups.Lookup has changed, and must not block; metrics may be nil.
+func New(kube kubernetes.Interface, objects cache.Cache, groups *NodeGroups, owner controllers.Ownership, warn Warn, changed func(node string),
+	metrics prometheus.Registerer, log *zap.Logger,
+) *TolerationController {
 	k := &TolerationController{
-		kube: kube, objects: objects, groupSource: groups, owner: owner, warn: warn, onChange: func(string) {}, log: log,
-		choices: map[string]choice{}, groups: map[string]nodeGroup{}, faults: map[annotatedObject]*annotationFault{}, waitingSince: map[types.NamespacedName]time.Time{},
+		kube: kube, objects: objects, groups: groups, owner: owner, faults: newFaultReporter(owner.Owns, warn, log), onChange: changed, log: log,
+		choices: map[string]choice{}, waitingSince: map[types.NamespacedName]time.Time{},
 		writes: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "frond_autonomy_writes_total", Help: "Pods whose tolerations were changed for the sake of their node's autonomy.",
 		}),
@@ -96,32 +84,6 @@ func New(kube kubernetes.Interface, objects cache.Cache, groups toolscache.Liste
 		metrics.MustRegister(k.writes)
 	}
 	return k
-}
-
-// NotifyChanges sets the function that is called with each node for which the result of Lookup has changed. It must not
-// block. Call NotifyChanges before Start.
-func (k *TolerationController) NotifyChanges(changed func(node string)) { k.onChange = changed }
-
-// Lookup returns how long the pods of a Node stay while it is unreachable, as its own annotation or its group's
-// specifies, and the NodeGroup that specifies it, "" being the Node itself. An empty value is the Kubernetes default.
-// known is false while a group that was not read yet may specify otherwise. It does not block.
-func (k *TolerationController) Lookup(node *corev1.Node) (value, group string, known bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	c, known := k.chooseForNode(node)
-	if c.isDefault() {
-		return "", "", known
-	}
-	return c.value, c.group, known
-}
-
-// chooseForNode returns the choice for a Node; known is false if it depends on groups that are not all read. The caller holds mu.
-func (k *TolerationController) chooseForNode(node *corev1.Node) (c choice, known bool) {
-	c = chooseStay(node, k.groups)
-	if !k.groupsLoaded && (!c.specified || c.group != "") {
-		return choice{}, false
-	}
-	return c, true
 }
 
 // Start maintains the tolerations until ctx ends and then returns nil. The caller must start the cache.
@@ -146,60 +108,36 @@ func (k *TolerationController) Start(ctx context.Context) error {
 // startInformers subscribes to Nodes and Pods. The returned function ends the subscriptions and is never nil.
 func (k *TolerationController) startInformers(ctx context.Context) (stop func(), err error) {
 	stop = func() {}
-	nodes, err := k.objects.GetInformer(ctx, &corev1.Node{})
+	nodes, err := controllers.StoreOf(ctx, k.objects, &corev1.Node{})
 	if err != nil {
-		return stop, fmt.Errorf("follow nodes: %w", err)
+		return stop, err
 	}
-	pods, err := k.objects.GetInformer(ctx, &corev1.Pod{})
+	pods, err := controllers.StoreOf(ctx, k.objects, &corev1.Pod{})
 	if err != nil {
-		return stop, fmt.Errorf("follow pods: %w", err)
-	}
-	sharedNodes, ok := nodes.(toolscache.SharedIndexInformer)
-	sharedPods, also := pods.(toolscache.SharedIndexInformer)
-	if !ok || !also {
-		return stop, fmt.Errorf("informers are %T and %T: the cache must not be split by namespaces", nodes, pods)
+		return stop, err
 	}
 	k.mu.Lock()
-	k.nodes, k.pods = sharedNodes.GetStore(), sharedPods.GetStore()
+	k.nodes, k.pods = nodes, pods
 	k.mu.Unlock()
-	ofNodes, err := nodes.AddEventHandler(typedHandler(k.onNodeChanged, k.onNodeDeleted))
+	stopNodes, err := controllers.Follow(ctx, k.objects, &corev1.Node{}, k.onNodeChanged, k.onNodeDeleted)
 	if err != nil {
-		return stop, fmt.Errorf("follow nodes: %w", err)
+		return stop, err
 	}
-	stop = func() { _ = nodes.RemoveEventHandler(ofNodes) }
-	ofPods, err := pods.AddEventHandler(typedHandler(k.enqueuePod, func(p *corev1.Pod) { k.stopWaiting(podKey(p)) }))
-	if err != nil {
-		return stop, fmt.Errorf("follow pods: %w", err)
-	}
+	stopPods, err := controllers.Follow(ctx, k.objects, &corev1.Pod{}, k.enqueuePod, func(p *corev1.Pod) { k.stopWaiting(podKey(p)) })
 	return func() {
-		_ = nodes.RemoveEventHandler(ofNodes)
-		_ = pods.RemoveEventHandler(ofPods)
-	}, nil
-}
-
-// typedHandler returns a handler that calls handle for each object that is new or changed, and gone for each that was deleted.
-func typedHandler[T any](handle, gone func(T)) toolscache.ResourceEventHandler {
-	take := func(object any, handle func(T)) {
-		if missed, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
-			object = missed.Obj
-		}
-		if o, ok := object.(T); ok {
-			handle(o)
-		}
-	}
-	return toolscache.ResourceEventHandlerFuncs{
-		AddFunc: func(o any) { take(o, handle) }, UpdateFunc: func(_, o any) { take(o, handle) }, DeleteFunc: func(o any) { take(o, gone) },
-	}
+		stopNodes()
+		stopPods()
+	}, err
 }
 
 func (k *TolerationController) onNodeChanged(node *corev1.Node) {
 	_, err := parseAnnotation(node.Annotations)
-	k.recordFault(nodeReference(node.Name), err)
+	k.faults.recordFault(nodeReference(node.Name), err)
 	k.refreshChoices(node.Name)
 }
 
 func (k *TolerationController) onNodeDeleted(node *corev1.Node) {
-	k.recordFault(nodeReference(node.Name), nil)
+	k.faults.recordFault(nodeReference(node.Name), nil)
 	k.refreshChoices(node.Name)
 }
 
@@ -211,7 +149,7 @@ func (k *TolerationController) refreshChoices(names ...string) {
 		var now choice
 		if o, exists, err := k.nodes.GetByKey(name); err == nil && exists {
 			known := false
-			if now, known = k.chooseForNode(o.(*corev1.Node)); !known {
+			if now, known = k.groups.chooseForNode(o.(*corev1.Node)); !known {
 				continue // onGroupsLoaded computes it again
 			}
 		}
@@ -262,7 +200,7 @@ func (k *TolerationController) watchOwnership(ctx context.Context) {
 	for {
 		changed := k.owner.Changed() // read first, so that no change is missed in between
 		k.enqueuePods(func(string) bool { return true })
-		k.reportFaults()
+		k.faults.reportFaults()
 		select {
 		case <-changed:
 		case <-ctx.Done():
@@ -288,7 +226,7 @@ func (k *TolerationController) wantedStay(name string) (want stay, gone, known b
 		return stay{}, false, err == nil, err
 	}
 	node := found.(*corev1.Node)
-	c, known := k.chooseForNode(node)
+	c, known := k.groups.chooseForNode(node)
 	return c.stay, nodeLost(node), known, nil
 }
 

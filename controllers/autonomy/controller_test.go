@@ -38,7 +38,9 @@ func TestMain(m *testing.M) { shared.Verify(m) }
 type ownsEverything struct{}
 
 func (ownsEverything) Owns(string) bool         { return true }
+func (ownsEverything) Term(string) uint64       { return 1 }
 func (ownsEverything) Changed() <-chan struct{} { return nil }
+func (ownsEverything) LeaseValid() bool         { return true }
 
 type tolerationEnv struct {
 	*testing.T
@@ -69,7 +71,7 @@ func newBareEnv(t *testing.T) *tolerationEnv {
 }
 
 // startController runs a TolerationController with the given rights until the test ends, or stop is called.
-func (w *tolerationEnv) startController(user string, rules []rbacv1.PolicyRule, log *zap.Logger) (keeper *autonomy.TolerationController, stop func()) {
+func (w *tolerationEnv) startController(user string, rules []rbacv1.PolicyRule, log *zap.Logger) (groups *autonomy.NodeGroups, stop func()) {
 	w.Helper()
 	config := shared.Cluster(w).ConfigWithRules(w, user, rules)
 	objects, err := cache.New(config, cache.Options{})
@@ -80,14 +82,15 @@ func (w *tolerationEnv) startController(user string, rules []rbacv1.PolicyRule, 
 	if err != nil {
 		w.Fatal(err)
 	}
-	groups, err := autonomy.NewGroupLister(config)
+	lister, err := autonomy.NewGroupLister(config)
 	if err != nil {
 		w.Fatal(err)
 	}
 	warn := func(about corev1.ObjectReference, reason, _ string) {
 		w.warnings <- reason + " " + about.Kind + " " + about.Name + " " + string(about.UID)
 	}
-	keeper = autonomy.New(client, objects, groups, ownsEverything{}, warn, nil, log)
+	groups = autonomy.NewNodeGroups(lister)
+	keeper := autonomy.New(client, objects, groups, ownsEverything{}, warn, func(string) {}, nil, log)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(w.Context()))
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return objects.Start(gctx) })
@@ -99,7 +102,7 @@ func (w *tolerationEnv) startController(user string, rules []rbacv1.PolicyRule, 
 		}
 	})
 	w.Cleanup(stop)
-	return keeper, stop
+	return groups, stop
 }
 
 func (w *tolerationEnv) createNode(suffix string) string {

@@ -254,7 +254,7 @@ func TestTolerationController_KeepsPodsWhileGroupsUnreadable(t *testing.T) {
 
 	older := slices.DeleteFunc(autonomy.Rules(), func(r rbacv1.PolicyRule) bool { return slices.Contains(r.APIGroups, apps.Group) })
 	log, lines := newObservedLogger(t)
-	keeper, _ := w.startController(user, older, log)
+	groups, _ := w.startController(user, older, log)
 	kubetest.Eventually(t, changeTimeout, hasLogged(lines, "groups of nodes may not be read"))
 	w.annotateNode(node, `"12h"`)
 	kubetest.Eventually(t, changeTimeout, w.hasToleration("own", ptr.To(12*hour)))
@@ -266,7 +266,7 @@ func TestTolerationController_KeepsPodsWhileGroupsUnreadable(t *testing.T) {
 	if err := w.hasToleration("member", ptr.To(24*hour))(); err != nil {
 		t.Errorf("taken away though a group may want it: %v", err)
 	}
-	if value, group, known := keeper.Lookup(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: member}}); known {
+	if value, group, known := groups.Lookup(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: member}}); known {
 		t.Errorf("%q of %q is told of a node that may be in a group", value, group)
 	}
 	role, err := w.client.RbacV1().ClusterRoles().Get(t.Context(), user, metav1.GetOptions{})

@@ -15,7 +15,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
-	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -92,20 +91,15 @@ func New(names AllowedNames, kube kubernetes.Interface, objects cache.Cache, own
 func (a *Approver) Start(ctx context.Context) error {
 	a.queue = controllers.NewQueue[string](retryBase, retryMax)
 	defer a.queue.ShutDown()
-	informer, err := a.objects.GetInformer(ctx, &certificatesv1.CertificateSigningRequest{})
-	if err != nil {
-		return controllers.IgnoreCanceled(ctx, fmt.Errorf("follow certificate requests: %w", err))
-	}
-	take := func(object any) {
-		if csr, ok := object.(*certificatesv1.CertificateSigningRequest); ok && requestorNode(csr) != "" {
+	stop, err := controllers.Follow(ctx, a.objects, &certificatesv1.CertificateSigningRequest{}, func(csr *certificatesv1.CertificateSigningRequest) {
+		if requestorNode(csr) != "" {
 			a.queue.Add(csr.Name)
 		}
-	}
-	handler, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{AddFunc: take, UpdateFunc: func(_, o any) { take(o) }})
+	}, nil)
 	if err != nil {
-		return controllers.IgnoreCanceled(ctx, fmt.Errorf("follow certificate requests: %w", err))
+		return controllers.IgnoreCanceled(ctx, err)
 	}
-	defer func() { _ = informer.RemoveEventHandler(handler) }()
+	defer stop()
 	controllers.ProcessQueue(ctx, a.queue, workers, a.processRequest)
 	return nil
 }

@@ -30,16 +30,8 @@ type Publisher interface {
 	Purge(ctx context.Context, node string, key wire.Key, upTo uint64) error
 }
 
-// Ownership reports which nodes this replica owns. Calls may be concurrent and must not block.
-type Ownership interface {
-	// Term returns 0 unless this replica owns the node. After each interruption of ownership it returns another number:
-	// what was known of the node before may be stale.
-	Term(node string) uint64
-	// Changed returns a channel that is closed at the next change of any result of Term after this call.
-	Changed() <-chan struct{}
-	// LeaseValid reports whether this replica's lease was renewed so recently that no other replica can have taken over its nodes.
-	LeaseValid() bool
-}
+// Ownership reports which nodes this replica owns.
+type Ownership = controllers.Ownership
 
 // Config configures an Engine. The zero value works.
 type Config struct {

@@ -45,6 +45,8 @@ type fakeOwnership struct {
 	changed      chan struct{}
 }
 
+func (o *fakeOwnership) Owns(node string) bool { return o.Term(node) != 0 }
+
 func (o *fakeOwnership) Term(node string) uint64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()

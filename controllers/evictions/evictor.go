@@ -11,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -79,20 +78,15 @@ func New(protected controllers.ProtectedNamespaces, objects cache.Cache, owns fu
 func (e *Evictor) Start(ctx context.Context) error {
 	e.queue = controllers.NewQueue[client.ObjectKey](retryBase, retryMax)
 	defer e.queue.ShutDown()
-	informer, err := e.objects.GetInformer(ctx, &corev1.Pod{})
-	if err != nil {
-		return controllers.IgnoreCanceled(ctx, fmt.Errorf("follow pods: %w", err))
-	}
-	enqueue := func(object any) {
-		if pod, ok := object.(*corev1.Pod); ok && e.protected.Contains(pod.Namespace) && pod.Spec.NodeName != "" {
+	stop, err := controllers.Follow(ctx, e.objects, &corev1.Pod{}, func(pod *corev1.Pod) {
+		if e.protected.Contains(pod.Namespace) && pod.Spec.NodeName != "" {
 			e.queue.Add(client.ObjectKeyFromObject(pod))
 		}
-	}
-	handler, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{AddFunc: enqueue, UpdateFunc: func(_, o any) { enqueue(o) }})
+	}, nil)
 	if err != nil {
-		return controllers.IgnoreCanceled(ctx, fmt.Errorf("follow pods: %w", err))
+		return controllers.IgnoreCanceled(ctx, err)
 	}
-	defer func() { _ = informer.RemoveEventHandler(handler) }()
+	defer stop()
 	controllers.ProcessQueue(ctx, e.queue, workers, e.reconcilePod)
 	return nil
 }

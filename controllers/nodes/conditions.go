@@ -1,16 +1,11 @@
 package nodes
 
 import (
-	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
 
-	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/frond-edge/frond/api/wire"
 )
@@ -125,36 +120,46 @@ func (n *nodeHealth) wantProgress(was conditionState, pace conditionTiming, now 
 // conditionTiming holds the timing constants, or other values in tests.
 type conditionTiming struct{ behindAfter, caughtUpWithin, changeEvery time.Duration }
 
+// conditionEvaluator decides which conditions a Node should have.
+type conditionEvaluator struct {
+	revoked func(node string) bool
+	// autonomy returns what happens to the pods of a lost node.
+	autonomy Autonomy
+	// version returns the version of the Kubernetes API, "" while it is not known.
+	version func() string
+	timing  conditionTiming
+}
+
 // conditionChanges returns the conditions that differ from their wanted state. The caller has its own copy of n, or
 // holds Monitor.mu.
-func (m *Monitor) conditionChanges(n *nodeHealth, object *corev1.Node, now time.Time) []conditionChange {
+func (e *conditionEvaluator) conditionChanges(n *nodeHealth, object *corev1.Node, now time.Time) []conditionChange {
 	var list []conditionChange
 	add := func(kind corev1.NodeConditionType, want conditionState, message string) {
 		if was := stateOf(object, kind); want != (conditionState{}) && want != was {
 			list = append(list, conditionChange{kind: kind, want: want, was: was, message: message})
 		}
 	}
-	link, message := m.linkState(n, object)
+	link, message := e.linkState(n, object)
 	if was := conditionOf(object, Connected); link.reason == reasonAutonomous && link == stateOf(object, Connected) && message != was.Message {
 		list = append(list, conditionChange{kind: Connected, want: link, was: link, message: message}) // only the message differs
 	}
 	add(Connected, link, message)
-	progress := n.wantProgress(stateOf(object, UpToDate), m.timing, now)
+	progress := n.wantProgress(stateOf(object, UpToDate), e.timing, now)
 	add(UpToDate, progress, progressMessage(progress, n.progress))
 	if n.connected { // an upgrade of Kubernetes does not cause a write for a disconnected Node
-		version, message := wantVersion(m.version())
+		version, message := wantVersion(e.version())
 		add(VersionSupported, version, message)
 	}
 	return list
 }
 
 // linkState returns the wanted state of Connected, with its message.
-func (m *Monitor) linkState(n *nodeHealth, object *corev1.Node) (conditionState, string) {
-	link := n.wantLink(m.revoked(n.name))
+func (e *conditionEvaluator) linkState(n *nodeHealth, object *corev1.Node) (conditionState, string) {
+	link := n.wantLink(e.revoked(n.name))
 	if link.reason != reasonSilent {
 		return link, linkMessage(link)
 	}
-	value, group, known := m.autonomy(object)
+	value, group, known := e.autonomy(object)
 	switch was := stateOf(object, Connected); {
 	case !known && was.reason == reasonAutonomous:
 		return conditionState{}, "" // keeps the state that was written when the autonomy was known
@@ -198,73 +203,6 @@ func progressMessage(s conditionState, p Progress) string {
 	default:
 		return "unknown without heartbeats"
 	}
-}
-
-// writeConditions writes conditions in one request. The transition time changes with the status, not with the reason.
-func (m *Monitor) writeConditions(ctx context.Context, object *corev1.Node, changes []conditionChange) error {
-	now := metav1.Now()
-	conditions := make([]any, 0, len(changes))
-	for _, c := range changes {
-		condition := map[string]any{
-			"type": c.kind, "status": c.want.status, "reason": c.want.reason, "message": c.message, "lastHeartbeatTime": now,
-		}
-		if c.want.status != c.was.status {
-			condition["lastTransitionTime"] = now
-		}
-		conditions = append(conditions, condition)
-	}
-	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": conditions}})
-	if err != nil {
-		return fmt.Errorf("encode the conditions: %w", err)
-	}
-	_, err = m.kube.CoreV1().Nodes().Patch(ctx, object.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager}, "status")
-	if err != nil {
-		return fmt.Errorf("conditions: %w", err)
-	}
-	for _, c := range changes {
-		m.writes.WithLabelValues("condition").Inc()
-		m.recordEvent(object, c)
-		m.log.Info("node condition changed", zap.String("node", object.Name), zap.String("condition", string(c.kind)),
-			zap.String("status", string(c.want.status)), zap.String("reason", c.want.reason))
-	}
-	return nil
-}
-
-// recordEvent records an event about a change of status; the first heartbeat of a new node is none.
-func (m *Monitor) recordEvent(object *corev1.Node, c conditionChange) {
-	if m.recorder == nil || c.was.status == "" || c.was.status == c.want.status {
-		return
-	}
-	switch {
-	case c.kind == Connected && c.want.status == corev1.ConditionTrue:
-		m.recorder.Event(object, corev1.EventTypeNormal, "EdgeConnected", c.message)
-	case c.kind == Connected:
-		m.recorder.Event(object, corev1.EventTypeWarning, "EdgeDisconnected", c.message)
-	case c.want.status == corev1.ConditionFalse:
-		m.recorder.Event(object, corev1.EventTypeWarning, "EdgeBehind", c.message)
-	case c.was.status == corev1.ConditionFalse && c.want.status == corev1.ConditionTrue:
-		m.recorder.Event(object, corev1.EventTypeNormal, "EdgeUpToDate", c.message)
-	}
-}
-
-// reconcileConditions writes the conditions that differ from their wanted state.
-func (m *Monitor) reconcileConditions(ctx context.Context, known, n *nodeHealth, object *corev1.Node) error {
-	now := time.Now()
-	changes := m.conditionChanges(n, object, now)
-	if len(changes) == 0 {
-		return nil
-	}
-	if err := m.writeConditions(ctx, object, changes); err != nil {
-		return err
-	}
-	for _, c := range changes {
-		if c.kind == UpToDate {
-			m.mu.Lock()
-			known.progressWritten = now
-			m.mu.Unlock()
-		}
-	}
-	return nil
 }
 
 // errNoNode is returned while there is no Node object yet.

@@ -13,7 +13,7 @@ func (m *Monitor) ShortenTimes(renewEvery, silence time.Duration) {
 
 // ShortenProgressTimes shortens the times of the condition UpToDate of a Monitor that is not started yet.
 func (m *Monitor) ShortenProgressTimes(behindAfter, caughtUp, tellEvery time.Duration) {
-	m.timing = conditionTiming{behindAfter, caughtUp, tellEvery}
+	m.evaluator.timing = conditionTiming{behindAfter, caughtUp, tellEvery}
 }
 
 // WantProgress returns the wanted state of UpToDate for a node that connected and was last written at these times.

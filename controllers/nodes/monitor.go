@@ -4,7 +4,6 @@ import (
 	"container/list"
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
@@ -23,16 +22,6 @@ import (
 	"github.com/frond-edge/frond/controllers"
 )
 
-// Ownership reports which nodes this replica writes for. Calls may be concurrent and must not block.
-type Ownership interface {
-	// Owns reports whether this replica is the node's owner now.
-	Owns(node string) bool
-	// Changed returns a channel that is closed at the next change of any result of Owns after this call.
-	Changed() <-chan struct{}
-	// LeaseValid reports whether this replica's lease was renewed so recently that no other replica can have taken over its nodes.
-	LeaseValid() bool
-}
-
 const (
 	// renewEvery equals a kubelet's renewal interval; with a heartbeat every 10 s at most 20 s pass, of the Lease's 40.
 	renewEvery = 10 * time.Second
@@ -49,17 +38,13 @@ const (
 type Monitor struct {
 	kube    kubernetes.Interface
 	objects cache.Cache
-	owner   Ownership
-	revoked func(node string) bool
-	// autonomy returns what happens to the pods of a lost node.
-	autonomy Autonomy
-	// version returns the version of the Kubernetes API, "" while it is not known.
-	version func() string
-	writes  *prometheus.CounterVec
-	log     *zap.Logger
-	// renewEvery, heartbeatTimeout and timing hold the constants, or other values in tests.
+	owner   controllers.Ownership
+	// evaluator decides which conditions a node has, writer writes them.
+	evaluator *conditionEvaluator
+	writer    *nodeWriter
+	log       *zap.Logger
+	// renewEvery and heartbeatTimeout hold the constants, or other values in tests.
 	renewEvery, heartbeatTimeout time.Duration
-	timing                       conditionTiming
 
 	mu sync.Mutex
 	// Guarded by mu.
@@ -95,16 +80,20 @@ type nodeHealth struct {
 // New creates a Monitor. objects must serve Nodes. revoked reports whether a node was revoked; call EnqueueNode when
 // that changes. Call EnqueueIfLost when the result of autonomy changes. version returns the version of the Kubernetes
 // API, "" while it is not known. metrics may be nil.
-func New(kube kubernetes.Interface, objects cache.Cache, owner Ownership, revoked func(node string) bool, autonomy Autonomy, version func() string, metrics prometheus.Registerer, log *zap.Logger) *Monitor {
+func New(kube kubernetes.Interface, objects cache.Cache, owner controllers.Ownership, revoked func(node string) bool, autonomy Autonomy, version func() string, metrics prometheus.Registerer, log *zap.Logger) *Monitor {
+	writes := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "frond_nodes_writes_total", Help: "Writes to Kubernetes that heartbeats caused, by what was written.",
+	}, []string{"what"})
 	m := &Monitor{
-		kube: kube, objects: objects, owner: owner, revoked: revoked, autonomy: autonomy, version: version, log: log, renewEvery: renewEvery, heartbeatTimeout: heartbeatTimeout, nodes: map[string]*nodeHealth{},
-		timing: conditionTiming{behindAfter: behindAfter, caughtUpWithin: caughtUpWithin, changeEvery: changeEvery},
-		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "frond_nodes_writes_total", Help: "Writes to Kubernetes that heartbeats caused, by what was written.",
-		}, []string{"what"}),
+		kube: kube, objects: objects, owner: owner, log: log, renewEvery: renewEvery, heartbeatTimeout: heartbeatTimeout, nodes: map[string]*nodeHealth{},
+		evaluator: &conditionEvaluator{
+			revoked: revoked, autonomy: autonomy, version: version,
+			timing: conditionTiming{behindAfter: behindAfter, caughtUpWithin: caughtUpWithin, changeEvery: changeEvery},
+		},
+		writer: &nodeWriter{kube: kube, writes: writes, log: log},
 	}
 	if metrics != nil {
-		metrics.MustRegister(m.writes, gauges{m})
+		metrics.MustRegister(writes, gauges{m})
 	}
 	return m
 }
@@ -185,7 +174,7 @@ func (m *Monitor) touchNode(name string) *nodeHealth {
 // nodeSettled reports whether a node needs no write except renewals. The caller holds mu.
 func (m *Monitor) nodeSettled(n *nodeHealth) bool {
 	object := m.cachedNode(n.name)
-	return object == nil || hasGatewayLabels(object) && len(m.conditionChanges(n, object, time.Now())) == 0
+	return object == nil || hasGatewayLabels(object) && len(m.evaluator.conditionChanges(n, object, time.Now())) == 0
 }
 
 // cachedNode returns the Node from the cache, nil if there is none.
@@ -202,13 +191,9 @@ func (m *Monitor) cachedNode(name string) *corev1.Node {
 
 // Start monitors nodes until ctx ends and then returns nil. The caller must start the cache.
 func (m *Monitor) Start(ctx context.Context) error {
-	informer, err := m.objects.GetInformer(ctx, &corev1.Node{})
+	store, err := controllers.StoreOf(ctx, m.objects, &corev1.Node{})
 	if err != nil {
-		return controllers.IgnoreCanceled(ctx, fmt.Errorf("follow nodes: %w", err))
-	}
-	shared, ok := informer.(toolscache.SharedIndexInformer)
-	if !ok {
-		return fmt.Errorf("informer of nodes is a %T: the cache must not be split by namespaces", informer)
+		return controllers.IgnoreCanceled(ctx, err)
 	}
 	queue := controllers.NewQueue[string](retryBase, retryMax)
 	defer queue.ShutDown()
@@ -217,20 +202,17 @@ func (m *Monitor) Start(ctx context.Context) error {
 	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: m.kube.CoreV1().Events(corev1.NamespaceAll)})
 	wake := make(chan struct{}, 1) // one waiting signal covers all changes before it is received
 	m.mu.Lock()
-	m.queue, m.wake, m.store = queue, wake, shared.GetStore()
+	m.queue, m.wake, m.store = queue, wake, store
 	m.recorder = broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: fieldManager})
 	for name := range m.nodes {
 		queue.Add(name) // heartbeats that arrived before Start
 	}
 	m.mu.Unlock()
-	handler, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc: m.onNodeChanged, UpdateFunc: func(_, after any) { m.onNodeChanged(after) },
-	})
+	stop, err := controllers.Follow(ctx, m.objects, &corev1.Node{}, m.onNodeChanged, nil)
 	if err != nil {
-		return controllers.IgnoreCanceled(ctx, fmt.Errorf("follow nodes: %w", err))
+		return controllers.IgnoreCanceled(ctx, err)
 	}
-	defer func() { _ = informer.RemoveEventHandler(handler) }() // fails only where the informer is gone
-
+	defer stop()
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		m.watchNodes(gctx, wake)
@@ -279,11 +261,7 @@ func (m *Monitor) syncOwnership() {
 // onNodeChanged handles changes that another replica wrote to a node that this replica owns by now: the write arrived
 // late, or this replica's cache was behind at the takeover. A silent node must not stay connected by it. It also
 // handles changes by users to a lost node.
-func (m *Monitor) onNodeChanged(object any) {
-	node, ok := object.(*corev1.Node)
-	if !ok {
-		return
-	}
+func (m *Monitor) onNodeChanged(node *corev1.Node) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.trackNode(node)

@@ -101,6 +101,8 @@ func (o *fakeOwner) Changed() <-chan struct{} {
 
 func (*fakeOwner) LeaseValid() bool { return true }
 
+func (*fakeOwner) Term(string) uint64 { return 1 }
+
 func (o *fakeOwner) toggleOwnership() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -2,17 +2,11 @@ package nodes
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/frond-edge/frond/api/identity"
 )
@@ -63,7 +57,7 @@ func (m *Monitor) reconcileNode(ctx context.Context, name string) error {
 	var errs []error
 	if n.renewalDue {
 		now := time.Now()
-		err := m.renewLease(ctx, object, now)
+		err := m.writer.renewLease(ctx, object, now)
 		m.mu.Lock()
 		if err == nil {
 			known.leaseRenewed, known.renewalDue = now, false
@@ -72,44 +66,32 @@ func (m *Monitor) reconcileNode(ctx context.Context, name string) error {
 		errs = append(errs, err)
 	}
 	if n.connected && !hasGatewayLabels(object) {
-		errs = append(errs, m.labelNode(ctx, name))
+		errs = append(errs, m.writer.labelNode(ctx, name))
 	}
 	errs = append(errs, m.reconcileConditions(ctx, known, &n, object))
 	return errors.Join(errs...)
 }
 
-// renewLease writes the Lease without reading it first, as one write. There is no other writer, and two owners at a
-// time both write valid renewals.
-func (m *Monitor) renewLease(ctx context.Context, object *corev1.Node, now time.Time) error {
-	seconds, when := int32(leaseSeconds), metav1.NewMicroTime(now)
-	spec := coordinationv1.LeaseSpec{HolderIdentity: &object.Name, LeaseDurationSeconds: &seconds, RenewTime: &when}
-	patch, err := json.Marshal(map[string]any{"spec": spec})
-	if err != nil {
-		return fmt.Errorf("encode the lease: %w", err)
+// reconcileConditions writes the conditions that differ from their wanted state.
+func (m *Monitor) reconcileConditions(ctx context.Context, known, n *nodeHealth, object *corev1.Node) error {
+	now := time.Now()
+	m.mu.Lock()
+	recorder := m.recorder
+	m.mu.Unlock()
+	changes := m.evaluator.conditionChanges(n, object, now)
+	if len(changes) == 0 {
+		return nil
 	}
-	leases := m.kube.CoordinationV1().Leases(corev1.NamespaceNodeLease)
-	_, err = leases.Patch(ctx, object.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager})
-	if apierrors.IsNotFound(err) {
-		owner := metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: object.Name, UID: object.UID}
-		lease := &coordinationv1.Lease{
-			ObjectMeta: metav1.ObjectMeta{Name: object.Name, OwnerReferences: []metav1.OwnerReference{owner}}, Spec: spec,
+	if err := m.writer.writeConditions(ctx, object, changes, recorder); err != nil {
+		return err
+	}
+	for _, c := range changes {
+		if c.kind == UpToDate {
+			m.mu.Lock()
+			known.progressWritten = now
+			m.mu.Unlock()
 		}
-		_, err = leases.Create(ctx, lease, metav1.CreateOptions{FieldManager: fieldManager})
 	}
-	if err != nil {
-		return fmt.Errorf("renew the lease: %w", err)
-	}
-	m.writes.WithLabelValues("lease").Inc()
-	return nil
-}
-
-func (m *Monitor) labelNode(ctx context.Context, name string) error {
-	patch := fmt.Appendf(nil, `{"metadata":{"labels":{%q:"",%q:""}}}`, identity.EdgeLabel, identity.AgentLabel)
-	_, err := m.kube.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager})
-	if err != nil {
-		return fmt.Errorf("label: %w", err)
-	}
-	m.writes.WithLabelValues("label").Inc()
 	return nil
 }
 

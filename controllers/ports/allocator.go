@@ -2,7 +2,6 @@ package ports
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"sync"
@@ -14,13 +13,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
-	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/frond-edge/frond/api/config"
 	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/controllers"
 )
 
 const (
@@ -123,54 +122,35 @@ func (k *Allocator) wakeLoop() {
 
 // startInformers watches the ConfigMap, and the nodes that have no port or whose Node does not contain it.
 func (k *Allocator) startInformers(ctx context.Context) (stop func(), err error) {
-	var undo []func()
-	stop = func() {
-		for _, f := range undo {
-			f()
+	stopMaps, err := controllers.Follow(ctx, k.objects, &corev1.ConfigMap{}, func(cm *corev1.ConfigMap) {
+		if isPortsConfigMap(cm) {
+			k.loadConfigMap(cm)
 		}
+	}, func(cm *corev1.ConfigMap) {
+		if isPortsConfigMap(cm) {
+			k.recordDeleted()
+		}
+	})
+	if err != nil {
+		return nil, err
 	}
-	for _, w := range []struct {
-		kind          any
-		handler, gone func(object any)
-	}{
-		{&corev1.ConfigMap{}, func(object any) {
-			if isPortsConfigMap(object) {
-				k.loadConfigMap(object.(*corev1.ConfigMap))
-			}
-		}, func(object any) {
-			if isPortsConfigMap(object) {
-				k.recordDeleted()
-			}
-		}},
-		{&corev1.Node{}, func(object any) {
-			if node, ok := object.(*corev1.Node); ok && !k.nodeSettled(node) {
-				k.wakeLoop()
-			}
-		}, func(any) {}},
-	} {
-		informer, err := k.informerFor(ctx, w.kind)
-		if err != nil {
-			stop()
-			return nil, err
+	stopNodes, err := controllers.Follow(ctx, k.objects, &corev1.Node{}, func(node *corev1.Node) {
+		if !k.nodeSettled(node) {
+			k.wakeLoop()
 		}
-		registration, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-			AddFunc: w.handler, UpdateFunc: func(_, after any) { w.handler(after) }, DeleteFunc: w.gone,
-		})
-		if err != nil {
-			stop()
-			return nil, err
-		}
-		undo = append(undo, func() { _ = informer.RemoveEventHandler(registration) }) // an informer that has ended needs none
+	}, nil)
+	if err != nil {
+		stopMaps()
+		return nil, err
 	}
-	return stop, nil
+	return func() {
+		stopMaps()
+		stopNodes()
+	}, nil
 }
 
-func isPortsConfigMap(object any) bool {
-	if missed, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
-		object = missed.Obj
-	}
-	cm, ok := object.(*corev1.ConfigMap)
-	return ok && cm.Namespace == configMapNamespace && cm.Name == configMapName
+func isPortsConfigMap(cm *corev1.ConfigMap) bool {
+	return cm.Namespace == configMapNamespace && cm.Name == configMapName
 }
 
 func (k *Allocator) recordDeleted() {
@@ -188,16 +168,6 @@ func (k *Allocator) clearDeleted() bool {
 	lost := k.deleted
 	k.deleted = false
 	return lost
-}
-
-func (k *Allocator) informerFor(ctx context.Context, kind any) (cache.Informer, error) {
-	switch kind := kind.(type) {
-	case *corev1.ConfigMap:
-		return k.objects.GetInformer(ctx, kind)
-	case *corev1.Node:
-		return k.objects.GetInformer(ctx, kind)
-	}
-	return nil, errors.New("nothing to watch")
 }
 
 // nodeSettled reports whether a node needs nothing.

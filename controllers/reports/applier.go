@@ -11,7 +11,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/frond-edge/frond/api/wire"
@@ -23,8 +22,6 @@ type LatestCheck func(ctx context.Context, m wire.Message) (bool, error)
 
 // Config configures an Applier. The zero value works.
 type Config struct {
-	// ClassicImpersonation is for Kubernetes before 1.36; see Impersonating.
-	ClassicImpersonation bool
 	// OnOvertaken is called for a report that was written although a newer one of its object had arrived meanwhile. The
 	// newer one may have found nothing to write, as Kubernetes still held the state that it reports, so the node must
 	// be asked to report again. nil: no call.
@@ -39,6 +36,14 @@ type Config struct {
 
 // Applier applies reports. It is stateless and may be called concurrently.
 type Applier struct {
+	pods     podReports
+	nodes    nodeReports
+	csiNodes csiNodeReports
+	events   eventReports
+}
+
+// target is what the handlers of all kinds of reports share: where they read and write, and how they count the result.
+type target struct {
 	// cached reads from memory and may be behind.
 	cached client.Reader
 	// own uses cloudcore's rights and only reads; node acts as the node in the context.
@@ -52,16 +57,9 @@ type Applier struct {
 	dropped     *prometheus.CounterVec
 }
 
-// New creates an Applier. cached must serve Pods and Nodes from an informer's memory.
-func New(cfg Config, config *rest.Config, cached client.Reader, stillLast LatestCheck, log *zap.Logger) (*Applier, error) {
-	own, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return nil, fmt.Errorf("reports: %w", err)
-	}
-	node, err := kubernetes.NewForConfig(Impersonating(config, cfg.ClassicImpersonation))
-	if err != nil {
-		return nil, fmt.Errorf("reports: %w", err)
-	}
+// New creates an Applier. own uses cloudcore's rights; node acts as the node in the context (Impersonating). cached must
+// serve Pods and Nodes from an informer's memory.
+func New(cfg Config, own, node kubernetes.Interface, cached client.Reader, stillLast LatestCheck, log *zap.Logger) *Applier {
 	f := func(name, help string, labels ...string) *prometheus.CounterVec {
 		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "frond_reports_" + name, Help: help}, labels)
 		if cfg.Metrics != nil {
@@ -69,11 +67,12 @@ func New(cfg Config, config *rest.Config, cached client.Reader, stillLast Latest
 		}
 		return c
 	}
-	return &Applier{
+	t := &target{
 		cached: cached, own: own, node: node, isLatest: stillLast, onOvertaken: cfg.OnOvertaken, addressing: cfg.Addressing, protected: cfg.Protected, log: log,
 		applied: f("applied_total", "Reports applied to Kubernetes, by resource and what was done.", "resource", "action"),
 		dropped: f("dropped_total", "Reports rightly not applied, by resource and reason.", "resource", "reason"),
-	}, nil
+	}
+	return &Applier{pods: podReports{t}, nodes: nodeReports{t}, csiNodes: csiNodeReports{t}, events: eventReports{t}}
 }
 
 // The reasons for dropping a report; the values of the metric's label.
@@ -96,15 +95,15 @@ func (a *Applier) Handle(ctx context.Context, m wire.Message) error {
 	var handle func(context.Context, wire.Message) error
 	switch {
 	case m.Key.Resource == "pods" && m.Key.Group == "" && m.Op == wire.Apply:
-		handle = a.applyPodStatus
+		handle = a.pods.applyPodStatus
 	case m.Key.Resource == "pods" && m.Key.Group == "" && m.Op == wire.Delete:
-		handle = a.applyPodEnd
+		handle = a.pods.applyPodEnd
 	case m.Key.Resource == "nodes" && m.Key.Group == "" && m.Op == wire.Apply:
-		handle = a.applyNodeStatus
+		handle = a.nodes.applyNodeStatus
 	case m.Key.Resource == "csinodes" && m.Op == wire.Apply:
-		handle = a.applyCSINode
+		handle = a.csiNodes.applyCSINode
 	case m.Key.Resource == "events" && m.Op == wire.Apply:
-		handle = a.applyEvent
+		handle = a.events.applyEvent
 	default:
 		return fmt.Errorf("%s of %s: %w", m.Op, m.Key.Human(), wire.ErrPermanent)
 	}
@@ -128,24 +127,24 @@ func classifyError(err error) error {
 	}
 }
 
-func (a *Applier) dropReport(m wire.Message, reason string) error {
-	a.dropped.WithLabelValues(m.Key.Resource, reason).Inc()
-	a.log.Debug("report dropped", zap.String("node", m.Node), zap.String("object", m.Key.Human()), zap.String("reason", reason))
+func (t *target) dropReport(m wire.Message, reason string) error {
+	t.dropped.WithLabelValues(m.Key.Resource, reason).Inc()
+	t.log.Debug("report dropped", zap.String("node", m.Node), zap.String("object", m.Key.Human()), zap.String("reason", reason))
 	return nil
 }
 
-func (a *Applier) recordApplied(m wire.Message, action string) error {
-	a.applied.WithLabelValues(m.Key.Resource, action).Inc()
+func (t *target) recordApplied(m wire.Message, action string) error {
+	t.applied.WithLabelValues(m.Key.Resource, action).Inc()
 	return nil
 }
 
 // finishStatus completes a report whose status was written.
-func (a *Applier) finishStatus(ctx context.Context, m wire.Message) error {
-	last, err := a.isLatest(ctx, m)
-	if (err != nil || !last) && a.onOvertaken != nil {
-		a.onOvertaken(m)
+func (t *target) finishStatus(ctx context.Context, m wire.Message) error {
+	last, err := t.isLatest(ctx, m)
+	if (err != nil || !last) && t.onOvertaken != nil {
+		t.onOvertaken(m)
 	}
-	return a.recordApplied(m, "status")
+	return t.recordApplied(m, "status")
 }
 
 // errStale requests another try with what the apiserver holds now.

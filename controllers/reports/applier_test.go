@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"go.uber.org/zap/zaptest"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -283,12 +282,8 @@ func TestApplier_LeavesProtectedNamespacesAlone(t *testing.T) {
 	w := newApplierEnv(t)
 	node := w.createNode("a")
 	w.metrics = prometheus.NewRegistry()
-	applier, err := reports.New(reports.Config{Metrics: w.metrics, Protected: controllers.ProtectNamespaces(w.ns)}, w.user, w.cached,
-		func(context.Context, wire.Message) (bool, error) { return true, nil }, zaptest.NewLogger(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.applier = applier
+	w.applier = w.newApplier(reports.Config{Metrics: w.metrics, Protected: controllers.ProtectNamespaces(w.ns)}, w.user,
+		func(context.Context, wire.Message) (bool, error) { return true, nil })
 	yes := true
 	mirror := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{

@@ -12,9 +12,12 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
+// csiNodeReports applies the reports of CSINodes.
+type csiNodeReports struct{ *target }
+
 // applyCSINode writes which CSI drivers run on a gateway. This is rare (a driver was added or removed), so the object
 // is read live, as the node.
-func (a *Applier) applyCSINode(ctx context.Context, m wire.Message) error {
+func (a csiNodeReports) applyCSINode(ctx context.Context, m wire.Message) error {
 	reported := &storagev1.CSINode{}
 	if err := decodeObject(m, reported); err != nil {
 		return err

@@ -90,11 +90,22 @@ func newApplierEnv(t *testing.T) *applierEnv {
 		defer w.mu.Unlock()
 		w.overtaken = append(w.overtaken, m.Key)
 	}
-	w.applier, err = reports.New(reports.Config{Metrics: w.metrics, OnOvertaken: overtaken}, w.user, objects, stillLast, zaptest.NewLogger(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	w.applier = w.newApplier(reports.Config{Metrics: w.metrics, OnOvertaken: overtaken}, w.user, stillLast)
 	return w
+}
+
+// newApplier creates an Applier with the rights of a user.
+func (w *applierEnv) newApplier(cfg reports.Config, user *rest.Config, stillLast reports.LatestCheck) *reports.Applier {
+	w.Helper()
+	own, err := kubernetes.NewForConfig(user)
+	if err != nil {
+		w.Fatal(err)
+	}
+	node, err := kubernetes.NewForConfig(reports.Impersonating(user, false))
+	if err != nil {
+		w.Fatal(err)
+	}
+	return reports.New(cfg, own, node, w.cached, stillLast, zaptest.NewLogger(w))
 }
 
 // limitedConfig creates a user with exactly the rights of Rules.

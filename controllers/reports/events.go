@@ -16,9 +16,12 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
+// eventReports applies the reports of Events.
+type eventReports struct{ *target }
+
 // applyEvent creates an event, or raises the count of an existing one. An event belongs to a node if its source is the
 // node and its pod, as far as the cache knows it, runs there.
-func (a *Applier) applyEvent(ctx context.Context, m wire.Message) error {
+func (a eventReports) applyEvent(ctx context.Context, m wire.Message) error {
 	event, err := decodeEvent(m)
 	if err != nil {
 		return err
@@ -66,7 +69,7 @@ func decodeEvent(m wire.Message) (*corev1.Event, error) {
 	return event, nil
 }
 
-func (a *Applier) foreignEvent(ctx context.Context, node string, event *corev1.Event) bool {
+func (a eventReports) foreignEvent(ctx context.Context, node string, event *corev1.Event) bool {
 	if event.Source.Host != "" && event.Source.Host != node {
 		return true
 	}
@@ -83,7 +86,7 @@ func (a *Applier) foreignEvent(ctx context.Context, node string, event *corev1.E
 }
 
 // raiseEventCount raises the count of an event that exists.
-func (a *Applier) raiseEventCount(ctx context.Context, m wire.Message, event *corev1.Event) error {
+func (a eventReports) raiseEventCount(ctx context.Context, m wire.Message, event *corev1.Event) error {
 	present, err := a.own.CoreV1().Events(event.Namespace).Get(ctx, event.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return a.dropReport(m, dropGone) // it has just expired; a repetition of so old an event has no value

@@ -17,7 +17,10 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-func (a *Applier) applyNodeStatus(ctx context.Context, m wire.Message) error {
+// nodeReports applies the reports of Nodes: their registration and their status.
+type nodeReports struct{ *target }
+
+func (a nodeReports) applyNodeStatus(ctx context.Context, m wire.Message) error {
 	reported := &corev1.Node{}
 	if err := decodeObject(m, reported); err != nil {
 		return err
@@ -64,7 +67,7 @@ func (a *Applier) applyNodeStatus(ctx context.Context, m wire.Message) error {
 	})
 }
 
-func (a *Applier) readNode(ctx context.Context, m wire.Message, live bool) (*corev1.Node, error) {
+func (a nodeReports) readNode(ctx context.Context, m wire.Message, live bool) (*corev1.Node, error) {
 	if live {
 		return a.own.CoreV1().Nodes().Get(ctx, m.Node, metav1.GetOptions{})
 	}
@@ -73,7 +76,7 @@ func (a *Applier) readNode(ctx context.Context, m wire.Message, live bool) (*cor
 }
 
 // registerNode creates the Node that a gateway created for itself while it was offline.
-func (a *Applier) registerNode(ctx context.Context, m wire.Message, reported *corev1.Node) error {
+func (a nodeReports) registerNode(ctx context.Context, m wire.Message, reported *corev1.Node) error {
 	if last, err := a.isLatest(ctx, m); err != nil {
 		return err
 	} else if !last {
@@ -95,7 +98,7 @@ func (a *Applier) registerNode(ctx context.Context, m wire.Message, reported *co
 // createNode creates a gateway's Node with the labels of a gateway from the first write on, so that no scheduler ever
 // takes it for another node. NodeRestriction forbids a node to set these labels. Kubernetes therefore first checks the
 // Node without them, as the node, in a dry run; cloudcore then creates with its own rights what was admitted.
-func (a *Applier) createNode(ctx context.Context, node *corev1.Node) error {
+func (a nodeReports) createNode(ctx context.Context, node *corev1.Node) error {
 	if _, err := a.node.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}); err != nil {
 		return err
 	}

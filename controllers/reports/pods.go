@@ -14,7 +14,10 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-func (a *Applier) applyPodStatus(ctx context.Context, m wire.Message) error {
+// podReports applies the reports of pods: their status and their end.
+type podReports struct{ *target }
+
+func (a podReports) applyPodStatus(ctx context.Context, m wire.Message) error {
 	reported := &corev1.Pod{}
 	if err := decodeObject(m, reported); err != nil {
 		return err
@@ -59,7 +62,7 @@ var errPodNotFound = fmt.Errorf("a write did not find the pod: %w", errStale)
 
 // readPod returns the pod of a report, or why there is none for this node. If the cache contradicts a report, the pod
 // is read again live: it may be newer than the cache.
-func (a *Applier) readPod(ctx context.Context, m wire.Message, live bool) (pod *corev1.Pod, reason string, err error) {
+func (a podReports) readPod(ctx context.Context, m wire.Message, live bool) (pod *corev1.Pod, reason string, err error) {
 	if live {
 		pod, err = a.own.CoreV1().Pods(m.Key.Namespace).Get(ctx, m.Key.Name, metav1.GetOptions{})
 	} else {
@@ -83,7 +86,7 @@ func (a *Applier) readPod(ctx context.Context, m wire.Message, live bool) (pod *
 }
 
 // createMirror creates the mirror pod of a static pod. NodeRestriction lets a node create no other pod.
-func (a *Applier) createMirror(ctx context.Context, m wire.Message, reported *corev1.Pod) error {
+func (a podReports) createMirror(ctx context.Context, m wire.Message, reported *corev1.Pod) error {
 	if a.protected.Covers(m.Key) {
 		a.log.Warn("mirror pod not created: its namespace is protected", zap.String("node", m.Node), zap.String("pod", m.Key.Namespace+"/"+m.Key.Name))
 		return a.dropReport(m, dropProtected)
@@ -104,7 +107,7 @@ func (a *Applier) createMirror(ctx context.Context, m wire.Message, reported *co
 
 // applyPodEnd removes a pod whose containers are gone. If the message carries the pod's last state, that is applied
 // first, so that exit codes are not lost when the end overtakes the last status in the node's outbox.
-func (a *Applier) applyPodEnd(ctx context.Context, m wire.Message) error {
+func (a podReports) applyPodEnd(ctx context.Context, m wire.Message) error {
 	if m.UID == "" {
 		return fmt.Errorf("%w: end of a pod without its UID", wire.ErrPermanent)
 	}

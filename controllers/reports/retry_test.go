@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"go.uber.org/zap/zaptest"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -90,10 +89,7 @@ func TestApplier_RetriesPodEndNotFound(t *testing.T) {
 	left := &atomic.Int64{}
 	config := rest.CopyConfig(w.user)
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return notFoundTransport{next, left} })
-	applier, err := reports.New(reports.Config{}, config, w.cached, func(context.Context, wire.Message) (bool, error) { return true, nil }, zaptest.NewLogger(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	applier := w.newApplier(reports.Config{}, config, func(context.Context, wire.Message) (bool, error) { return true, nil })
 	end := withoutStatus(w.reportOf(node.Name, wire.Delete, "pods", pod))
 	left.Store(1000)
 	if err := applier.Handle(t.Context(), end); err == nil || errors.Is(err, wire.ErrPermanent) || errors.Is(err, wire.ErrRefused) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -29,26 +28,21 @@ type GrantController struct {
 	queue      controllers.Queue[string]
 	// rbacChanged signals that RBAC has changed. Its buffer is one: a signal that was not yet received covers all later changes.
 	rbacChanged chan struct{}
-
-	mu sync.Mutex
-	// Guarded by mu.
-
-	entries map[string]registryEntry
-	// loaded: the registry has been read once, so a node without an entry in entries has none there.
-	loaded bool
+	grants      *GrantTable
 }
 
-// New creates a GrantController over a cache that the caller starts. It starts nothing.
-func New(cfg Config, kube kubernetes.Interface, objects cache.Cache, meta metadata.Interface, registry Registry, node NodeSource, log *zap.Logger) (*GrantController, error) {
+// New creates a GrantController over a cache that the caller starts. It starts nothing. grants is the controller's own,
+// which fills it.
+func New(cfg Config, kube kubernetes.Interface, objects cache.Cache, meta metadata.Interface, registry Registry, grants *GrantTable, node NodeSource, log *zap.Logger) (*GrantController, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
 	k := &GrantController{
-		cfg: cfg, registry: registry, node: node, cache: objects, log: log, entries: map[string]registryEntry{}, rbacChanged: make(chan struct{}, 1),
+		cfg: cfg, registry: registry, node: node, cache: objects, log: log, grants: grants, rbacChanged: make(chan struct{}, 1),
 		queue: controllers.NewQueue[string](retryBase, retryMax),
 	}
-	k.metrics = newMetrics(cfg.Metrics, k.countGranted, k.countNodes)
+	k.metrics = newMetrics(cfg.Metrics, func() float64 { return grants.countGranted(node.IsOwned) }, grants.countNodes)
 	keep := cfg.JudgeEvery / 2
 	k.authorizer = &scopeAuthorizer{
 		kube: kube, runsServiceAccount: node.RunsServiceAccount, allowedUsers: cfg.Users, protected: cfg.Protected, answerTTL: keep, metrics: k.metrics, perNode: cfg.PerNode, answers: map[accessQuery]accessAnswer{},
@@ -67,23 +61,6 @@ const (
 	// writeTries is the maximum number of tries for one request against concurrent writers of the same entry.
 	writeTries = 5
 )
-
-// Granted returns the scopes that a node was granted. told is false for a node that has sent no request, as far as the
-// registry knows. An error means that the registry was not read yet. It does not block.
-func (k *GrantController) Granted(node string) (granted []wire.ScopeKind, told bool, err error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if !k.loaded {
-		return nil, false, errNotLoaded
-	}
-	e, told := k.entries[node]
-	for _, g := range e.Granted {
-		granted = append(granted, g.ScopeKind)
-	}
-	return granted, told, nil
-}
-
-var errNotLoaded = errors.New("the registry of scopes was not read yet")
 
 // HandleRequest evaluates a node's complete request, stores the result, and answers. An error that wraps
 // wire.ErrPermanent: the request is invalid.
@@ -177,16 +154,7 @@ func (k *GrantController) storeEntry(ctx context.Context, node string, e registr
 
 // recordEntry stores an entry in memory, unless a later one is known, and reports a change of the node's grants.
 func (k *GrantController) recordEntry(node string, e registryEntry) {
-	k.mu.Lock()
-	last, known := k.entries[node]
-	if known && last.Written >= e.Written {
-		k.mu.Unlock()
-		return
-	}
-	k.entries[node] = e
-	changed := k.loaded && (!known || !sameGrants(last.Granted, e.Granted))
-	k.mu.Unlock()
-	if changed {
+	if k.grants.put(node, e) {
 		k.node.OnChange(node)
 	}
 }
@@ -194,9 +162,7 @@ func (k *GrantController) recordEntry(node string, e registryEntry) {
 // onEntryChanged handles a change that the registry's watch reports.
 func (k *GrantController) onEntryChanged(node string, value []byte) {
 	if value == nil {
-		k.mu.Lock()
-		delete(k.entries, node)
-		k.mu.Unlock()
+		k.grants.remove(node)
 		return
 	}
 	e, err := decodeEntry(value)
@@ -208,35 +174,7 @@ func (k *GrantController) onEntryChanged(node string, value []byte) {
 }
 
 func (k *GrantController) onRegistryLoaded() {
-	k.mu.Lock()
-	first := !k.loaded
-	k.loaded = true
-	nodes := make([]string, 0, len(k.entries))
-	for node := range k.entries {
-		nodes = append(nodes, node)
+	for _, node := range k.grants.markLoaded() {
+		k.node.OnChange(node)
 	}
-	k.mu.Unlock()
-	if first {
-		for _, node := range nodes {
-			k.node.OnChange(node)
-		}
-	}
-}
-
-func (k *GrantController) countGranted() float64 {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	n := 0
-	for node, e := range k.entries {
-		if k.node.IsOwned(node) {
-			n += len(e.Granted)
-		}
-	}
-	return float64(n)
-}
-
-func (k *GrantController) countNodes() float64 {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return float64(len(k.entries))
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
-	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -143,10 +142,7 @@ func (k *GrantController) onPodChanged(before, after any) {
 		return
 	}
 	for _, l := range []podAccount{was, is} {
-		k.mu.Lock()
-		_, wants := k.entries[l.node]
-		k.mu.Unlock()
-		if wants {
+		if _, wants := k.grants.get(l.node); wants {
 			k.queue.Add(l.node)
 		}
 	}
@@ -168,16 +164,7 @@ func accountOfPod(object any) podAccount {
 
 // ownedNodes returns this replica's nodes that have an entry, sorted.
 func (k *GrantController) ownedNodes() []string {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	var nodes []string
-	for node := range k.entries {
-		if k.node.IsOwned(node) {
-			nodes = append(nodes, node)
-		}
-	}
-	slices.Sort(nodes)
-	return nodes
+	return k.grants.nodesOf(k.node.IsOwned)
 }
 
 // sweepNodes evaluates each node again every Config.JudgeEvery, spread over that time.
@@ -221,9 +208,7 @@ func (k *GrantController) reevaluateNode(ctx context.Context, node string) (err 
 			err = fmt.Errorf("panic: %v\n%s", r, debug.Stack())
 		}
 	}()
-	k.mu.Lock()
-	last, ok := k.entries[node]
-	k.mu.Unlock()
+	last, ok := k.grants.get(node)
 	if !ok || !k.node.IsOwned(node) {
 		return nil
 	}

@@ -58,10 +58,8 @@ type ReportHandler func(ctx context.Context, m wire.Message) error
 // them; reports of one object that reach this process are handled one after the other. Per node, one process holds at most 128 reports or
 // 16 MiB of them, uses at most four workers, and defers at most 2,048 objects or 16,384 events. Further ones are dropped.
 type ReportConsumer struct {
-	plane       subject.Plane
-	stream      string
+	*LatestReports
 	overflow    *flow.OverflowTracker
-	js          jetstream.JetStream
 	handle      ReportHandler
 	gaveUp      func(m wire.Message)
 	retries     *flow.RetryBudget
@@ -93,16 +91,36 @@ func NewReportConsumer(plane subject.Plane, nc *nats.Conn, handle ReportHandler,
 		stream, most, waiting = subject.EventStream, topology.EventWindow/4, flow.MaxDeferredEvents
 	}
 	return &ReportConsumer{
-		plane: plane, stream: stream, overflow: flow.NewOverflowTracker(waiting), js: js, handle: handle, gaveUp: gaveUp, retries: flow.NewRetryBudget(most),
+		LatestReports: &LatestReports{plane: plane, stream: stream, js: js}, overflow: flow.NewOverflowTracker(waiting), handle: handle, gaveUp: gaveUp, retries: flow.NewRetryBudget(most),
 		codec: codec, chunks: parts, metrics: metrics, log: log,
 		deadLetters: &envelope.DeadLetterStore{Js: js, Sender: call.CloudSender, Metrics: metrics, Log: log},
 	}, nil
 }
 
+// LatestReports tells which reports of a plane are still the newest of their objects.
+type LatestReports struct {
+	plane  subject.Plane
+	stream string
+	js     jetstream.JetStream
+}
+
+// NewLatestReports returns the LatestReports of a plane, Report or Event.
+func NewLatestReports(plane subject.Plane, nc *nats.Conn) (*LatestReports, error) {
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return nil, fmt.Errorf("reports: %w", err)
+	}
+	stream := subject.ReportStream
+	if plane == subject.Event {
+		stream = subject.EventStream
+	}
+	return &LatestReports{plane: plane, stream: stream, js: js}, nil
+}
+
 // StillLast asks the stream whether a report is still the newest of its object. It is not if it was replaced, or if another cloudcore has
 // handled it. A missing message proves neither: the consumer's server may deliver it before the server that answers has it. So "no" needs
 // the answer of a server that is past it; without one StillLast returns an error and the caller asks again.
-func (r *ReportConsumer) StillLast(ctx context.Context, m wire.Message) (bool, error) {
+func (r *LatestReports) StillLast(ctx context.Context, m wire.Message) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	stream, err := r.js.Stream(ctx, r.stream)

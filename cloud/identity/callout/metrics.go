@@ -1,0 +1,36 @@
+package callout
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Metrics counts the answers to the hub, and how long they took.
+type Metrics struct {
+	answers    *prometheus.CounterVec
+	answerTime prometheus.Histogram
+}
+
+// NewMetrics creates the metrics and registers them; a nil registerer leaves them unregistered.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	m := &Metrics{
+		answers: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: "frond", Subsystem: "identity", Name: "answers_total", Help: "Answers to the hub about links.",
+		}, []string{"result"}),
+		answerTime: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Namespace: "frond", Subsystem: "identity", Name: "answer_seconds", Help: "From the hub's question to the answer.",
+			Buckets: prometheus.ExponentialBuckets(0.0001, 2, 14),
+		}),
+	}
+	if reg != nil {
+		reg.MustRegister(m.answers, m.answerTime)
+	}
+	return m
+}
+
+func (m *Metrics) countAnswer(result string) { m.answers.WithLabelValues(result).Inc() }
+func (m *Metrics) observeAnswer(where placement, took time.Duration) {
+	m.countAnswer(string(where))
+	m.answerTime.Observe(took.Seconds())
+}

@@ -1,0 +1,11 @@
+package kube
+
+import (
+	"testing"
+
+	"github.com/frond-edge/frond/test/kit/kubetest"
+)
+
+var sharedCluster kubetest.Shared
+
+func TestMain(m *testing.M) { sharedCluster.Verify(m) }

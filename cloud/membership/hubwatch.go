@@ -1,0 +1,151 @@
+package membership
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+)
+
+const (
+	// serverLossGrace is how long a server may be unreachable and count as the same: a connection was cut, and the server lives.
+	serverLossGrace = 300 * time.Millisecond
+	// notifyChunk is the number of nodes that are notified before each notifyPause, so that a large fleet does not
+	// attach at once.
+	notifyChunk = 500
+	notifyPause = 200 * time.Millisecond
+)
+
+// HubWatcher keeps a connection to each server of the hub, only to detect when it breaks. The consumers of a server
+// live in its memory, so the nodes whose consumer was there must attach again. By missing heartbeats alone they would
+// find out after 6 to 9 s.
+type HubWatcher struct {
+	// servers are the configured URLs of the hub; other servers are not watched.
+	servers []string
+	dial    func(url string) (*nats.Conn, error)
+	// ownedNodes lists the nodes that this cloudcore owns.
+	ownedNodes func(ctx context.Context) ([]string, error)
+	// notifyNode tells a node which server died. It must not block.
+	notifyNode func(node, server string) error
+	grace      time.Duration
+	// lost receives the servers that are gone, and the cloudcores that have failed: requests of nodes to either may be lost.
+	lost chan string
+	log  *zap.Logger
+}
+
+// NewHubWatcher creates the watcher of these servers, each of which dial connects to. ownedNodes lists the nodes that
+// this replica owns; notifyNode tells one of them which server or replica is gone and must not block.
+func NewHubWatcher(servers []string, dial func(url string) (*nats.Conn, error), ownedNodes func(ctx context.Context) ([]string, error),
+	notifyNode func(node, server string) error, log *zap.Logger,
+) *HubWatcher {
+	return &HubWatcher{
+		servers: servers, dial: dial, ownedNodes: ownedNodes, notifyNode: notifyNode,
+		grace: serverLossGrace, lost: make(chan string), log: log,
+	}
+}
+
+// Lost returns the channel by which others report what is gone: its nodes are notified as of a server.
+func (d *HubWatcher) Lost() chan<- string { return d.lost }
+
+// Start watches the servers until ctx ends and then returns nil.
+func (d *HubWatcher) Start(ctx context.Context) error {
+	g, gctx := errgroup.WithContext(ctx)
+	for _, url := range d.servers {
+		nc, err := d.dial(url)
+		if err != nil {
+			d.log.Warn("hub server not watched", zap.String("url", url), zap.Error(err))
+			continue
+		}
+		g.Go(func() error {
+			defer nc.Close()
+			return watchServer(gctx, nc, d.grace, d.lost)
+		})
+	}
+	g.Go(func() error { return d.announceLosses(gctx, d.lost) })
+	return g.Wait()
+}
+
+// watchServer sends to died when the server behind a connection is gone, or was replaced by another process.
+func watchServer(ctx context.Context, nc *nats.Conn, patience time.Duration, died chan<- string) error {
+	changes := nc.StatusChanged(nats.CONNECTED, nats.RECONNECTING)
+	defer nc.RemoveStatusListener(changes)
+	grace := time.NewTimer(patience)
+	defer grace.Stop()
+	name, id := nc.ConnectedServerName(), nc.ConnectedServerId()
+	dead := func() bool {
+		select {
+		case died <- name:
+			id = "" // report it once
+			return true
+		case <-ctx.Done():
+			return false
+		}
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case status := <-changes:
+			if status != nats.CONNECTED {
+				grace.Reset(patience)
+				continue
+			}
+			if now := nc.ConnectedServerId(); now != id {
+				if id != "" && !dead() {
+					return nil
+				}
+				name, id = nc.ConnectedServerName(), now
+			}
+		case <-grace.C:
+			if nc.IsConnected() || id == "" {
+				continue
+			}
+			if !dead() {
+				return nil
+			}
+		}
+	}
+}
+
+// announceLosses notifies the nodes of this cloudcore of each loss.
+func (d *HubWatcher) announceLosses(ctx context.Context, died <-chan string) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case server := <-died:
+			nodes, err := d.ownedNodes(ctx)
+			if err != nil {
+				d.log.Warn("nodes not notified of a failure", zap.String("who", server), zap.Error(err))
+				continue
+			}
+			d.log.Info("notifying nodes of a failure", zap.String("who", server), zap.Int("nodes", len(nodes)))
+			if err := d.notifyNodes(ctx, server, nodes); err != nil {
+				d.log.Warn("nodes not notified of a failure", zap.String("who", server), zap.Error(err))
+			}
+		}
+	}
+}
+
+func (d *HubWatcher) notifyNodes(ctx context.Context, server string, nodes []string) error {
+	for some := range slices.Chunk(nodes, notifyChunk) {
+		for _, node := range some {
+			if err := d.notifyNode(node, server); err != nil {
+				return fmt.Errorf("tell %s: %w", node, err)
+			}
+		}
+		if len(nodes) <= notifyChunk {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(notifyPause):
+		}
+	}
+	return nil
+}

@@ -1,0 +1,114 @@
+package membership
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"go.uber.org/zap/zaptest"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/frond-edge/frond/test/kit/kubetest"
+)
+
+// startHubServer starts a server of the hub; port -1 selects a free one.
+func startHubServer(t *testing.T, name string, port int) *server.Server {
+	t.Helper()
+	s, err := server.NewServer(&server.Options{ServerName: name, Host: "127.0.0.1", Port: port, NoSigs: true, NoLog: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+	t.Cleanup(func() {
+		s.Shutdown()
+		s.WaitForShutdown()
+	})
+	if !s.ReadyForConnections(time.Minute) {
+		t.Fatal("hub not ready")
+	}
+	return s
+}
+
+// runPart starts a part that ends with the test.
+func runPart(t *testing.T, start func(ctx context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	var g errgroup.Group
+	g.Go(func() error { return start(ctx) })
+	t.Cleanup(func() {
+		cancel()
+		if err := g.Wait(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// The nodes are notified of a server that dies, once, also when another process takes its place, and not of one whose
+// connections are only cut.
+func TestHubWatcher_NotifiesNodesOnceOfLostServer(t *testing.T) {
+	one, two := startHubServer(t, "one", server.RANDOM_PORT), startHubServer(t, "two", server.RANDOM_PORT)
+	var ones, twos atomic.Int32
+	d := &HubWatcher{
+		servers: []string{one.ClientURL(), two.ClientURL()},
+		dial: func(url string) (*nats.Conn, error) {
+			return nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond), nats.ReconnectJitter(0, 0), nats.IgnoreDiscoveredServers())
+		},
+		ownedNodes: func(context.Context) ([]string, error) { return []string{"edge-1", "edge-2"}, nil },
+		notifyNode: func(_, server string) error {
+			map[string]*atomic.Int32{"one": &ones, "two": &twos}[server].Add(1)
+			return nil
+		},
+		grace: 2 * time.Second, lost: make(chan string), log: zaptest.NewLogger(t),
+	}
+	runPart(t, d.Start)
+	told := func(what string, want int32, count *atomic.Int32) {
+		t.Helper()
+		kubetest.Eventually(t, time.Minute, func() error {
+			if got := count.Load(); got != want {
+				return fmt.Errorf("%s: %d nodes were told, want %d", what, got, want)
+			}
+			return nil
+		})
+	}
+	watched := func(s *server.Server) {
+		t.Helper()
+		kubetest.Eventually(t, time.Minute, func() error {
+			if s.NumClients() == 0 {
+				return fmt.Errorf("%s has no client", s.Name())
+			}
+			return nil
+		})
+	}
+	watched(one)
+	watched(two)
+	connections, err := two.Connz(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range connections.Conns {
+		if err := two.DisconnectClientByID(c.Cid); err != nil {
+			t.Fatal(err)
+		}
+	}
+	watched(two)
+	port := one.Addr().(*net.TCPAddr).Port
+	one.Shutdown()
+	one.WaitForShutdown()
+	told("it died", 2, &ones)
+	again := startHubServer(t, "one", port)
+	watched(again)
+	if got := ones.Load(); got != 2 {
+		t.Errorf("%d were told once it was back", got)
+	}
+	again.Shutdown()
+	again.WaitForShutdown()
+	told("it died again", 4, &ones)
+	if got := twos.Load(); got != 0 {
+		t.Errorf("%d were told of a server that lives", got)
+	}
+}

@@ -1,0 +1,94 @@
+package cloud
+
+import (
+	"context"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/frond-edge/frond/api/kubeversion"
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/cloud/kubecalls"
+	"github.com/frond-edge/frond/cloud/nodehealth"
+	"github.com/frond-edge/frond/controllers/reports"
+	"github.com/frond-edge/frond/internal/lifecycle"
+	"github.com/frond-edge/frond/streams/call"
+	"github.com/frond-edge/frond/streams/chunk"
+	"github.com/frond-edge/frond/streams/consume"
+	"github.com/frond-edge/frond/streams/publish"
+	"github.com/frond-edge/frond/streams/subject"
+)
+
+// newCallServer creates the server of the nodes' calls.
+func newCallServer(f *foundation, p publishing, admission *admission, duplicates *nodehealth.DuplicateDetector) (*call.Server, error) {
+	known := func(ctx context.Context, node string) bool {
+		return f.objects.Get(ctx, client.ObjectKey{Name: node}, &corev1.Node{}) == nil
+	}
+	attached := func(node, instance string) { duplicates.ProbeAttached(node, instance, time.Now()) }
+	attacher, err := publish.NewAttacher(f.hub.nc, known, attached, f.metrics, f.log.Named("attach"))
+	if err != nil {
+		return nil, err
+	}
+	pieces, err := chunk.NewServer(f.hub.nc, f.log.Named("pieces"))
+	if err != nil {
+		return nil, err
+	}
+	parts, err := chunk.NewStore(f.hub.nc, f.log.Named("parts"))
+	if err != nil {
+		return nil, err
+	}
+	guard, err := kubecalls.NewNamespaceGuard(protectedNamespaces(f.cfg), f.clients.Config, f.withheld)
+	if err != nil {
+		return nil, err
+	}
+	requests, err := kubecalls.New(f.clients.Config, f.cfg.Impersonation == kubeversion.Classic, guard, f.registry, f.log.Named("calls"))
+	if err != nil {
+		return nil, err
+	}
+	return call.NewServer(f.hub.nc, admission.callHandlers(map[string]call.Handler{
+		subject.VerbAttach: func(ctx context.Context, node string, request []byte) (any, error) {
+			p.engine.AdmitNode(node)
+			return attacher.Handle(ctx, node, request)
+		},
+		subject.VerbPiece:  pieces.Handle,
+		subject.VerbPart:   parts.Handle,
+		subject.VerbKube:   requests.Handle,
+		subject.VerbWatch:  requests.Watch,
+		subject.VerbScopes: scopesHandler(p.scopes),
+		subject.VerbPing:   func(context.Context, string, []byte) (any, error) { return struct{}{}, nil },
+	}), f.metrics, f.log.Named("calls"))
+}
+
+// buildReportReaders creates the consumers of the nodes' reports; addressing configures how the cloud reaches nodes.
+func buildReportReaders(f *foundation, addressing reports.NodeAddressing) ([]lifecycle.Part, error) {
+	requestReport := func(node string, key wire.Key) error { return call.RequestReport(f.hub.nc, node, key) }
+	later := nodehealth.NewRereportQueue(requestReport,
+		func(node string) error { return call.SendCommand(f.hub.nc, node, call.VerbReports, nil) }, f.log.Named("again"))
+	gaveUp := map[subject.Plane]func(wire.Message){subject.Report: later.Schedule} // an event is not a state that can be requested again
+	overtaken := func(m wire.Message) {
+		if err := requestReport(m.Node, m.Key); err != nil {
+			f.log.Warn("node not asked to report again", zap.String("node", m.Node), zap.Error(err))
+		}
+	}
+	parts := []lifecycle.Part{{Name: "again", Start: later.Start}}
+	for _, plane := range []subject.Plane{subject.Report, subject.Event} {
+		latest, err := consume.NewLatestReports(plane, f.hub.nc)
+		if err != nil {
+			return nil, err
+		}
+		log := f.log.Named(string(plane))
+		applier := reports.New(reports.Config{
+			OnOvertaken: overtaken, Addressing: addressing, Protected: protectedNamespaces(f.cfg),
+			Metrics: prometheus.WrapRegistererWith(prometheus.Labels{"plane": string(plane)}, f.registry),
+		}, f.clients.Own, f.clients.AsNode, f.objects, latest.StillLast, log)
+		consumer, err := consume.NewReportConsumer(plane, f.hub.nc, applier.Handle, gaveUp[plane], f.metrics, log)
+		if err != nil {
+			return nil, err
+		}
+		parts = append(parts, lifecycle.Part{Name: string(plane) + "s", Start: consumer.Start})
+	}
+	return parts, nil
+}
