@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/frond-edge/frond/controllers"
+	"github.com/frond-edge/frond/test/kit"
 )
 
 // A failed item is retried, with growing delays; a completed one is not; and no item is processed twice at a time.
@@ -45,18 +46,10 @@ func TestProcessQueue_RetriesAndNeverOverlaps(t *testing.T) {
 	queue.Add("easy")
 	queue.Add("hard")
 	for range 2 {
-		select {
-		case <-done:
-		case <-time.After(time.Minute):
-			t.Fatal("not done")
-		}
+		kit.Receive(t, "an item is done", done)
 	}
 	cancel()
-	select {
-	case <-ended:
-	case <-time.After(time.Minute):
-		t.Fatal("the workers do not end")
-	}
+	kit.Receive(t, "the workers end", ended)
 	if !queue.ShuttingDown() || calls["easy"] != 1 || calls["hard"] < 5 {
 		t.Errorf("shut down %v, calls %v", queue.ShuttingDown(), calls)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/leaf"
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/leaftest"
 )
 
@@ -21,9 +22,9 @@ import (
 func newCredential(t *testing.T, node string) (public string, credential func([]byte) ([]byte, error)) {
 	t.Helper()
 	key, err := nkeys.CreateUser()
-	must(t, err)
+	kit.Must(t, err)
 	public, err = key.PublicKey()
-	must(t, err)
+	kit.Must(t, err)
 	return public, func(nonce []byte) ([]byte, error) {
 		signature, err := key.Sign(nonce)
 		if err != nil {
@@ -33,19 +34,12 @@ func newCredential(t *testing.T, node string) (public string, credential func([]
 	}
 }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // startAuthHub starts a hub that admits one key at a time, and writes its CA to a file.
 func startAuthHub(t *testing.T) (door *leaftest.AuthHub, caFile string, admitted *atomic.Pointer[string], cert *atomic.Pointer[tls.Certificate], ca *leaftest.CA) {
 	t.Helper()
 	ca = leaftest.NewCA(t)
 	caFile = filepath.Join(t.TempDir(), "ca.crt")
-	must(t, os.WriteFile(caFile, ca.PEM(), 0o600))
+	kit.Must(t, os.WriteFile(caFile, ca.PEM(), 0o600))
 	admitted, cert = &atomic.Pointer[string]{}, &atomic.Pointer[tls.Certificate]{}
 	serving := ca.ServingCert(time.Now().Add(-time.Hour), time.Now().Add(time.Hour))
 	cert.Store(&serving)
@@ -68,7 +62,7 @@ func TestServer_CredentialIsReadForEachConnection(t *testing.T) {
 		Hub: []string{"tls://" + door.Addr()}, CAFile: caFile,
 		Credential: func(nonce []byte) ([]byte, error) { return (*now.Load())(nonce) },
 	})
-	waitFor(t, "a stranger is refused", func() bool { return errors.Is(l.Problem(), leaf.ErrRefused) })
+	kit.Eventually(t, "a stranger is refused", func() bool { return errors.Is(l.Problem(), leaf.ErrRefused) })
 	admitted.Store(&first)
 	l.WaitLink(true)
 	if err := l.Problem(); err != nil {
@@ -77,7 +71,7 @@ func TestServer_CredentialIsReadForEachConnection(t *testing.T) {
 	second, another := newCredential(t, "edge-1")
 	admitted.Store(&second)
 	door.CloseLinks()
-	waitFor(t, "the old key is refused", func() bool { return errors.Is(l.Problem(), leaf.ErrRefused) })
+	kit.Eventually(t, "the old key is refused", func() bool { return errors.Is(l.Problem(), leaf.ErrRefused) })
 	now.Store(&another)
 	l.WaitLink(true)
 }
@@ -93,12 +87,12 @@ func TestServer_CAFileIsReadForEachDial(t *testing.T) {
 	serving := next.ServingCert(time.Now().Add(-time.Hour), time.Now().Add(time.Hour))
 	cert.Store(&serving)
 	l.Redial()
-	waitFor(t, "a hub of an unknown CA is not trusted", func() bool { return l.Problem() != nil && !l.Link().Up })
-	must(t, os.WriteFile(caFile, bytes.Join([][]byte{old.PEM(), next.PEM()}, nil), 0o600))
+	kit.Eventually(t, "a hub of an unknown CA is not trusted", func() bool { return l.Problem() != nil && !l.Link().Up })
+	kit.Must(t, os.WriteFile(caFile, bytes.Join([][]byte{old.PEM(), next.PEM()}, nil), 0o600))
 	l.WaitLink(true)
-	must(t, os.WriteFile(caFile, next.PEM(), 0o600))
+	kit.Must(t, os.WriteFile(caFile, next.PEM(), 0o600))
 	l.Redial()
-	waitFor(t, "another link", func() bool { s := l.Link(); return s.Up && s.Reconnects > 1 })
+	kit.Eventually(t, "another link", func() bool { s := l.Link(); return s.Up && s.Reconnects > 1 })
 }
 
 // One port that speaks TLS or HTTP is enough: WebSocket, and a proxy that supports only CONNECT and a password.
@@ -120,10 +114,10 @@ func TestServer_LinksThroughProxyAndWebSocket(t *testing.T) {
 					t.Errorf("%d tunnels, proxied %t", n, proxied)
 				}
 				sub, err := door.Client(leaftest.CellAccount).SubscribeSync("out.hello")
-				must(t, err)
+				kit.Must(t, err)
 				nc := l.Client()
-				waitFor(t, "a message crosses", func() bool {
-					must(t, nc.Publish("out.hello", nil))
+				kit.Eventually(t, "a message crosses", func() bool {
+					kit.Must(t, nc.Publish("out.hello", nil))
 					_, err := sub.NextMsg(50 * time.Millisecond)
 					return err == nil
 				})
@@ -151,25 +145,10 @@ func TestServer_HubCertificateIsCheckedAtConfigTime(t *testing.T) {
 			return time.Now()
 		},
 	})
-	waitFor(t, "a certificate of the future is not accepted", func() bool { return l.Problem() != nil })
+	kit.Eventually(t, "a certificate of the future is not accepted", func() bool { return l.Problem() != nil })
 	if l.Link().Up {
 		t.Error("link up")
 	}
 	ahead.Store(true)
 	l.WaitLink(true)
-}
-
-// waitFor polls for a result of another goroutine.
-func waitFor(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	deadline := time.After(time.Minute)
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-deadline:
-			t.Fatalf("never: %s", what)
-		case <-tick.C:
-		}
-	}
 }

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/frond-edge/frond/leaf"
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/leaftest"
 )
 
@@ -56,32 +57,23 @@ func fillDisk(t *testing.T, dir string) string {
 
 func waitForSpace(t *testing.T, l *leaftest.Leaf, what string, holds func(leaf.DiskSpace) bool) {
 	t.Helper()
-	deadline := time.After(time.Minute)
-	for !holds(l.DiskSpace()) {
-		select {
-		case <-deadline:
-			t.Fatalf("never %s: %+v", what, l.DiskSpace())
-		case <-time.After(20 * time.Millisecond):
+	kit.Succeeds(t, time.Minute, func() error {
+		if space := l.DiskSpace(); !holds(space) {
+			return fmt.Errorf("not %s: %+v", what, space)
 		}
-	}
+		return nil
+	})
 }
 
 // putUntilStored writes until it succeeds; each try has to return in time.
 func putUntilStored(t *testing.T, kv jetstream.KeyValue, key string) {
 	t.Helper()
-	deadline := time.Now().Add(time.Minute)
-	for {
+	kit.Succeeds(t, time.Minute, func() error {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
 		_, err := kv.Put(ctx, key, make([]byte, 10_000))
-		cancel()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("put %s: %v", key, err)
-		}
-		<-time.After(20 * time.Millisecond)
-	}
+		return err
+	})
 }
 
 // Another program fills the whole disk: the reserve shrinks and writes of control state continue. When the space is free again, the

@@ -1,6 +1,7 @@
 package leaf_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/url"
@@ -15,6 +16,7 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/frond-edge/frond/leaf"
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/leaftest"
 )
 
@@ -149,18 +151,7 @@ func newJetStream(t *testing.T, nc *nats.Conn) jetstream.JetStream {
 
 func eventually(t *testing.T, what string, ok func() error) {
 	t.Helper()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(20 * time.Second)
-	err := errors.New("never tried")
-	for err != nil {
-		select {
-		case <-tick.C:
-			err = ok()
-		case <-deadline:
-			t.Fatalf("%s: %v", what, err)
-		}
-	}
+	kit.Until(t, what, 20*time.Second, 20*time.Millisecond, func(context.Context) error { return ok() })
 }
 
 func roundTrip(nc *nats.Conn) error {

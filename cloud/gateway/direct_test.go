@@ -1,7 +1,6 @@
 package gateway_test
 
 import (
-	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -20,6 +19,7 @@ import (
 	"github.com/frond-edge/frond/cloud/gateway"
 	"github.com/frond-edge/frond/internal/devcluster/pki"
 	"github.com/frond-edge/frond/streams/tunnel"
+	"github.com/frond-edge/frond/test/kit"
 )
 
 // portOf returns a free port.
@@ -79,24 +79,13 @@ func requestPort(t *testing.T, port uint16, config *tls.Config) (code int, body 
 // waitPort waits until a port is open, or closed.
 func waitPort(t *testing.T, port uint16, want bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		conn, err := new(net.Dialer).DialContext(ctx, "tcp", "127.0.0.1:"+strconv.Itoa(int(port)))
+	kit.Eventually(t, fmt.Sprintf("port %d open: %t", port, want), func() bool {
+		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", "127.0.0.1:"+strconv.Itoa(int(port)))
 		if err == nil {
 			_ = conn.Close() // only probed
 		}
-		if (err == nil) == want {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			t.Fatalf("port %d open: %t, want %t", port, err == nil, want)
-		case <-tick.C:
-		}
-	}
+		return (err == nil) == want
+	})
 }
 
 func TestDirect_NodeReachedAtItsPort(t *testing.T) {

@@ -23,6 +23,7 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/cloud/gateway"
 	"github.com/frond-edge/frond/streams/tunnel"
+	"github.com/frond-edge/frond/test/kit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -172,11 +173,7 @@ func startStoppable(t *testing.T, cfg gateway.Config, w *gatewayFixture, judge g
 		}
 	})
 	t.Cleanup(stop)
-	select {
-	case <-g.Ready():
-	case <-time.After(time.Minute):
-		t.Fatal("the gateway does not start")
-	}
+	kit.Receive(t, "the gateway is ready", g.Ready())
 	return g, stop
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/frond-edge/frond/cloud/gateway"
 	"github.com/frond-edge/frond/streams/tunnel"
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/streamstest"
 )
 
@@ -166,7 +167,7 @@ func TestGateway_FollowedLogsFreeTheirMemory(t *testing.T) {
 	}
 	clear(conns)
 	clear(readers)
-	streamstest.Eventually(t, "memory and goroutines come back", func() bool {
+	kit.Eventually(t, "memory and goroutines come back", func() bool {
 		left, more := heapInUse()-heap, runtime.NumGoroutine()-goroutines
 		t.Logf("%d KiB and %d goroutines more than before", left>>10, more)
 		return left < maxHeapLeft && more < 50

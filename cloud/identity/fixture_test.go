@@ -37,6 +37,7 @@ import (
 	"github.com/frond-edge/frond/streams/call"
 	"github.com/frond-edge/frond/streams/metrics"
 	"github.com/frond-edge/frond/streams/subject"
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/hubtest"
 	"github.com/frond-edge/frond/test/kit/kubetest"
 )
@@ -103,7 +104,7 @@ func (w *world) installCRD() {
 			w.Fatal(err)
 		}
 	}
-	kubetest.Eventually(w.T, testTimeout, func() error { return w.objects.List(w.Context(), &api.NodeIdentityList{}) })
+	kit.Succeeds(w.T, testTimeout, func() error { return w.objects.List(w.Context(), &api.NodeIdentityList{}) })
 }
 
 // identityReplica is the part of a cloudcore that is tested here.
@@ -169,11 +170,7 @@ func followRecords(records *identity.Records, changed func(was, is *identity.Rec
 
 func (w *world) waitClosed(done <-chan struct{}, what string) {
 	w.Helper()
-	select {
-	case <-done:
-	case <-time.After(testTimeout):
-		w.Fatal(what)
-	}
+	kit.Receive(w, what, done)
 }
 
 func (w *world) trustConfig() identity.Trust {
@@ -434,7 +431,7 @@ func (g *testGateway) cellAccount() string { return subject.CellAccount(g.node, 
 // awaitAccount waits until the link is in an account.
 func (g *testGateway) awaitAccount(on int, want string) {
 	g.Helper()
-	kubetest.Eventually(g.T, testTimeout, func() error {
+	kit.Succeeds(g.T, testTimeout, func() error {
 		if got := g.linkAccount(on); got != want {
 			return fmt.Errorf("the link of %s is in %q, want %q", g.node, got, want)
 		}
@@ -450,7 +447,7 @@ func (g *testGateway) callCloud(caller, verb string, request any, reply any) {
 		g.Fatal(err)
 	}
 	defer nc.Close()
-	kubetest.Eventually(g.T, testTimeout, func() error { return call.Call(g.Context(), nc, caller, verb, request, reply) })
+	kit.Succeeds(g.T, testTimeout, func() error { return call.Call(g.Context(), nc, caller, verb, request, reply) })
 }
 
 func (g *testGateway) enrolRequest() api.EnrolRequest {
@@ -488,7 +485,7 @@ func (g *testGateway) readSpec() api.NodeIdentitySpec {
 // editSpec edits the record as `kubectl edit` would.
 func (g *testGateway) editSpec(edit func(*api.NodeIdentitySpec)) {
 	g.Helper()
-	kubetest.Eventually(g.T, testTimeout, func() error {
+	kit.Succeeds(g.T, testTimeout, func() error {
 		object := &api.NodeIdentity{}
 		if err := g.objects.Get(g.Context(), client.ObjectKey{Name: g.node}, object); err != nil {
 			return err
@@ -521,12 +518,7 @@ func (g *testGateway) writeRecord() {
 
 func waitUntil(t *testing.T, condition func() bool, what string) {
 	t.Helper()
-	kubetest.Eventually(t, testTimeout, func() error {
-		if !condition() {
-			return errors.New(what)
-		}
-		return nil
-	})
+	kit.Within(t, testTimeout, what, condition)
 }
 
 func deleteNode(w *world, name string) {

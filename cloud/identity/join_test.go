@@ -8,7 +8,7 @@ import (
 
 	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/streams/subject"
-	"github.com/frond-edge/frond/test/kit/kubetest"
+	"github.com/frond-edge/frond/test/kit"
 )
 
 func parseURLs(t *testing.T, text string) []*url.URL {
@@ -25,7 +25,7 @@ func TestEnrol_JoinsByTokenAndReturnsByKey(t *testing.T) {
 	r := w.startReplica("a", 0)
 	g := w.newGateway("join-1", "")
 	g.startLeaf(0)
-	kubetest.Eventually(t, testTimeout, func() error {
+	kit.Succeeds(t, testTimeout, func() error {
 		if n := r.counterSum(t, "frond_identity_refusals_total", "unknown"); n == 0 {
 			return fmt.Errorf("a stranger was not refused")
 		}
@@ -105,7 +105,7 @@ func TestCallout_RefusesUnprovenIdentity(t *testing.T) {
 			tt.change()
 			before := r.counterSum(t, "frond_identity_refusals_total", tt.reason)
 			thief.startLeaf(0)
-			kubetest.Eventually(t, testTimeout, func() error {
+			kit.Succeeds(t, testTimeout, func() error {
 				if r.counterSum(t, "frond_identity_refusals_total", tt.reason) == before {
 					return fmt.Errorf("not refused for %s", tt.reason)
 				}

@@ -10,8 +10,8 @@ import (
 
 	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/streams/subject"
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/hubtest"
-	"github.com/frond-edge/frond/test/kit/kubetest"
 )
 
 func TestEnforcer_RevokedNodeIsClosedOnEachServer(t *testing.T) {
@@ -199,7 +199,7 @@ func TestKeyConfirmer_PreviousKeyIsRefused(t *testing.T) {
 	clone.awaitAccount(0, g.cellAccount()) // the answer might have been lost
 	g.startLeaf(0)                         // the hub keeps the newer of two leafs with one name
 	waitUntil(t, func() bool { return g.readSpec().Previous == "" }, "the previous key goes on")
-	kubetest.Eventually(t, testTimeout, func() error {
+	kit.Succeeds(t, testTimeout, func() error {
 		if n := r.counterSum(t, "frond_identity_refusals_total", "other-key"); n == 0 {
 			return fmt.Errorf("the clone is not refused")
 		}

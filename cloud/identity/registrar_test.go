@@ -13,7 +13,7 @@ import (
 
 	"github.com/frond-edge/frond/api/identity"
 	cloud "github.com/frond-edge/frond/cloud/identity"
-	"github.com/frond-edge/frond/test/kit/kubetest"
+	"github.com/frond-edge/frond/test/kit"
 )
 
 // askRegistrar calls a registrar directly, as a caller whose identity the hub has verified.
@@ -28,7 +28,7 @@ func (g *testGateway) askRegistrar(r *cloud.Registrar, caller string, request an
 		handle = r.Renew
 	}
 	var reply any
-	kubetest.Eventually(g.T, testTimeout, func() (err error) { // a request for which Kubernetes was too busy is repeated
+	kit.Succeeds(g.T, testTimeout, func() (err error) { // a request for which Kubernetes was too busy is repeated
 		reply, err = handle(g.Context(), caller, data)
 		return err
 	})

@@ -7,7 +7,7 @@ import (
 	"github.com/nats-io/nkeys"
 
 	"github.com/frond-edge/frond/api/identity"
-	"github.com/frond-edge/frond/test/kit/kubetest"
+	"github.com/frond-edge/frond/test/kit"
 )
 
 // rekeyRequest returns a renewal that requests the transfer of its link.
@@ -171,7 +171,7 @@ func TestEnforcer_UnknownLinkEndsWithItsKey(t *testing.T) {
 			if !g.renewOverLink() {
 				t.Fatal("the link is not carried over")
 			}
-			kubetest.Eventually(t, testTimeout, func() error {
+			kit.Succeeds(t, testTimeout, func() error {
 				if n := r.counterSum(t, "frond_identity_kicks_total", "nobody-knows"); n == 0 {
 					return fmt.Errorf("the link that nobody knows stays")
 				}

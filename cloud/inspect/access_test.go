@@ -23,7 +23,7 @@ import (
 	api "github.com/frond-edge/frond/api/inspect"
 	"github.com/frond-edge/frond/cloud/inspect"
 	"github.com/frond-edge/frond/internal/devcluster/pki"
-	"github.com/frond-edge/frond/test/kit/kubetest"
+	"github.com/frond-edge/frond/test/kit"
 )
 
 func ctxOf(t *testing.T) context.Context {
@@ -62,11 +62,7 @@ func (w *inspectFixture) startServer() (address, authority string) {
 			w.Errorf("server: %v", err)
 		}
 	})
-	select {
-	case <-server.Ready():
-	case <-time.After(30 * time.Second):
-		w.Fatal("the server does not listen")
-	}
+	kit.Receive(w, "the server listens", server.Ready())
 	return "https://" + address, ca.Cert
 }
 
@@ -148,7 +144,7 @@ func TestServer_KubernetesDecidesAccess(t *testing.T) {
 		"an administrator, an odd object": {cluster.Config(), one + "/proxy", 404, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			kubetest.Eventually(t, 30*time.Second, func() error { // the apiserver's authorizer learns of a new role by its own watch
+			kit.Succeeds(t, 30*time.Second, func() error { // the apiserver's authorizer learns of a new role by its own watch
 				code, body := requestAs(t, tt.user, server, authority, tt.path)
 				if code != tt.code || !strings.Contains(body, tt.says) {
 					return &unexpectedReply{code, body}

@@ -22,6 +22,7 @@ import (
 	"github.com/frond-edge/frond/streams/metrics"
 	"github.com/frond-edge/frond/streams/publish"
 	"github.com/frond-edge/frond/streams/subject"
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/kubetest"
 	"github.com/frond-edge/frond/test/kit/streamstest"
 )
@@ -126,7 +127,7 @@ func (w *inspectFixture) readSync() api.Sync {
 // after it is stored.
 func (w *inspectFixture) waitProgress(what string, desired int, delivered, applied *int) {
 	w.Helper()
-	kubetest.Eventually(w, 30*time.Second, func() error {
+	kit.Succeeds(w, 30*time.Second, func() error {
 		p := w.readSync().Node.Progress
 		if p == nil {
 			return fmt.Errorf("%s: no progress", what)
@@ -175,7 +176,7 @@ func TestView_ProgressFollowsTheNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	msg := <-batch.Messages()
-	streamstest.Eventually(t, "the consumer has sent one", func() bool {
+	kit.Eventually(t, "the consumer has sent one", func() bool {
 		p := w.readSync().Node.Progress
 		return p.Delivered != nil && *p.Delivered == 2 && *p.Applied == 1 && p.Consumer.AckPending == 1
 	})

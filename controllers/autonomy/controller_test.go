@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"github.com/frond-edge/frond/controllers/autonomy"
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/kubetest"
 )
 
@@ -130,7 +131,7 @@ func (w *tolerationEnv) createPod(name, node string, seconds int64) {
 			Containers: []corev1.Container{{Name: "main", Image: "none"}},
 		},
 	}
-	kubetest.Eventually(w, time.Minute, func() error { // until the namespace has its service account
+	kit.Succeeds(w, time.Minute, func() error { // until the namespace has its service account
 		_, err := w.client.CoreV1().Pods(w.namespace).Create(w.Context(), p, metav1.CreateOptions{})
 		return err
 	})
@@ -170,15 +171,15 @@ func TestTolerationController_FollowsNodeAnnotation(t *testing.T) {
 	w.createPod("early", calm, hour)
 	w.createPod("other", usual, hour)
 	w.annotateNode(calm, `"forever"`)
-	kubetest.Eventually(w, time.Minute, w.hasToleration("early", nil))
+	kit.Succeeds(w, time.Minute, w.hasToleration("early", nil))
 	w.createPod("late", calm, hour)
-	kubetest.Eventually(w, time.Minute, w.hasToleration("late", nil))
+	kit.Succeeds(w, time.Minute, w.hasToleration("late", nil))
 	if err := w.hasToleration("other", ptr.To[int64](hour))(); err != nil {
 		t.Errorf("a pod of another node: %v", err)
 	}
 	w.annotateNode(calm, `"12h"`)
-	kubetest.Eventually(w, time.Minute, w.hasToleration("early", ptr.To[int64](12*3600)))
+	kit.Succeeds(w, time.Minute, w.hasToleration("early", ptr.To[int64](12*3600)))
 	w.annotateNode(calm, "null")
-	kubetest.Eventually(w, time.Minute, w.hasToleration("early", ptr.To[int64](hour)))
-	kubetest.Eventually(w, time.Minute, w.hasToleration("late", ptr.To[int64](hour)))
+	kit.Succeeds(w, time.Minute, w.hasToleration("early", ptr.To[int64](hour)))
+	kit.Succeeds(w, time.Minute, w.hasToleration("late", ptr.To[int64](hour)))
 }

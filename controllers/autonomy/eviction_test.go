@@ -15,7 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	"github.com/frond-edge/frond/test/kit/kubetest"
+	"github.com/frond-edge/frond/test/kit"
 )
 
 // createReadyNode creates a Node that is Ready and renews its lease until away is set.
@@ -112,14 +112,14 @@ func TestTolerationController_PreventsEviction(t *testing.T) {
 	w.createPod("goes", usual, short)
 	w.createPod("stays", calm, short)
 	w.createPod("stays-too", member, short)
-	kubetest.Eventually(t, changeTimeout, w.hasToleration("stays", nil))
-	kubetest.Eventually(t, changeTimeout, w.hasToleration("stays-too", ptr.To[int64](3600)))
+	kit.Succeeds(t, changeTimeout, w.hasToleration("stays", nil))
+	kit.Succeeds(t, changeTimeout, w.hasToleration("stays-too", ptr.To[int64](3600)))
 	usualAway.Store(true)
 	calmAway.Store(true)
 	memberAway.Store(true)
-	kubetest.Eventually(t, changeTimeout, func() error { return w.podEvicted("goes") })
+	kit.Succeeds(t, changeTimeout, func() error { return w.podEvicted("goes") })
 	for pod, node := range map[string]string{"stays": calm, "stays-too": member} {
-		kubetest.Eventually(t, changeTimeout, func() error { return w.unreachableFor(node, 5*short*time.Second) })
+		kit.Succeeds(t, changeTimeout, func() error { return w.unreachableFor(node, 5*short*time.Second) })
 		p, err := w.client.CoreV1().Pods(w.namespace).Get(t.Context(), pod, metav1.GetOptions{})
 		if err != nil || p.DeletionTimestamp != nil {
 			t.Fatalf("the pod of the autonomous node: %v, deleted %v", err, p.DeletionTimestamp)
@@ -127,6 +127,6 @@ func TestTolerationController_PreventsEviction(t *testing.T) {
 	}
 	w.annotateNode(calm, "null")
 	w.deleteGroup("calm") // the hour that Kubernetes has planned for ends, too
-	kubetest.Eventually(t, changeTimeout, func() error { return w.podEvicted("stays") })
-	kubetest.Eventually(t, changeTimeout, func() error { return w.podEvicted("stays-too") })
+	kit.Succeeds(t, changeTimeout, func() error { return w.podEvicted("stays") })
+	kit.Succeeds(t, changeTimeout, func() error { return w.podEvicted("stays-too") })
 }

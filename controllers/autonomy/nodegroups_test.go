@@ -28,7 +28,7 @@ import (
 	"github.com/frond-edge/frond/api/apps"
 	"github.com/frond-edge/frond/controllers/autonomy"
 	"github.com/frond-edge/frond/deploy/crd"
-	"github.com/frond-edge/frond/test/kit/kubetest"
+	"github.com/frond-edge/frond/test/kit"
 )
 
 // changeTimeout is how long a change may take on a busy machine. The kind may be probed once a minute only.
@@ -61,7 +61,7 @@ func (w *tolerationEnv) installKind() {
 			w.Fatal(err)
 		}
 	}
-	kubetest.Eventually(w, changeTimeout, func() error {
+	kit.Succeeds(w, changeTimeout, func() error {
 		_, err := w.groupClient().List(w.Context(), metav1.ListOptions{})
 		return err
 	})
@@ -73,7 +73,7 @@ func (w *tolerationEnv) removeKind() {
 	if err := w.definitionClient().Delete(w.Context(), apps.NodeGroupsResource+"."+apps.Group, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 		w.Fatal(err)
 	}
-	kubetest.Eventually(w, changeTimeout, func() error {
+	kit.Succeeds(w, changeTimeout, func() error {
 		switch _, err := w.groupClient().List(w.Context(), metav1.ListOptions{}); {
 		case apierrors.IsNotFound(err):
 			return nil
@@ -149,7 +149,7 @@ func TestTolerationController_FollowsGroupAnnotation(t *testing.T) {
 	stays := func(what string, seconds *int64) {
 		t.Helper()
 		t.Log(what)
-		kubetest.Eventually(t, changeTimeout, w.hasToleration("mine", seconds))
+		kit.Succeeds(t, changeTimeout, w.hasToleration("mine", seconds))
 	}
 	w.createGroup("named", "12h", []string{node}, nil)
 	stays("the group that names it", ptr.To(12*hour))
@@ -221,18 +221,18 @@ func TestTolerationController_WorksWithoutNodeGroups(t *testing.T) {
 	w.createPod("own", node, hour)
 	w.createPod("member", member, hour)
 	w.annotateNode(node, `"forever"`)
-	kubetest.Eventually(t, changeTimeout, w.hasToleration("own", nil))
-	kubetest.Eventually(t, changeTimeout, hasLogged(lines, "kind NodeGroup is not installed"))
+	kit.Succeeds(t, changeTimeout, w.hasToleration("own", nil))
+	kit.Succeeds(t, changeTimeout, hasLogged(lines, "kind NodeGroup is not installed"))
 	w.annotateNode(node, "null")
-	kubetest.Eventually(t, changeTimeout, w.hasToleration("own", ptr.To(hour)))
+	kit.Succeeds(t, changeTimeout, w.hasToleration("own", ptr.To(hour)))
 	w.installKind()
 	w.createGroup("late", "12h", []string{member}, nil)
-	kubetest.Eventually(t, changeTimeout, w.hasToleration("member", ptr.To(12*hour)))
+	kit.Succeeds(t, changeTimeout, w.hasToleration("member", ptr.To(12*hour)))
 	if n := lines.FilterMessageSnippet("NodeGroup").Len(); n != 1 {
 		t.Errorf("told %d times that the kind is missing", n)
 	}
 	w.removeKind()
-	kubetest.Eventually(t, changeTimeout, w.hasToleration("member", ptr.To(hour)))
+	kit.Succeeds(t, changeTimeout, w.hasToleration("member", ptr.To(hour)))
 }
 
 // TestTolerationController_KeepsPodsWhileGroupsUnreadable starts a cloudcore with the rights of an older installation
@@ -248,21 +248,21 @@ func TestTolerationController_KeepsPodsWhileGroupsUnreadable(t *testing.T) {
 	w.createPod("member", member, hour)
 	w.createGroup("gone", "forever", []string{member}, nil)
 	_, stop := w.startController("frond-autonomy-test", autonomy.Rules(), zaptest.NewLogger(t))
-	kubetest.Eventually(t, changeTimeout, w.hasToleration("member", nil))
+	kit.Succeeds(t, changeTimeout, w.hasToleration("member", nil))
 	stop()
 	w.deleteGroup("gone")
 
 	older := slices.DeleteFunc(autonomy.Rules(), func(r rbacv1.PolicyRule) bool { return slices.Contains(r.APIGroups, apps.Group) })
 	log, lines := newObservedLogger(t)
-	groups, _ := w.startController(user, older, log)
-	kubetest.Eventually(t, changeTimeout, hasLogged(lines, "groups of nodes may not be read"))
+	keeper, _ := w.startController(user, older, log)
+	kit.Succeeds(t, changeTimeout, hasLogged(lines, "groups of nodes may not be read"))
 	w.annotateNode(node, `"12h"`)
-	kubetest.Eventually(t, changeTimeout, w.hasToleration("own", ptr.To(12*hour)))
+	kit.Succeeds(t, changeTimeout, w.hasToleration("own", ptr.To(12*hour)))
 	w.annotateNode(member, `"24h"`)
-	kubetest.Eventually(t, changeTimeout, w.hasToleration("member", ptr.To(24*hour)))
+	kit.Succeeds(t, changeTimeout, w.hasToleration("member", ptr.To(24*hour)))
 	w.annotateNode(member, "null")
 	w.annotateNode(node, `"13h"`) // detected later
-	kubetest.Eventually(t, changeTimeout, w.hasToleration("own", ptr.To(13*hour)))
+	kit.Succeeds(t, changeTimeout, w.hasToleration("own", ptr.To(13*hour)))
 	if err := w.hasToleration("member", ptr.To(24*hour))(); err != nil {
 		t.Errorf("taken away though a group may want it: %v", err)
 	}
@@ -277,5 +277,5 @@ func TestTolerationController_KeepsPodsWhileGroupsUnreadable(t *testing.T) {
 	if _, err := w.client.RbacV1().ClusterRoles().Update(t.Context(), role, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	kubetest.Eventually(t, changeTimeout, w.hasToleration("member", ptr.To(hour)))
+	kit.Succeeds(t, changeTimeout, w.hasToleration("member", ptr.To(hour)))
 }

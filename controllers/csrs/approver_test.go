@@ -30,6 +30,7 @@ import (
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/csrs"
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/kubetest"
 )
 
@@ -234,7 +235,7 @@ func (w *approverEnv) conditionsOf(name string) string {
 
 func (w *approverEnv) eventuallyDecided(name, want string) {
 	w.Helper()
-	kubetest.Eventually(w, time.Minute, func() error {
+	kit.Succeeds(w, time.Minute, func() error {
 		if got := w.conditionsOf(name); !strings.HasPrefix(got, want) {
 			return fmt.Errorf("%s is %q, want %q", name, got, want)
 		}
@@ -306,7 +307,7 @@ func TestApprover_LimitsCertificatesPerNode(t *testing.T) {
 		}
 		return n
 	}
-	kubetest.Eventually(t, time.Minute, func() error {
+	kit.Succeeds(t, time.Minute, func() error {
 		if n := approved(); n != csrs.CertificateBudget {
 			return fmt.Errorf("%d approved", n)
 		}

@@ -20,6 +20,7 @@ import (
 	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/controllers"
 	"github.com/frond-edge/frond/controllers/evictions"
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/kubetest"
 )
 
@@ -105,7 +106,7 @@ func TestEvictor_DeletesProtectedPodsFromGateways(t *testing.T) {
 	w.createPod(w.protected, "in-the-cloud", server)
 	w.createPod(w.protected, "unbound", "")
 	w.createPod(w.other, "not-protected", gateway)
-	kubetest.Eventually(t, 20*time.Second, func() error {
+	kit.Succeeds(t, 20*time.Second, func() error {
 		_, err := w.client.CoreV1().Pods(w.protected).Get(t.Context(), "evicted", metav1.GetOptions{})
 		if !apierrors.IsNotFound(err) {
 			return errors.Join(errors.New("the pod is there"), err)
@@ -128,7 +129,7 @@ func TestEvictor_DeletesProtectedPodsFromGateways(t *testing.T) {
 	if _, err := w.client.CoreV1().Nodes().Patch(t.Context(), server, "application/merge-patch+json", late, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	kubetest.Eventually(t, 30*time.Second, func() error {
+	kit.Succeeds(t, 30*time.Second, func() error {
 		_, err := w.client.CoreV1().Pods(w.protected).Get(t.Context(), "in-the-cloud", metav1.GetOptions{})
 		if !apierrors.IsNotFound(err) {
 			return errors.Join(errors.New("the pod is there"), err)
@@ -154,14 +155,14 @@ func TestEvictor_LimitsTheRateOfANode(t *testing.T) {
 		}
 		return len(list.Items)
 	}
-	kubetest.Eventually(t, 20*time.Second, func() error {
+	kit.Succeeds(t, 20*time.Second, func() error {
 		if n := left(); n != pods-burst {
 			return fmt.Errorf("%d pods are left, want %d", n, pods-burst)
 		}
 		return nil
 	})
 	w.createPod(w.protected, "elsewhere", quiet)
-	kubetest.Eventually(t, 20*time.Second, func() error {
+	kit.Succeeds(t, 20*time.Second, func() error {
 		if _, err := w.client.CoreV1().Pods(w.protected).Get(t.Context(), "elsewhere", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 			return errors.Join(errors.New("the pod of another gateway is there"), err)
 		}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/holds"
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/kubetest"
 )
 
@@ -69,7 +70,7 @@ func newNode(t *testing.T) (kubernetes.Interface, string) {
 // eventuallyCondition waits until the Node has the condition.
 func eventuallyCondition(t *testing.T, client kubernetes.Interface, name string, status corev1.ConditionStatus, reason, token string) (node *corev1.Node) {
 	t.Helper()
-	kubetest.Eventually(t, time.Minute, func() (err error) {
+	kit.Succeeds(t, time.Minute, func() (err error) {
 		if node, err = client.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{}); err != nil {
 			return err
 		}
@@ -98,7 +99,7 @@ func TestReporter_WritesAndClearsHold(t *testing.T) {
 		t.Errorf("since %v", before.Since)
 	}
 	var event *corev1.Event
-	kubetest.Eventually(t, time.Minute, func() (err error) {
+	kit.Succeeds(t, time.Minute, func() (err error) {
 		event, err = client.CoreV1().Events("default").Get(t.Context(), name+"."+hold.Token, metav1.GetOptions{})
 		return err
 	})
@@ -143,7 +144,7 @@ func TestReporter_KeepsStartTimeOfHold(t *testing.T) {
 	told.Since, told.Pods = time.Time{}, 9
 	teller := startReporter(t, func(string) bool { return true })
 	teller.Report(name, &told)
-	kubetest.Eventually(t, time.Minute, func() error {
+	kit.Succeeds(t, time.Minute, func() error {
 		node, err := client.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
 		if err != nil {
 			return err

@@ -15,7 +15,7 @@ import (
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/nodes"
-	"github.com/frond-edge/frond/test/kit/kubetest"
+	"github.com/frond-edge/frond/test/kit"
 )
 
 func TestWantProgress_ReportsDelays(t *testing.T) {
@@ -81,7 +81,7 @@ func (w *monitorEnv) upToDateCondition() (corev1.NodeCondition, error) {
 func (w *monitorEnv) eventuallyUpToDate(m *nodes.Monitor, p func() nodes.Progress, status corev1.ConditionStatus, reason string) corev1.NodeCondition {
 	w.Helper()
 	var c corev1.NodeCondition
-	kubetest.Eventually(w, 30*time.Second, func() (err error) {
+	kit.Succeeds(w, 30*time.Second, func() (err error) {
 		if p != nil {
 			m.RecordHeartbeat(w.name, wire.Heartbeat{Healthy: true}, p)
 		}
@@ -140,7 +140,7 @@ func TestMonitor_MaintainsUpToDate(t *testing.T) {
 	w.eventuallyUpToDate(m, nil, corev1.ConditionUnknown, "NotConnected") // silent
 	w.eventuallyUpToDate(m, completeProgress, corev1.ConditionTrue, "AllApplied")
 	for _, reason := range []string{"EdgeBehind", "EdgeUpToDate", "EdgeDisconnected", "EdgeConnected"} {
-		kubetest.Eventually(t, 30*time.Second, func() error {
+		kit.Succeeds(t, 30*time.Second, func() error {
 			list, err := w.client.CoreV1().Events(metav1.NamespaceAll).List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.kind=Node,involvedObject.name=" + w.name + ",reason=" + reason})
 			if err == nil && len(list.Items) != 1 {
 				return fmt.Errorf("%d events of reason %s", len(list.Items), reason)
@@ -175,28 +175,28 @@ func TestMonitor_ReportsAutonomyOfLostNode(t *testing.T) {
 	o.setAutonomy("")
 	m := w.startMonitor(o)
 	w.beatUntil(m, true, w.hasConnected(corev1.ConditionTrue, "HeartbeatsArrive"))
-	kubetest.Eventually(t, limit, w.hasLinkMessage("NoHeartbeat", "as for any unreachable node"))
+	kit.Succeeds(t, limit, w.hasLinkMessage("NoHeartbeat", "as for any unreachable node"))
 	w.annotateNode(`"12h"`)
-	kubetest.Eventually(t, limit, w.hasLinkMessage("Autonomous", "(frond.io/autonomy: 12h)"))
+	kit.Succeeds(t, limit, w.hasLinkMessage("Autonomous", "(frond.io/autonomy: 12h)"))
 	w.annotateNode("null")
-	kubetest.Eventually(t, limit, w.hasLinkMessage("NoHeartbeat", "as for any unreachable node"))
+	kit.Succeeds(t, limit, w.hasLinkMessage("NoHeartbeat", "as for any unreachable node"))
 	for _, value := range []string{"24h", "forever"} {
 		o.setAutonomy(value)
 		m.EnqueueIfLost(w.name)
-		kubetest.Eventually(t, limit, w.hasLinkMessage("Autonomous", "(frond.io/autonomy: "+value+" of NodeGroup north)"))
+		kit.Succeeds(t, limit, w.hasLinkMessage("Autonomous", "(frond.io/autonomy: "+value+" of NodeGroup north)"))
 	}
 	o.toggleOwnership()
 	next := newFakeOwner(true)
 	m = w.startMonitor(next)
 	w.annotateNode(`"1h"`) // a change that shows that the owner is working
-	kubetest.Eventually(t, limit, w.hasLinkMessage("Autonomous", "(frond.io/autonomy: 1h)"))
+	kit.Succeeds(t, limit, w.hasLinkMessage("Autonomous", "(frond.io/autonomy: 1h)"))
 	w.annotateNode("null")
 	m.EnqueueIfLost(w.name)
 	if err := w.hasLinkMessage("Autonomous", "")(); err != nil {
 		t.Error(err)
 	}
 	next.setAutonomy("")
-	kubetest.Eventually(t, limit, func() error {
+	kit.Succeeds(t, limit, func() error {
 		m.EnqueueIfLost(w.name)
 		return w.hasLinkMessage("NoHeartbeat", "as for any unreachable node")()
 	})

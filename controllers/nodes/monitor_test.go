@@ -20,6 +20,7 @@ import (
 	"github.com/frond-edge/frond/api/kubeversion"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/nodes"
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/kubetest"
 )
 
@@ -172,7 +173,7 @@ func (w *monitorEnv) createNode() {
 // beatUntil sends heartbeats until the condition holds.
 func (w *monitorEnv) beatUntil(m *nodes.Monitor, healthy bool, condition func() error) {
 	w.Helper()
-	kubetest.Eventually(w, 20*time.Second, func() error {
+	kit.Succeeds(w, 20*time.Second, func() error {
 		m.RecordHeartbeat(w.name, wire.Heartbeat{Healthy: healthy}, completeProgress)
 		return condition()
 	})
@@ -250,9 +251,9 @@ func TestMonitor_RenewsLeaseWithHeartbeats(t *testing.T) {
 		}
 		return err
 	})
-	kubetest.Eventually(t, 10*time.Second, w.hasConnected(corev1.ConditionFalse, "NoHeartbeat"))
+	kit.Succeeds(t, 10*time.Second, w.hasConnected(corev1.ConditionFalse, "NoHeartbeat"))
 	w.beatUntil(m, true, w.hasConnected(corev1.ConditionTrue, "HeartbeatsArrive"))
-	kubetest.Eventually(t, 10*time.Second, w.hasConnected(corev1.ConditionFalse, "NoHeartbeat")) // and once more
+	kit.Succeeds(t, 10*time.Second, w.hasConnected(corev1.ConditionFalse, "NoHeartbeat")) // and once more
 }
 
 func TestMonitor_NewOwnerDetectsSilentNode(t *testing.T) {
@@ -265,7 +266,7 @@ func TestMonitor_NewOwnerDetectsSilentNode(t *testing.T) {
 	b.RecordHeartbeat(w.name, wire.Heartbeat{Healthy: true}, completeProgress) // not its node
 	first.toggleOwnership()
 	second.toggleOwnership()
-	kubetest.Eventually(t, 10*time.Second, w.hasConnected(corev1.ConditionFalse, "NoHeartbeat"))
+	kit.Succeeds(t, 10*time.Second, w.hasConnected(corev1.ConditionFalse, "NoHeartbeat"))
 }
 
 // A revoked node is shown as revoked at once, and stays so without heartbeats; when it has joined again, it is shown as
@@ -277,7 +278,7 @@ func TestMonitor_ReportsRevokedNode(t *testing.T) {
 	w.beatUntil(m, true, w.hasConnected(corev1.ConditionTrue, "HeartbeatsArrive"))
 	o.setRevoked(true)
 	m.EnqueueNode(w.name)
-	kubetest.Eventually(t, 20*time.Second, w.hasConnected(corev1.ConditionFalse, "Revoked"))
+	kit.Succeeds(t, 20*time.Second, w.hasConnected(corev1.ConditionFalse, "Revoked"))
 	o.setRevoked(false)
 	w.beatUntil(m, true, w.hasConnected(corev1.ConditionTrue, "HeartbeatsArrive"))
 }
@@ -290,7 +291,7 @@ func TestMonitor_ReportsUntestedKubernetes(t *testing.T) {
 	m := w.startMonitor(o)
 	says := func(status corev1.ConditionStatus, reason string) {
 		t.Helper()
-		kubetest.Eventually(t, 30*time.Second, func() error {
+		kit.Succeeds(t, 30*time.Second, func() error {
 			m.RecordHeartbeat(w.name, wire.Heartbeat{Healthy: true}, completeProgress)
 			node, err := w.client.CoreV1().Nodes().Get(t.Context(), w.name, metav1.GetOptions{})
 			if err != nil {
@@ -316,9 +317,9 @@ func TestMonitor_OverridesLateWriteOfOldOwner(t *testing.T) {
 	w.createNode()
 	m := w.startMonitor(newFakeOwner(true))
 	w.beatUntil(m, true, w.hasConnected(corev1.ConditionTrue, "HeartbeatsArrive"))
-	kubetest.Eventually(t, 10*time.Second, w.hasConnected(corev1.ConditionFalse, "NoHeartbeat"))
+	kit.Succeeds(t, 10*time.Second, w.hasConnected(corev1.ConditionFalse, "NoHeartbeat"))
 	w.writeConnected()
-	kubetest.Eventually(t, 10*time.Second, w.hasConnected(corev1.ConditionFalse, "NoHeartbeat"))
+	kit.Succeeds(t, 10*time.Second, w.hasConnected(corev1.ConditionFalse, "NoHeartbeat"))
 }
 
 // writeConnected writes the condition of a connected node.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/frond-edge/frond/api/config"
 	"github.com/frond-edge/frond/controllers/ports"
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/kubetest"
 )
 
@@ -112,7 +113,7 @@ func TestAllocator_NeverSharesPort(t *testing.T) {
 	if err := g.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	kubetest.Eventually(t, time.Minute, func() error {
+	kit.Succeeds(t, time.Minute, func() error {
 		for _, r := range []*replica{one, two} {
 			nodes := r.assignedPorts()
 			if len(nodes) != count {
@@ -135,7 +136,7 @@ func TestAllocator_NeverSharesPort(t *testing.T) {
 	if _, has := one.Port(cloud.Name); has {
 		t.Error("a node of the cloud got a port")
 	}
-	kubetest.Eventually(t, time.Minute, func() error {
+	kit.Succeeds(t, time.Minute, func() error {
 		mu.Lock()
 		defer mu.Unlock()
 		if len(asked) != count {
@@ -148,7 +149,7 @@ func TestAllocator_NeverSharesPort(t *testing.T) {
 	if err := client.CoreV1().ConfigMaps("kube-system").Delete(t.Context(), "frond-node-ports", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	kubetest.Eventually(t, time.Minute, func() error {
+	kit.Succeeds(t, time.Minute, func() error {
 		cm, err := client.CoreV1().ConfigMaps("kube-system").Get(t.Context(), "frond-node-ports", metav1.GetOptions{})
 		if err == nil && len(cm.Data) != count {
 			err = fmt.Errorf("%d ports", len(cm.Data))

@@ -25,6 +25,7 @@ import (
 	"github.com/frond-edge/frond/controllers"
 	"github.com/frond-edge/frond/controllers/reports"
 	"github.com/frond-edge/frond/deploy/rbac"
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/kubetest"
 )
 
@@ -45,7 +46,7 @@ func TestApplier_WritesPodStatusAsNode(t *testing.T) {
 	if got.Status.Phase != corev1.PodRunning || got.Status.StartTime.UTC().Year() != 2026 || len(got.Status.Conditions) != 2 {
 		t.Errorf("status: %+v", got.Status)
 	}
-	kubetest.Eventually(t, 10*time.Second, func() error {
+	kit.Succeeds(t, 10*time.Second, func() error {
 		writes := w.cluster.Audit(t, before, func(r kubetest.AuditEntry) bool {
 			return r.Object.Name == "one" && r.Object.Subresource == "status" && r.Impersonated.Username != "" && r.Response.Code != 409
 		})
@@ -54,7 +55,7 @@ func TestApplier_WritesPodStatusAsNode(t *testing.T) {
 		}
 		return nil
 	})
-	kubetest.Eventually(t, 10*time.Second, func() error { // until the cache has seen the write
+	kit.Succeeds(t, 10*time.Second, func() error { // until the cache has seen the write
 		was := w.counterValue("dropped_total", "pods", "unchanged")
 		w.handleReport(running)
 		if w.counterValue("dropped_total", "pods", "unchanged") == was {
@@ -111,7 +112,7 @@ func TestApplier_OvertakenWriteRequestsReport(t *testing.T) {
 	node := w.createNode("a")
 	pod := w.createPod("one", node.Name)
 	w.handleReport(w.reportOf(node.Name, wire.Apply, "pods", withStatus(pod, corev1.PodRunning, "as before")))
-	kubetest.Eventually(t, 10*time.Second, func() error {
+	kit.Succeeds(t, 10*time.Second, func() error {
 		var seen corev1.Pod
 		if err := w.cached.Get(t.Context(), client.ObjectKeyFromObject(pod), &seen); err != nil || seen.Status.Message != "as before" {
 			return fmt.Errorf("the cache holds %q, %v", seen.Status.Message, err) //nolint:errorlint // err may be nil
@@ -469,7 +470,7 @@ func TestCallRules_AuthorizedAsNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx := reports.WithNode(t.Context(), node.Name)
-	kubetest.Eventually(t, 10*time.Second, func() error { // the authorizers read from caches
+	kit.Succeeds(t, 10*time.Second, func() error { // the authorizers read from caches
 		_, err := client.CoreV1().ConfigMaps(w.ns).Get(ctx, "used", metav1.GetOptions{})
 		return err
 	})

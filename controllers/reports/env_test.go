@@ -22,6 +22,7 @@ import (
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/reports"
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/kubetest"
 )
 
@@ -116,7 +117,7 @@ func (w *applierEnv) limitedConfig() *rest.Config {
 	if err != nil {
 		w.Fatal(err)
 	}
-	kubetest.Eventually(w, 10*time.Second, func() error { // the authorizer reads roles from a cache
+	kit.Succeeds(w, 10*time.Second, func() error { // the authorizer reads roles from a cache
 		_, err := client.CoreV1().Nodes().List(w.Context(), metav1.ListOptions{Limit: 1})
 		return err
 	})

@@ -34,6 +34,7 @@ import (
 	"github.com/frond-edge/frond/leaf/store"
 	"github.com/frond-edge/frond/streams/outbox"
 	"github.com/frond-edge/frond/streams/topology"
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/leaftest"
 )
 
@@ -126,19 +127,19 @@ func TestNode_DamagedStoreEndsNoContainer(t *testing.T) {
 	dir := t.TempDir()
 	newAttachedStore(t, dir)
 	runtime, err := hollow.New(hollow.Config{Socket: filepath.Join(t.TempDir(), "cri.sock"), Dir: dir}, zaptest.NewLogger(t))
-	must(t, err)
+	kit.Must(t, err)
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	var running errgroup.Group
 	running.Go(func() error { return runtime.Start(ctx) })
 	t.Cleanup(func() {
 		stop()
-		must(t, running.Wait())
+		kit.Must(t, running.Wait())
 	})
 	<-runtime.Ready()
 	bed := hollowtest.Dial(t, runtime.Endpoint())
 	containers := func() string {
 		list, err := bed.Runtime.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{})
-		must(t, err)
+		kit.Must(t, err)
 		var ids []string
 		for _, c := range list.GetContainers() {
 			if c.GetState() == runtimeapi.ContainerState_CONTAINER_RUNNING {
@@ -159,18 +160,18 @@ func TestNode_DamagedStoreEndsNoContainer(t *testing.T) {
 	kill()
 
 	blocks, err := filepath.Glob(filepath.Join(dir, "nats/jetstream/*/streams/KV_store/msgs/*.blk"))
-	must(t, err)
+	kit.Must(t, err)
 	for _, b := range blocks {
 		data, err := os.ReadFile(b)
-		must(t, err)
+		kit.Must(t, err)
 		i := strings.Index(string(data), `"name":"pod-b"`) // the first: the newest may not be acked
 		if i < 0 {
 			continue
 		}
 		data[i] ^= 1
-		must(t, os.WriteFile(b, data, 0o600))
+		kit.Must(t, os.WriteFile(b, data, 0o600))
 		// As if the server had not yet written its index: the remainder then looks whole to it.
-		must(t, os.Remove(filepath.Join(filepath.Dir(b), "index.db")))
+		kit.Must(t, os.Remove(filepath.Join(filepath.Dir(b), "index.db")))
 	}
 	log := &logBuffer{}
 	startAgent(t, dir, runtime.Endpoint(), log)
@@ -198,10 +199,10 @@ func newAttachedStore(t *testing.T, dir string) {
 	l := leaftest.StartLeaf(t, leaf.Config{Dir: filepath.Join(dir, "nats")})
 	defer l.Stop()
 	js, err := jetstream.New(l.Client())
-	must(t, err)
+	kit.Must(t, err)
 	st, err := openStore(t.Context(), js, dir, zaptest.NewLogger(t))
-	must(t, err)
-	must(t, st.Replace(t.Context(), nil, "s1", 1))
+	kit.Must(t, err)
+	kit.Must(t, st.Replace(t.Context(), nil, "s1", 1))
 	for i, name := range []string{"pod-a", "pod-b", "pod-c"} {
 		no, grace := false, int64(1)
 		data, err := json.Marshal(&corev1.Pod{
@@ -213,9 +214,9 @@ func newAttachedStore(t *testing.T, dir string) {
 				Containers: []corev1.Container{{Name: "c", Image: "nginx", ImagePullPolicy: corev1.PullIfNotPresent}},
 			},
 		})
-		must(t, err)
+		kit.Must(t, err)
 		seq := uint64(i) + 2 //nolint:gosec // a small number
-		must(t, st.Apply(t.Context(), []wire.Message{{
+		kit.Must(t, st.Apply(t.Context(), []wire.Message{{
 			Key: wire.Key{Resource: "pods", Namespace: "default", Name: name}, Op: wire.Apply, UID: "uid-" + name, Version: "1", Object: data, Sequence: seq,
 		}}, seq))
 	}
@@ -251,11 +252,11 @@ func startAgent(t *testing.T, dir, endpoint string, log io.Writer) (kill func())
 func startAgentAs(t *testing.T, o agentOrder, log io.Writer) (kill func()) {
 	t.Helper()
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	must(t, err)
+	kit.Must(t, err)
 	o.Port = listener.Addr().(*net.TCPAddr).Port
-	must(t, listener.Close())
+	kit.Must(t, listener.Close())
 	text, err := json.Marshal(o)
-	must(t, err)
+	kit.Must(t, err)
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), os.Args[0])
 	cmd.Env = append(os.Environ(), childOrder+"="+string(text))
 	out := t.Output()
@@ -264,7 +265,7 @@ func startAgentAs(t *testing.T, o agentOrder, log io.Writer) (kill func()) {
 	}
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	must(t, cmd.Start())
+	kit.Must(t, cmd.Start())
 	var once sync.Once
 	kill = func() {
 		once.Do(func() {

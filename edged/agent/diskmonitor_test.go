@@ -27,6 +27,7 @@ import (
 	"github.com/frond-edge/frond/leaf/store"
 	"github.com/frond-edge/frond/streams/outbox"
 	"github.com/frond-edge/frond/streams/topology"
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/leaftest"
 )
 
@@ -38,26 +39,9 @@ func (offlineCloud) Do(context.Context, wire.KubeRequest) (wire.KubeReply, error
 	return wire.KubeReply{}, wire.ErrOffline
 }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func eventually(t *testing.T, what string, holds func() error) {
 	t.Helper()
-	deadline := time.Now().Add(time.Minute)
-	for {
-		err := holds()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("never %s: %v", what, err)
-		}
-		<-time.After(50 * time.Millisecond)
-	}
+	kit.Until(t, what, time.Minute, 50*time.Millisecond, func(context.Context) error { return holds() })
 }
 
 // fillDisk uses up a disk's space and returns the file to remove.
@@ -65,15 +49,15 @@ func fillDisk(t *testing.T, dir string) string {
 	t.Helper()
 	path := filepath.Join(dir, "somebody-elses")
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
-	must(t, err)
+	kit.Must(t, err)
 	for size := mib; size > 0; {
 		if _, err := f.Write(make([]byte, size)); errors.Is(err, unix.ENOSPC) {
 			size /= 2
 		} else {
-			must(t, err)
+			kit.Must(t, err)
 		}
 	}
-	must(t, f.Close())
+	kit.Must(t, f.Close())
 	return path
 }
 
@@ -92,32 +76,32 @@ func newDiskGateway(t *testing.T) *diskGateway {
 	if err := unix.Mount("frond-test", g.dir, "tmpfs", 0, "size=48m"); err != nil {
 		t.Skipf("cannot mount a tmpfs, which needs root: %v", err)
 	}
-	t.Cleanup(func() { must(t, unix.Unmount(g.dir, 0)) })
+	t.Cleanup(func() { kit.Must(t, unix.Unmount(g.dir, 0)) })
 	log := zaptest.NewLogger(t)
 	l := leaftest.StartLeaf(t, leaf.Config{Dir: filepath.Join(g.dir, "nats"), Reserve: 8 * mib})
 	nc := l.Client()
 	js, err := jetstream.New(nc)
-	must(t, err)
-	must(t, topology.EnsureLeaf(t.Context(), js, log))
+	kit.Must(t, err)
+	kit.Must(t, topology.EnsureLeaf(t.Context(), js, log))
 	g.store, err = store.Open(t.Context(), js, store.Config{
 		Merge: localapi.MergeDesired, HighWaterFile: filepath.Join(g.dir, "mark"), SyncTimeout: 5 * time.Second,
 	}, log)
-	must(t, err)
+	kit.Must(t, err)
 	g.outbox, err = outbox.New("edge-1", g.store.Cursor().StoreEpoch, nc)
-	must(t, err)
+	kit.Must(t, err)
 	api, err := localapi.New(localapi.Config{Node: "edge-1"}, g.store, offlineCloud{}, g.outbox, log)
-	must(t, err)
+	kit.Must(t, err)
 	disk, err := agent.NewDiskMonitor("edge-1", l.DiskSpace, g.outbox, api.ClientConfig(), g.metrics, log)
-	must(t, err)
+	kit.Must(t, err)
 	g.client, err = kubernetes.NewForConfig(api.ClientConfig())
-	must(t, err)
+	kit.Must(t, err)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	var parts errgroup.Group
 	parts.Go(func() error { return api.Start(ctx) })
 	parts.Go(func() error { return disk.Start(ctx) })
 	t.Cleanup(func() {
 		cancel()
-		must(t, parts.Wait())
+		kit.Must(t, parts.Wait())
 	})
 	return g
 }
@@ -143,7 +127,7 @@ func (g *diskGateway) wantConditions(t *testing.T, reasons ...string) {
 func desiredObject(t *testing.T, resource, name, uid string, seq uint64) wire.Message {
 	t.Helper()
 	data, err := json.Marshal(metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(uid), ResourceVersion: "1"}})
-	must(t, err)
+	kit.Must(t, err)
 	return wire.Message{Key: wire.Key{Resource: resource, Name: name}, Op: wire.Apply, UID: uid, Version: "1", Object: data, Sequence: seq}
 }
 
@@ -151,10 +135,10 @@ func desiredObject(t *testing.T, resource, name, uid string, seq uint64) wire.Me
 // counted. The Node reports the fault and its end, and the process continues.
 func TestNode_FullDisk(t *testing.T) {
 	g := newDiskGateway(t)
-	must(t, g.store.Replace(t.Context(), []wire.Message{desiredObject(t, "nodes", "edge-1", "uid-x", 1)}, "s1", 1))
+	kit.Must(t, g.store.Replace(t.Context(), []wire.Message{desiredObject(t, "nodes", "edge-1", "uid-x", 1)}, "s1", 1))
 	g.wantConditions(t, "DiskHasSpace")
 	for i := range 200 {
-		must(t, g.outbox.ReportEvent(t.Context(), wire.Message{
+		kit.Must(t, g.outbox.ReportEvent(t.Context(), wire.Message{
 			Key: wire.Key{Resource: "events", Namespace: "default", Name: fmt.Sprint("e", i)}, Op: wire.Apply, Object: []byte(`{}`),
 		}))
 	}
@@ -173,7 +157,7 @@ func TestNode_FullDisk(t *testing.T) {
 		}
 		return nil
 	})
-	must(t, os.Remove(other))
+	kit.Must(t, os.Remove(other))
 	g.wantConditions(t, "DiskHasSpace")
 	if c := g.store.Cursor(); c.Sequence != 2 {
 		t.Errorf("cursor %+v, want 2", c)

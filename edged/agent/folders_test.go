@@ -10,6 +10,7 @@ import (
 
 	"github.com/frond-edge/frond/api/config"
 	"github.com/frond-edge/frond/edged/agent"
+	"github.com/frond-edge/frond/test/kit"
 )
 
 // A gateway's keys are in folders that no other user may enter, even if they had been opened before.
@@ -23,7 +24,7 @@ func TestNode_ClosesKeyFolders(t *testing.T) {
 	folders := []string{dir, filepath.Join(dir, "identity")}
 	for _, opened := range append([]string{""}, folders...) {
 		if opened != "" {
-			must(t, os.Chmod(opened, 0o755)) //nolint:gosec // that is what is tested
+			kit.Must(t, os.Chmod(opened, 0o755)) //nolint:gosec // that is what is tested
 		}
 		if _, err := agent.New(cfg, nil, prometheus.NewRegistry(), zaptest.NewLogger(t)); err != nil {
 			t.Fatal(err)

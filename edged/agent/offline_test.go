@@ -33,6 +33,7 @@ import (
 	"github.com/frond-edge/frond/edged/hollow"
 	"github.com/frond-edge/frond/edged/hollow/hollowtest"
 	"github.com/frond-edge/frond/leaf"
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/leaftest"
 )
 
@@ -65,19 +66,19 @@ func TestNode_OfflineRestartKeepsContainers(t *testing.T) {
 	newOfflineStore(t, dir)
 	writeExpiredServingCert(t, filepath.Join(dir, "kubelet", "pki"))
 	runtime, err := hollow.New(hollow.Config{Socket: filepath.Join(t.TempDir(), "cri.sock"), Dir: dir}, zaptest.NewLogger(t))
-	must(t, err)
+	kit.Must(t, err)
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	var running errgroup.Group
 	running.Go(func() error { return runtime.Start(ctx) })
 	t.Cleanup(func() {
 		stop()
-		must(t, running.Wait())
+		kit.Must(t, running.Wait())
 	})
 	<-runtime.Ready()
 	bed := hollowtest.Dial(t, runtime.Endpoint())
 	containers := func() string {
 		list, err := bed.Runtime.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{})
-		must(t, err)
+		kit.Must(t, err)
 		var all []string
 		for _, c := range list.GetContainers() {
 			all = append(all, fmt.Sprint(c.GetId(), " ", c.GetState(), " attempt ", c.GetMetadata().GetAttempt()))
@@ -96,7 +97,7 @@ func TestNode_OfflineRestartKeepsContainers(t *testing.T) {
 	kill()
 	// A reboot clears the kubelet's own copy in memory: the mounted token now comes from the store.
 	for _, file := range tokenFiles(t, dir) {
-		must(t, os.Remove(file))
+		kit.Must(t, os.Remove(file))
 	}
 	log := &logBuffer{}
 	startAgentAs(t, agentOrder{Dir: dir, Endpoint: runtime.Endpoint()}, log)
@@ -142,7 +143,7 @@ func tokenFiles(t *testing.T, dir string) []string {
 		}
 		return err
 	})
-	must(t, err)
+	kit.Must(t, err)
 	return files
 }
 
@@ -152,10 +153,10 @@ func newOfflineStore(t *testing.T, dir string) {
 	l := leaftest.StartLeaf(t, leaf.Config{Dir: filepath.Join(dir, "nats")})
 	defer l.Stop()
 	js, err := jetstream.New(l.Client())
-	must(t, err)
+	kit.Must(t, err)
 	st, err := openStore(t.Context(), js, dir, zaptest.NewLogger(t))
-	must(t, err)
-	must(t, st.Replace(t.Context(), nil, "s1", 1))
+	kit.Must(t, err)
+	kit.Must(t, st.Replace(t.Context(), nil, "s1", 1))
 	then := metav1.NewTime(time.Now().Add(-offlineFor))
 	for i, name := range []string{"pod-a", "pod-b", "pod-c"} {
 		hour, no, grace, mode := int64(3607), false, int64(1), int32(0o644)
@@ -176,9 +177,9 @@ func newOfflineStore(t *testing.T, dir string) {
 			},
 			Status: corev1.PodStatus{Phase: corev1.PodRunning, StartTime: &then},
 		})
-		must(t, err)
+		kit.Must(t, err)
 		seq := uint64(i) + 2 //nolint:gosec // a small number
-		must(t, st.Apply(t.Context(), []wire.Message{{
+		kit.Must(t, st.Apply(t.Context(), []wire.Message{{
 			Key: wire.Key{Resource: "pods", Namespace: "default", Name: name}, Op: wire.Apply, UID: "uid-" + name, Version: "1", Object: data, Sequence: seq,
 		}}, seq))
 	}
@@ -188,15 +189,15 @@ func newOfflineStore(t *testing.T, dir string) {
 func writeExpiredServingCert(t *testing.T, dir string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	must(t, err)
+	kit.Must(t, err)
 	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "edge-1"}, DNSNames: []string{"edge-1"},
 		NotBefore: time.Now().Add(-offlineFor), NotAfter: time.Now().Add(-offlineFor / 2),
 	}, &x509.Certificate{Subject: pkix.Name{CommonName: "edge-1"}}, key.Public(), key)
-	must(t, err)
+	kit.Must(t, err)
 	private, err := x509.MarshalPKCS8PrivateKey(key)
-	must(t, err)
-	must(t, os.MkdirAll(dir, 0o700))
+	kit.Must(t, err)
+	kit.Must(t, os.MkdirAll(dir, 0o700))
 	both := append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})...)
-	must(t, os.WriteFile(filepath.Join(dir, "kubelet-server-current.pem"), both, 0o600))
+	kit.Must(t, os.WriteFile(filepath.Join(dir, "kubelet-server-current.pem"), both, 0o600))
 }

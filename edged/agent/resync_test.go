@@ -18,6 +18,7 @@ import (
 	"github.com/frond-edge/frond/leaf"
 	"github.com/frond-edge/frond/leaf/localapi"
 	"github.com/frond-edge/frond/leaf/store"
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/leaftest"
 )
 
@@ -56,31 +57,31 @@ func TestResync_RequestDoesNotOvertakeDeletion(t *testing.T) {
 	log := zaptest.NewLogger(t)
 	l := leaftest.StartLeaf(t, leaf.Config{})
 	js, err := jetstream.New(l.Client())
-	must(t, err)
+	kit.Must(t, err)
 	octx, cancelOpen := context.WithTimeout(t.Context(), time.Minute) // without a limit the library's is 5 s
 	defer cancelOpen()
 	st, err := store.Open(octx, js, store.Config{}, log)
-	must(t, err)
+	kit.Must(t, err)
 	pod := desiredObject(t, "pods", "p", "u", 1)
 	pod.Key.Namespace = "default"
 	pod.Object = []byte(`{"metadata":{"name":"p","namespace":"default","uid":"u","resourceVersion":"1"},"spec":{"nodeName":"edge-1"}}`)
-	must(t, st.Apply(t.Context(), []wire.Message{pod}, 1))
+	kit.Must(t, st.Apply(t.Context(), []wire.Message{pod}, 1))
 	outbox := &requestingOutbox{}
 	api, err := localapi.New(localapi.Config{Node: "edge-1"}, st, offlineCloud{}, outbox, log)
-	must(t, err)
+	kit.Must(t, err)
 	nudged := agent.ReportRequested("edge-1", st, outbox, api.LockKey, log)
-	outbox.requestReport = func() { must(t, nudged(context.WithoutCancel(t.Context()), pod.Key)) }
+	outbox.requestReport = func() { kit.Must(t, nudged(context.WithoutCancel(t.Context()), pod.Key)) }
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	var serving errgroup.Group
 	serving.Go(func() error { return api.Start(ctx) })
 	t.Cleanup(func() {
 		cancel()
-		must(t, serving.Wait())
+		kit.Must(t, serving.Wait())
 	})
 	client, err := kubernetes.NewForConfig(api.ClientConfig())
-	must(t, err)
-	must(t, client.CoreV1().Pods("default").Delete(t.Context(), "p", *metav1.NewDeleteOptions(0)))
-	must(t, outbox.g.Wait())
+	kit.Must(t, err)
+	kit.Must(t, client.CoreV1().Pods("default").Delete(t.Context(), "p", *metav1.NewDeleteOptions(0)))
+	kit.Must(t, outbox.g.Wait())
 	if want := []wire.Operation{wire.Delete}; !slices.Equal(outbox.ops, want) {
 		t.Errorf("reported %v, want %v", outbox.ops, want)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/streams/subject"
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/leaftest"
 )
 
@@ -57,17 +58,10 @@ func newFakeCloud(t *testing.T) *fakeCloud {
 	for _, account := range []string{leaftest.LobbyAccount, leaftest.CellAccount} {
 		nc := c.door.Client(account)
 		_, err := nc.Subscribe("call.cloud.*.*", c.answerCall)
-		must(t, err)
-		must(t, nc.Flush())
+		kit.Must(t, err)
+		kit.Must(t, nc.Flush())
 	}
 	return c
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 func (c *fakeCloud) servingCert() tls.Certificate {

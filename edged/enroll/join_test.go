@@ -18,6 +18,7 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/frond-edge/frond/edged/enroll"
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/leaftest"
 )
 
@@ -40,7 +41,7 @@ func TestJoin(t *testing.T) {
 		"proxy": func(c *fakeCloud, cfg *enroll.Config) { cfg.Proxy = leaftest.NewHTTPProxy(c.t).Find },
 		"token file": func(c *fakeCloud, cfg *enroll.Config) {
 			cfg.Token, cfg.TokenFile = "", filepath.Join(c.t.TempDir(), "token")
-			must(c.t, os.WriteFile(cfg.TokenFile, []byte(testToken+"\n"), 0o600))
+			kit.Must(c.t, os.WriteFile(cfg.TokenFile, []byte(testToken+"\n"), 0o600))
 		},
 		// Its clock has run on without it, or starts in 1970.
 		"clock 10 years behind": func(_ *fakeCloud, cfg *enroll.Config) { cfg.Wall = shiftedClock(-10) },
@@ -54,12 +55,12 @@ func TestJoin(t *testing.T) {
 			cfg := c.newConfig(dir)
 			tt(c, &cfg)
 			first, err := joinCloud(t, cfg)
-			must(t, err)
+			kit.Must(t, err)
 			if first.Key != readLocked(c, &c.key) || readLocked(c, &c.enrolled) != 1 {
 				t.Errorf("record %+v, the cloud has %s, %d times", first, readLocked(c, &c.key), readLocked(c, &c.enrolled))
 			}
 			second, err := joinCloud(t, cfg)
-			must(t, err)
+			kit.Must(t, err)
 			if diff := cmp.Diff(first, second); diff != "" {
 				t.Errorf("a second time (-first +second):\n%s", diff)
 			}
@@ -82,12 +83,12 @@ func TestJoin_IgnoresWrongAnswer(t *testing.T) {
 	c.update(func() { c.ahead, c.hubCA = 5*365*24*time.Hour, string(leaftest.NewCA(t).PEM()) })
 	cfg := c.newConfig(filepath.Join(t.TempDir(), "identity"))
 	_, err := joinCloud(t, cfg)
-	must(t, err)
+	kit.Must(t, err)
 	if data, err := os.ReadFile(filepath.Join(cfg.Dir, "hub-ca.crt")); err != nil || string(data) != string(c.ca.PEM()) {
 		t.Errorf("the hub's CA is %q, %v", data, err)
 	}
 	g := runGateway(t, cfg)
-	eventually(t, "a link", func() bool { return g.leaf.Link().Up })
+	kit.Eventually(t, "a link", func() bool { return g.leaf.Link().Up })
 	if d := time.Until(g.renewer.Now()); d > time.Hour || d < -time.Hour {
 		t.Errorf("it takes the time to be %s", g.renewer.Now())
 	}
@@ -101,15 +102,15 @@ func shiftedClock(years int) func() time.Time {
 func wantPrivate(t *testing.T, dir string) {
 	t.Helper()
 	info, err := os.Stat(dir)
-	must(t, err)
+	kit.Must(t, err)
 	if info.Mode().Perm() != 0o700 {
 		t.Errorf("%s has mode %s", dir, info.Mode())
 	}
 	entries, err := os.ReadDir(dir)
-	must(t, err)
+	kit.Must(t, err)
 	for _, e := range entries {
 		info, err := e.Info()
-		must(t, err)
+		kit.Must(t, err)
 		if info.IsDir() || info.Mode().Perm() != 0o600 {
 			t.Errorf("%s has mode %s", e.Name(), info.Mode())
 		}
@@ -142,7 +143,7 @@ func newRecordingServer(t *testing.T) *recordingServer {
 	t.Helper()
 	cert := leaftest.NewCA(t).ServingCert(time.Now().Add(-time.Hour), time.Now().Add(time.Hour))
 	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // ends with the test
-	must(t, err)
+	kit.Must(t, err)
 	r := &recordingServer{addr: l.Addr().String()}
 	var serving sync.WaitGroup
 	serving.Go(func() {
@@ -229,7 +230,7 @@ func TestJoin_ExplainsRefusal(t *testing.T) {
 	c := newFakeCloud(t)
 	cfg := c.newConfig(filepath.Join(t.TempDir(), "identity"))
 	_, err := joinCloud(t, cfg)
-	must(t, err)
+	kit.Must(t, err)
 	cfg.Node = "edge-2"
 	if _, err := joinCloud(t, cfg); !errors.Is(err, enroll.ErrOtherNode) {
 		t.Errorf("another name: %v", err)

@@ -19,6 +19,7 @@ import (
 	"github.com/frond-edge/frond/edged/enroll"
 	"github.com/frond-edge/frond/internal/failpoint"
 	"github.com/frond-edge/frond/leaf"
+	"github.com/frond-edge/frond/test/kit"
 )
 
 // testGateway is a leaf with its Renewer, as in edgecore.
@@ -59,20 +60,9 @@ func startGateway(ctx context.Context, cfg enroll.Config, dir string, log *zap.L
 func runGateway(t *testing.T, cfg enroll.Config) *testGateway {
 	t.Helper()
 	g, err := startGateway(context.WithoutCancel(t.Context()), cfg, t.TempDir(), zaptest.NewLogger(t))
-	must(t, err)
+	kit.Must(t, err)
 	t.Cleanup(g.stop)
 	return g
-}
-
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(time.Minute)
-	for !holds() {
-		if time.Now().After(deadline) {
-			t.Fatal("never: ", what)
-		}
-		<-time.After(20 * time.Millisecond)
-	}
 }
 
 // reconnect ends the gateway's link and waits for its next one.
@@ -80,7 +70,7 @@ func (g *testGateway) reconnect(t *testing.T, c *fakeCloud) {
 	t.Helper()
 	before := g.leaf.Link().Reconnects
 	c.door.CloseLinks()
-	eventually(t, "another link", func() bool { l := g.leaf.Link(); return l.Up && l.Reconnects > before })
+	kit.Eventually(t, "another link", func() bool { l := g.leaf.Link(); return l.Up && l.Reconnects > before })
 }
 
 // A gateway with only a token enrols automatically, renews its key in time, repeatedly, and is accepted with the newest
@@ -98,15 +88,15 @@ func testRenewedInTime(t *testing.T, forgetful bool) {
 	c.update(func() { c.life, c.forgetful = 6*time.Second, forgetful })
 	cfg := c.newConfig(filepath.Join(t.TempDir(), "identity"))
 	g := runGateway(t, cfg)
-	eventually(t, "enrolled", func() bool { return g.renewer.Record().Key != "" })
-	eventually(t, "a renewal", func() bool { return readLocked(c, &c.changes) >= 2 })
+	kit.Eventually(t, "enrolled", func() bool { return g.renewer.Record().Key != "" })
+	kit.Eventually(t, "a renewal", func() bool { return readLocked(c, &c.changes) >= 2 })
 	links := g.leaf.Link().Reconnects
-	eventually(t, "another renewal", func() bool { return readLocked(c, &c.changes) >= 3 })
+	kit.Eventually(t, "another renewal", func() bool { return readLocked(c, &c.changes) >= 3 })
 	if again := g.leaf.Link().Reconnects - links; again > 0 != forgetful {
 		t.Errorf("%d links were made anew", again)
 	}
 	if !forgetful {
-		eventually(t, "the cloud hears that its answer came", func() bool { return readLocked(c, &c.confirmed) > 0 })
+		kit.Eventually(t, "the cloud hears that its answer came", func() bool { return readLocked(c, &c.confirmed) > 0 })
 	}
 	if n := readLocked(c, &c.enrolled); n != 1 {
 		t.Errorf("the token was used %d times", n)
@@ -116,7 +106,7 @@ func testRenewedInTime(t *testing.T, forgetful bool) {
 	}
 	shown := readLocked(c, &c.tokens)
 	g.reconnect(t, c)
-	eventually(t, "a link with the newest key", func() bool { return g.leaf.Link().Up && g.renewer.Record().Key == readLocked(c, &c.key) })
+	kit.Eventually(t, "a link with the newest key", func() bool { return g.leaf.Link().Up && g.renewer.Record().Key == readLocked(c, &c.key) })
 	if readLocked(c, &c.tokens) != shown {
 		t.Error("an enrolled gateway has shown its token again")
 	}
@@ -130,18 +120,18 @@ func TestRenewer_ShowsNextKeyWhenOthersRefused(t *testing.T) {
 			c := newFakeCloud(t)
 			cfg := c.newConfig(filepath.Join(t.TempDir(), "identity"))
 			_, err := joinCloud(t, cfg)
-			must(t, err)
+			kit.Must(t, err)
 			pair, err := nkeys.CreateUser()
-			must(t, err)
+			kit.Must(t, err)
 			seed, err := pair.Seed()
-			must(t, err)
+			kit.Must(t, err)
 			next, err := pair.PublicKey()
-			must(t, err)
-			must(t, os.WriteFile(filepath.Join(cfg.Dir, "node.nk.next"), seed, 0o600))
+			kit.Must(t, err)
+			kit.Must(t, os.WriteFile(filepath.Join(cfg.Dir, "node.nk.next"), seed, 0o600))
 			c.update(func() { c.key, c.previous, c.expires = next, "", time.Now().Add(life) })
 			g := runGateway(t, cfg)
-			eventually(t, "it is the next key", func() bool { return g.renewer.Record().Key == next })
-			eventually(t, "its key is good", func() bool { return readLocked(c, &c.expires).After(time.Now()) })
+			kit.Eventually(t, "it is the next key", func() bool { return g.renewer.Record().Key == next })
+			kit.Eventually(t, "its key is good", func() bool { return readLocked(c, &c.expires).After(time.Now()) })
 			g.reconnect(t, c)
 			if n := readLocked(c, &c.enrolled); n != 1 {
 				t.Errorf("the token was used %d times", n)
@@ -158,20 +148,20 @@ func TestRenewer_RenewsExpiredKey(t *testing.T) {
 			c := newFakeCloud(t)
 			cfg := c.newConfig(filepath.Join(t.TempDir(), "identity"))
 			_, err := joinCloud(t, cfg)
-			must(t, err)
+			kit.Must(t, err)
 			c.update(func() { c.expires, c.window = time.Now().Add(-time.Minute), window })
 			g := runGateway(t, cfg)
 			if window == 0 {
-				eventually(t, "it has asked twice", func() bool { return readLocked(c, &c.refused) >= 2 })
+				kit.Eventually(t, "it has asked twice", func() bool { return readLocked(c, &c.refused) >= 2 })
 				if readLocked(c, &c.expires).After(time.Now()) || readLocked(c, &c.changes) != 1 {
 					t.Error("it was renewed")
 				}
-				eventually(t, "it says why", func() bool { return strings.Contains(g.renewer.Refused(), "make a token for it") })
+				kit.Eventually(t, "it says why", func() bool { return strings.Contains(g.renewer.Refused(), "make a token for it") })
 				// The operator of the cloud extends the window: the gateway recovers without an action on it.
 				c.update(func() { c.window = time.Hour })
 			}
-			eventually(t, "renewed", func() bool { return readLocked(c, &c.expires).After(time.Now()) && g.leaf.Link().Up })
-			eventually(t, "it says no more that it is refused", func() bool { return g.renewer.Refused() == "" })
+			kit.Eventually(t, "renewed", func() bool { return readLocked(c, &c.expires).After(time.Now()) && g.leaf.Link().Up })
+			kit.Eventually(t, "it says no more that it is refused", func() bool { return g.renewer.Refused() == "" })
 			if n := readLocked(c, &c.enrolled); n != 1 {
 				t.Errorf("the token was used %d times", n)
 			}
@@ -207,7 +197,7 @@ func TestRenewer_SurvivesKillBetweenSteps(t *testing.T) {
 func (c *fakeCloud) runChild(t *testing.T, o childTask, point string) string {
 	t.Helper()
 	text, err := json.Marshal(o)
-	must(t, err)
+	kit.Must(t, err)
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
 	cmd.Env = append(os.Environ(), childOrder+"="+string(text), failpoint.Env+"="+point)
 	out, err := cmd.CombinedOutput()
@@ -228,14 +218,14 @@ func TestTrustedClock_AdvancesDuringSuspend(t *testing.T) {
 	cfg.Up = func() time.Duration { return time.Since(began) + time.Duration(slept.Load()) }
 	cfg.Wall = func() time.Time { return began }
 	g := runGateway(t, cfg)
-	eventually(t, "enrolled", func() bool { return g.renewer.Record().Key != "" && g.leaf.Link().Up })
+	kit.Eventually(t, "enrolled", func() bool { return g.renewer.Record().Key != "" && g.leaf.Link().Up })
 	first := g.renewer.Record().Key
 	slept.Store(int64(50 * time.Second))
 	if d := time.Until(g.renewer.Now()); d < 40*time.Second || d > time.Minute {
 		t.Errorf("after a sleep of 50 s it takes the time to be %s later", d)
 	}
 	g.leaf.Redial() // as when it finds its link dead after the resume
-	eventually(t, "its key is renewed", func() bool { return g.renewer.Record().Key != first })
+	kit.Eventually(t, "its key is renewed", func() bool { return g.renewer.Record().Key != first })
 	known := savedFloor(t, cfg.Dir)
 	if known.Before(began) {
 		t.Errorf("the known time on disk is %s", known)
@@ -249,13 +239,13 @@ func TestRenewer_CloudRestoredToOlderCopy(t *testing.T) {
 	c.update(func() { c.life = 6 * time.Second })
 	cfg := c.newConfig(filepath.Join(t.TempDir(), "identity"))
 	g := runGateway(t, cfg)
-	eventually(t, "enrolled", func() bool { return g.renewer.Record().Key != "" })
+	kit.Eventually(t, "enrolled", func() bool { return g.renewer.Record().Key != "" })
 	before := g.renewer.Record().Key
-	eventually(t, "a renewal", func() bool { return g.renewer.Record().Key != before })
+	kit.Eventually(t, "a renewal", func() bool { return g.renewer.Record().Key != before })
 	after := g.renewer.Record().Key
 	c.update(func() { c.life, c.key, c.previous, c.expires = time.Hour, before, "", time.Now().Add(time.Hour) })
 	c.door.CloseLinks()
-	eventually(t, "its key is known again", func() bool {
+	kit.Eventually(t, "its key is known again", func() bool {
 		return readLocked(c, &c.key) == after && g.renewer.Record().Key == after && g.leaf.Link().Up
 	})
 	if n := readLocked(c, &c.enrolled); n != 1 {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/frond-edge/frond/edged/enroll"
+	"github.com/frond-edge/frond/test/kit"
 )
 
 const (
@@ -110,9 +111,9 @@ func wantTime(t *testing.T, g *testGateway, dir string) {
 func savedFloor(t *testing.T, dir string) time.Time {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(dir, "clock.json"))
-	must(t, err)
+	kit.Must(t, err)
 	var known struct{ Floor time.Time }
-	must(t, json.Unmarshal(data, &known))
+	kit.Must(t, json.Unmarshal(data, &known))
 	return known.Floor
 }
 
@@ -120,8 +121,8 @@ func savedFloor(t *testing.T, dir string) time.Time {
 func writeOldFloor(t *testing.T, dir string, d time.Duration) {
 	t.Helper()
 	data, err := json.Marshal(map[string]time.Time{"floor": time.Now().Add(-d)})
-	must(t, err)
-	must(t, os.WriteFile(filepath.Join(dir, "clock.json"), data, 0o600))
+	kit.Must(t, err)
+	kit.Must(t, os.WriteFile(filepath.Join(dir, "clock.json"), data, 0o600))
 }
 
 func wrongClocks() map[string]func() time.Time {
@@ -138,10 +139,10 @@ func TestRenewer_WrongClockStillLinks(t *testing.T) {
 			c := newFakeCloud(t)
 			cfg := c.newConfig(filepath.Join(t.TempDir(), "identity"))
 			_, err := joinCloud(t, cfg)
-			must(t, err)
+			kit.Must(t, err)
 			cfg.Wall = wall
 			g := runGateway(t, cfg)
-			eventually(t, "a link", func() bool { return g.leaf.Link().Up })
+			kit.Eventually(t, "a link", func() bool { return g.leaf.Link().Up })
 			wantTime(t, g, cfg.Dir)
 			if n := readLocked(c, &c.changes); n != 1 {
 				t.Errorf("%d keys were recorded", n)
@@ -159,21 +160,21 @@ func TestRenewer_TakesTimeOfHubCertificate(t *testing.T) {
 			c := newFakeCloud(t)
 			cfg := c.newConfig(filepath.Join(t.TempDir(), "identity"))
 			_, err := joinCloud(t, cfg)
-			must(t, err)
+			kit.Must(t, err)
 			writeOldFloor(t, cfg.Dir, 200*day)
 			from := time.Now().Add(-10 * time.Minute).Truncate(time.Second)
 			c.update(func() { c.cert = c.ca.ServingCert(from, time.Now().Add(time.Hour)) })
 			cfg.Wall = wall
 			g := runGateway(t, cfg)
-			eventually(t, "a link", func() bool { return g.leaf.Link().Up })
-			eventually(t, "the certificate's time is on disk", func() bool { return !savedFloor(t, cfg.Dir).Before(from) })
+			kit.Eventually(t, "a link", func() bool { return g.leaf.Link().Up })
+			kit.Eventually(t, "the certificate's time is on disk", func() bool { return !savedFloor(t, cfg.Dir).Before(from) })
 			wantTime(t, g, cfg.Dir)
 			g.stop()
 
 			// A hub with a certificate from before that time is refused.
 			c.update(func() { c.cert = c.ca.ServingCert(from.Add(-200*day), from.Add(-day)) })
 			g = runGateway(t, cfg)
-			eventually(t, "it has looked at the hub", func() bool { return g.leaf.Problem() != nil })
+			kit.Eventually(t, "it has looked at the hub", func() bool { return g.leaf.Problem() != nil })
 			if now := g.renewer.Now(); now.Before(from) {
 				t.Errorf("it takes the time to be %s again", now)
 			}
@@ -206,18 +207,18 @@ func TestRenewer_ClockJumps(t *testing.T) {
 			cfg := c.newConfig(filepath.Join(t.TempDir(), "identity"))
 			if tt.began != 0 { // otherwise the gateway enrols, and gets the time with that
 				_, err := joinCloud(t, cfg)
-				must(t, err)
+				kit.Must(t, err)
 			}
 			var off atomic.Int64
 			off.Store(int64(tt.began))
 			cfg.Wall = func() time.Time { return time.Now().Add(time.Duration(off.Load())) }
 			g := runGateway(t, cfg)
-			eventually(t, "enrolled", func() bool { return g.renewer.Record().Key != "" && g.leaf.Link().Up && readLocked(c, &c.pings) > 0 })
+			kit.Eventually(t, "enrolled", func() bool { return g.renewer.Record().Key != "" && g.leaf.Link().Up && readLocked(c, &c.pings) > 0 })
 			for _, jump := range tt.jumps {
 				off.Store(int64(jump))
 				pings := readLocked(c, &c.pings)
 				c.door.CloseLinks()
-				eventually(t, "a new link", func() bool { return g.leaf.Link().Up && readLocked(c, &c.pings) > pings })
+				kit.Eventually(t, "a new link", func() bool { return g.leaf.Link().Up && readLocked(c, &c.pings) > pings })
 				<-time.After(life / 10) // twice as long as a due renewal takes
 				wantTime(t, g, cfg.Dir)
 			}
@@ -239,10 +240,10 @@ func TestRenewer_ClockJumpRenewsOnce(t *testing.T) {
 	c.update(func() { c.life = time.Minute }) // a due renewal waits for 3 s at most
 	cfg := c.newConfig(filepath.Join(t.TempDir(), "identity"))
 	_, err := joinCloud(t, cfg)
-	must(t, err)
+	kit.Must(t, err)
 	cfg.Wall = func() time.Time { return time.Now().Add(30 * time.Minute) } // the hub's certificate is valid for an hour
 	g := runGateway(t, cfg)
-	eventually(t, "a renewal", func() bool { return readLocked(c, &c.changes) == 2 })
+	kit.Eventually(t, "a renewal", func() bool { return readLocked(c, &c.changes) == 2 })
 	<-time.After(8 * time.Second)
 	if n := readLocked(c, &c.changes); n != 2 {
 		t.Errorf("%d keys were recorded", n)

@@ -27,6 +27,7 @@ import (
 
 	"github.com/frond-edge/frond/edged/hollow"
 	"github.com/frond-edge/frond/edged/kubelet"
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/kubetest"
 )
 
@@ -186,7 +187,7 @@ func TestHollowAsUser(t *testing.T) {
 	defer nodes.Stop()
 	dir := startChild(t, c, node)
 	registeredWithTaint(t, nodes)
-	kubetest.Eventually(t, waitTimeout, func() error {
+	kit.Succeeds(t, waitTimeout, func() error {
 		_, err := os.Stat(filepath.Join(dir, "ready"))
 		return err
 	})
@@ -214,7 +215,7 @@ func TestHollowAsUser(t *testing.T) {
 	if err := client.CoreV1().Pods(ns).Delete(t.Context(), "web", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	kubetest.Eventually(t, waitTimeout, func() error {
+	kit.Succeeds(t, waitTimeout, func() error {
 		list, err := client.CoreV1().Pods(ns).List(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=web"})
 		if err == nil && len(list.Items) > 0 {
 			return errors.New("web is still there")
@@ -231,14 +232,10 @@ func edgeTaint() corev1.Taint {
 // registeredWithTaint checks the first version of the Node: a taint that came later would admit a pod before it.
 func registeredWithTaint(t *testing.T, nodes watch.Interface) {
 	t.Helper()
-	select {
-	case event := <-nodes.ResultChan():
-		object, ok := event.Object.(*corev1.Node)
-		if !ok || event.Type != watch.Added || !slices.Contains(object.Spec.Taints, edgeTaint()) {
-			t.Errorf("the Node's first version: %s %v", event.Type, event.Object)
-		}
-	case <-time.After(waitTimeout):
-		t.Fatal("no Node is registered")
+	event := kit.Receive(t, "a Node is registered", nodes.ResultChan())
+	object, ok := event.Object.(*corev1.Node)
+	if !ok || event.Type != watch.Added || !slices.Contains(object.Spec.Taints, edgeTaint()) {
+		t.Errorf("the Node's first version: %s %v", event.Type, event.Object)
 	}
 }
 
@@ -264,7 +261,7 @@ func createPod(t *testing.T, client kubernetes.Interface, ns string, p *corev1.P
 
 func waitPod(t *testing.T, client kubernetes.Interface, ns, name string, holds func(*corev1.Pod) bool) {
 	t.Helper()
-	kubetest.Eventually(t, waitTimeout, func() error {
+	kit.Succeeds(t, waitTimeout, func() error {
 		p, err := client.CoreV1().Pods(ns).Get(t.Context(), name, metav1.GetOptions{})
 		if err == nil && !holds(p) {
 			return fmt.Errorf("pod %s: %s %v", name, p.Status.Phase, p.Status.ContainerStatuses)
@@ -283,7 +280,7 @@ func wantConfigMapFollows(t *testing.T, client kubernetes.Interface, ns, dir str
 	file := filepath.Join(dir, "kubelet/pods", string(web.UID), "volumes/kubernetes.io~configmap/settings/colour")
 	has := func(want string) {
 		t.Helper()
-		kubetest.Eventually(t, waitTimeout, func() error {
+		kit.Succeeds(t, waitTimeout, func() error {
 			got, err := os.ReadFile(file)
 			if err == nil && string(got) != want {
 				return fmt.Errorf("file holds %q, want %q", got, want)
@@ -303,7 +300,7 @@ func wantConfigMapFollows(t *testing.T, client kubernetes.Interface, ns, dir str
 // wantEvents also proves that the kubelet got its real recorder where /dev/kmsg cannot be read.
 func wantEvents(t *testing.T, client kubernetes.Interface, ns string) {
 	t.Helper()
-	kubetest.Eventually(t, waitTimeout, func() error {
+	kit.Succeeds(t, waitTimeout, func() error {
 		list, err := client.CoreV1().Events(ns).List(t.Context(), metav1.ListOptions{})
 		if err != nil {
 			return err

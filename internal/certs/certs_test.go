@@ -22,31 +22,25 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/frond-edge/frond/internal/certs"
+	"github.com/frond-edge/frond/test/kit"
 )
-
-func mustSucceed(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // writeCertificate writes a self-signed certificate and its key to two files.
 func writeCertificate(t testing.TB, cert, key, name string, ends time.Time) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	mustSucceed(t, err)
+	kit.Must(t, err)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name}, NotBefore: ends.Add(-time.Hour), NotAfter: ends,
 		IsCA: true, BasicConstraintsValid: true, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
-	mustSucceed(t, err)
+	kit.Must(t, err)
 	der2, err := x509.MarshalPKCS8PrivateKey(private)
-	mustSucceed(t, err)
-	mustSucceed(t, os.WriteFile(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
+	kit.Must(t, err)
+	kit.Must(t, os.WriteFile(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
 	if key != "" {
-		mustSucceed(t, os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der2}), 0o600))
+		kit.Must(t, os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der2}), 0o600))
 	}
 }
 
@@ -54,7 +48,7 @@ func writeCertificate(t testing.TB, cert, key, name string, ends time.Time) {
 func handshakeErrors(t testing.TB, server, client *tls.Config) (served, dialled error) {
 	t.Helper()
 	near, far := net.Pipe()
-	defer func() { mustSucceed(t, errors.Join(near.Close(), far.Close())) }()
+	defer func() { kit.Must(t, errors.Join(near.Close(), far.Close())) }()
 	var g errgroup.Group
 	g.Go(func() error {
 		conn := tls.Server(far, server)
@@ -77,7 +71,7 @@ func handshakeErrors(t testing.TB, server, client *tls.Config) (served, dialled 
 func trustConfig(t testing.TB, file, name string) *tls.Config {
 	t.Helper()
 	pool, err := certs.LoadPool(file)
-	mustSucceed(t, err)
+	kit.Must(t, err)
 	return &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool, ServerName: name}
 }
 
@@ -91,11 +85,11 @@ func TestListener_ReloadsFiles(t *testing.T) {
 	writeCertificate(t, cert, key, "first", ends)
 	writeCertificate(t, clients, "", "other", ends)
 	config, err := certs.Listener{CertFile: cert, KeyFile: key, ClientCAFile: clients, Auth: tls.RequireAndVerifyClientCert}.Config()
-	mustSucceed(t, err)
+	kit.Must(t, err)
 	own := filepath.Join(dir, "own")
 	writeCertificate(t, own+".crt", own+".key", "client", ends)
 	pair, err := tls.LoadX509KeyPair(own+".crt", own+".key")
-	mustSucceed(t, err)
+	kit.Must(t, err)
 	dial := func(name string) (error, error) {
 		client := trustConfig(t, cert, name)
 		client.Certificates = []tls.Certificate{pair}
@@ -105,8 +99,8 @@ func TestListener_ReloadsFiles(t *testing.T) {
 		t.Error("a client of an authority that is not there is served")
 	}
 	data, err := os.ReadFile(own + ".crt")
-	mustSucceed(t, err)
-	mustSucceed(t, os.WriteFile(clients, data, 0o600))
+	kit.Must(t, err)
+	kit.Must(t, os.WriteFile(clients, data, 0o600))
 	if served, dialled := dial("first"); served != nil || dialled != nil {
 		t.Errorf("a client of the new authority: %v, %v", served, dialled)
 	}

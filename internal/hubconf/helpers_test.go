@@ -17,6 +17,7 @@ import (
 	"github.com/frond-edge/frond/streams/call"
 	"github.com/frond-edge/frond/streams/subject"
 	"github.com/frond-edge/frond/streams/topology"
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/hubtest"
 )
 
@@ -106,17 +107,7 @@ func (w *testHub) connectLeaf(scheme, address, node string, key nkeys.KeyPair) *
 
 func (w *testHub) eventually(what string, condition func() bool) {
 	w.Helper()
-	deadline := time.NewTimer(waitTimeout)
-	defer deadline.Stop()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for !condition() {
-		select {
-		case <-deadline.C:
-			w.Fatalf("never: %s", what)
-		case <-tick.C:
-		}
-	}
+	kit.Within(w, waitTimeout, what, condition)
 }
 
 // startPart runs a part until the test ends.

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/frond-edge/frond/streams/tunnel"
+	"github.com/frond-edge/frond/test/kit"
 )
 
 // requireBroken checks that an error is a BrokenError with one of the codes.
@@ -76,7 +77,7 @@ func TestConn_CloseIsSeenByThePeer(t *testing.T) {
 	if err := node.Close(); err != nil {
 		t.Error(err)
 	}
-	eventually(t, "both ends forget the stream", func() bool {
+	kit.Eventually(t, "both ends forget the stream", func() bool {
 		return sumMetric(t, e.cloudMetrics, "frond_tunnel_streams", "") == 0 && sumMetric(t, e.nodeMetrics, "frond_tunnel_streams", "") == 0
 	})
 }
@@ -283,12 +284,12 @@ func TestDialer_CancelledDialLeavesNothing(t *testing.T) {
 		_, err := e.dialer.Dial(ctx, node, port) // there is no Accept
 		waiting <- err
 	}()
-	eventually(t, "the node hears of it", func() bool { return sumMetric(t, e.nodeMetrics, "frond_tunnel_streams", "") == 1 })
+	kit.Eventually(t, "the node hears of it", func() bool { return sumMetric(t, e.nodeMetrics, "frond_tunnel_streams", "") == 1 })
 	cancel()
 	if err := <-waiting; !errors.Is(err, context.Canceled) {
 		t.Errorf("%v, want the context's error", err)
 	}
-	eventually(t, "both ends forget it", func() bool {
+	kit.Eventually(t, "both ends forget it", func() bool {
 		return sumMetric(t, e.nodeMetrics, "frond_tunnel_streams", "") == 0 && sumMetric(t, e.cloudMetrics, "frond_tunnel_streams", "") == 0
 	})
 	e.dialStream(t) // and the listener skips it

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/frond-edge/frond/streams/tunnel"
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/leaftest"
 )
 
@@ -66,7 +67,7 @@ func TestDialer_SilentNodeIsSharedBetweenDialers(t *testing.T) {
 		_, err := other.Dial(t.Context(), node, port)
 		waiting <- err
 	}()
-	eventually(t, "the other dial waits", func() bool { return sumMetric(t, registry, "frond_tunnel_streams", "") == 1 })
+	kit.Eventually(t, "the other dial waits", func() bool { return sumMetric(t, registry, "frond_tunnel_streams", "") == 1 })
 	if _, err := e.dialer.Dial(t.Context(), node, port); !errors.Is(err, tunnel.ErrOffline) {
 		t.Fatalf("%v, want ErrOffline", err)
 	}
@@ -88,7 +89,7 @@ func TestDialer_SilentNoticeIgnoredForHeardNode(t *testing.T) {
 	}
 	requireEcho(t, atNode, cloud)
 	garbage := sumMetric(t, e.cloudMetrics, "frond_tunnel_refused_total", "garbage")
-	eventually(t, "another node is believed to be silent", func() bool {
+	kit.Eventually(t, "another node is believed to be silent", func() bool {
 		tell(node, tunnel.SilentNotice())
 		tell("gw-18", []byte(`{"kind":"Pod"}`))
 		tell("gw-18", tunnel.SilentNotice())
@@ -131,13 +132,7 @@ func openShortStream(t *testing.T) (e *tunnelPair, cloudErr, nodeErr <-chan erro
 
 func awaitError(t *testing.T, what string, ended <-chan error) error {
 	t.Helper()
-	select {
-	case err := <-ended:
-		return err
-	case <-time.After(waitTimeout):
-		t.Fatalf("%s: never ended", what)
-		return nil
-	}
+	return kit.Receive(t, what, ended)
 }
 
 func TestConn_SilentLinkIsNoticedByBothEnds(t *testing.T) {
@@ -169,7 +164,7 @@ func TestConn_CutLinkIsNoticedByBothEnds(t *testing.T) {
 	requireBroken(t, awaitError(t, "node", node), tunnel.CodeOffline)
 	t.Logf("node after %v", time.Since(begun))
 	e.link.Heal()
-	eventually(t, "a new stream after the heal", func() bool { _, _, err := e.openStream(t.Context()); return err == nil })
+	kit.Eventually(t, "a new stream after the heal", func() bool { _, _, err := e.openStream(t.Context()); return err == nil })
 }
 
 // A killed cloudcore sends nothing any more: its node detects it, and another Dialer works at once.
@@ -234,5 +229,5 @@ func TestConn_LostMessagesBreakTheStream(t *testing.T) {
 	requireBroken(t, err, tunnel.CodeLost, tunnel.CodeOffline, tunnel.CodeSilent)
 	t.Log(err)
 	_ = g.Wait()
-	eventually(t, "a new stream", func() bool { _, _, err := e.openStream(t.Context()); return err == nil })
+	kit.Eventually(t, "a new stream", func() bool { _, _, err := e.openStream(t.Context()); return err == nil })
 }

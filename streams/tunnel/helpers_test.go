@@ -18,6 +18,7 @@ import (
 
 	"github.com/frond-edge/frond/streams/subject"
 	"github.com/frond-edge/frond/streams/tunnel"
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/leaftest"
 )
 
@@ -75,7 +76,7 @@ func startLeaf(t testing.TB, name, addr string, secret *tls.Config) *server.Serv
 	opts.LeafNode.Remotes = []*server.RemoteLeafOpts{remote}
 	opts.LeafNode.ReconnectInterval = 100 * time.Millisecond
 	l := startServer(t, opts)
-	eventually(t, "leaf is linked", func() bool { return l.NumLeafNodes() == 1 })
+	kit.Eventually(t, "leaf is linked", func() bool { return l.NumLeafNodes() == 1 })
 	return l
 }
 
@@ -158,7 +159,7 @@ func startPairOver(t testing.TB, cloudCfg, nodeCfg tunnel.Config, over func(addr
 	<-e.dialer.Ready()
 	<-e.server.Ready()
 	// The node's interest needs time to reach the hub, and the Dialer's to reach the leaf.
-	eventually(t, "first dial", func() bool {
+	kit.Eventually(t, "first dial", func() bool {
 		probe, err := e.dialer.Dial(t.Context(), node, 1)
 		if err == nil {
 			_ = probe.Close()
@@ -229,20 +230,6 @@ func (e *tunnelPair) openStream(ctx context.Context) (cloud, at *tunnel.Conn, er
 		return nil, nil, err
 	}
 	return cloud, <-e.accepted, nil
-}
-
-func eventually(t testing.TB, what string, condition func() bool) {
-	t.Helper()
-	deadline := time.After(waitTimeout)
-	ticker := time.NewTicker(5 * time.Millisecond)
-	defer ticker.Stop()
-	for !condition() {
-		select {
-		case <-deadline:
-			t.Fatalf("never: %s", what)
-		case <-ticker.C:
-		}
-	}
 }
 
 // sumMetric sums a metric over its labels, or takes the value of one label.

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/frond-edge/frond/streams/tunnel"
+	"github.com/frond-edge/frond/test/kit"
 )
 
 // A thousand followed logs on one node: the package starts no goroutine for any, all of them move bytes, and everything is released.
@@ -50,10 +51,10 @@ func TestThousandStreams(t *testing.T) {
 		_ = cloud[i].Close()
 		_ = node[i].Close()
 	}
-	eventually(t, "both ends forget the streams", func() bool {
+	kit.Eventually(t, "both ends forget the streams", func() bool {
 		return sumMetric(t, e.cloudMetrics, "frond_tunnel_streams", "") == 1 && sumMetric(t, e.nodeMetrics, "frond_tunnel_streams", "") == 1
 	})
-	eventually(t, "memory comes back", func() bool { return heapInUse()-heap < 8<<20 })
+	kit.Eventually(t, "memory comes back", func() bool { return heapInUse()-heap < 8<<20 })
 	t.Logf("%d KiB more than before", (heapInUse()-heap)>>10)
 }
 
@@ -65,7 +66,7 @@ func TestMux_WindowsGrowFromAPool(t *testing.T) {
 			e := startPair(t, cfg, tunnel.Config{})
 			first, from := e.dialStream(t)
 			second, from2 := e.dialStream(t)
-			eventually(t, "the first window has grown", func() bool { return pumpBytes(t, first, from) == 2*start })
+			kit.Eventually(t, "the first window has grown", func() bool { return pumpBytes(t, first, from) == 2*start })
 			for range 8 {
 				if size := pumpBytes(t, second, from2); size != start {
 					t.Fatalf("the second window has %d bytes, and the pool had none", size)
@@ -76,7 +77,7 @@ func TestMux_WindowsGrowFromAPool(t *testing.T) {
 			}
 			_ = first.Close()
 			_ = from.Close()
-			eventually(t, "the second window has grown", func() bool { return pumpBytes(t, second, from2) == 2*start })
+			kit.Eventually(t, "the second window has grown", func() bool { return pumpBytes(t, second, from2) == 2*start })
 		})
 	}
 }
@@ -108,7 +109,7 @@ func TestConn_AcrossHubServers(t *testing.T) {
 	t.Parallel()
 	first := startClustered(t, "hub-1", nil)
 	second := startClustered(t, "hub-2", first)
-	eventually(t, "routes", func() bool { return first.NumRoutes() > 0 && second.NumRoutes() > 0 })
+	kit.Eventually(t, "routes", func() bool { return first.NumRoutes() > 0 && second.NumRoutes() > 0 })
 	nodeNC := nodeConn(t, startLeaf(t, node, leafAddr(second), nil))
 	d, err := tunnel.NewDialer(cloudConn(t, first.ClientURL()), tunnel.Config{KeepAlive: 500 * time.Millisecond}, tunnel.NewMetrics(nil), newLogger(t, "cloud"))
 	if err != nil {
@@ -135,7 +136,7 @@ func TestConn_AcrossHubServers(t *testing.T) {
 		return err
 	})
 	var c *tunnel.Conn
-	eventually(t, "a stream through both", func() bool {
+	kit.Eventually(t, "a stream through both", func() bool {
 		c, err = d.Dial(t.Context(), node, port)
 		return err == nil
 	})

@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/frond-edge/frond/streams/tunnel"
+	"github.com/frond-edge/frond/test/kit"
 )
 
 // startStolenNode runs an attacker that speaks NATS with a node's credentials. answer returns the frames that it sends for an open.
@@ -31,7 +32,7 @@ func startStolenNode(t *testing.T, e *tunnelPair, answer func() []tunnel.Raw) *n
 	}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the stolen node is reached", func() bool {
+	kit.Eventually(t, "the stolen node is reached", func() bool {
 		c, err := e.dialer.Dial(t.Context(), "gw-18", port)
 		if err == nil {
 			_ = c.Close()
@@ -82,7 +83,7 @@ func TestDialer_StolenNodeBreaksOnlyItsOwnStream(t *testing.T) {
 			e := startPair(t, tunnel.Config{}, tunnel.Config{})
 			cloud, node := e.dialStream(t)
 			startStolenNode(t, e, func() []tunnel.Raw { return tt.sends })
-			eventually(t, "the stream breaks", func() bool {
+			kit.Eventually(t, "the stream breaks", func() bool {
 				c, err := e.dialer.Dial(t.Context(), "gw-18", port)
 				if err == nil {
 					defer func() { _ = c.Close() }()
@@ -92,7 +93,7 @@ func TestDialer_StolenNodeBreaksOnlyItsOwnStream(t *testing.T) {
 				var broken *tunnel.BrokenError
 				return errors.As(err, &broken) && broken.Code == tt.code && !broken.ByPeer
 			})
-			eventually(t, "it is counted", func() bool { return sumMetric(t, e.cloudMetrics, "frond_tunnel_broken_total", string(tt.code)) > 0 })
+			kit.Eventually(t, "it is counted", func() bool { return sumMetric(t, e.cloudMetrics, "frond_tunnel_broken_total", string(tt.code)) > 0 })
 			requireEcho(t, cloud, node)
 			requireEcho(t, node, cloud)
 		})
@@ -146,7 +147,7 @@ func TestDialer_StolenNodeCannotAnswerForAnother(t *testing.T) {
 	refused := func(code string, subject string, data []byte) {
 		t.Helper()
 		before := sumMetric(t, e.cloudMetrics, "frond_tunnel_refused_total", code)
-		eventually(t, "refused as "+code, func() bool {
+		kit.Eventually(t, "refused as "+code, func() bool {
 			if err := nc.Publish(subject, data); err != nil {
 				t.Fatal(err)
 			}
@@ -228,7 +229,7 @@ func TestServer_RefusesMalformedFrames(t *testing.T) {
 			if err := e.cloudNC.Publish(tt.subject, tt.data); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, "refused as "+tt.code, func() bool { return sumMetric(t, e.nodeMetrics, "frond_tunnel_refused_total", tt.code) > before })
+			kit.Eventually(t, "refused as "+tt.code, func() bool { return sumMetric(t, e.nodeMetrics, "frond_tunnel_refused_total", tt.code) > before })
 			requireEcho(t, cloud, node)
 		})
 	}
@@ -240,7 +241,7 @@ func TestServer_LateFramesCountAsStale(t *testing.T) {
 	cloud, atNode := e.dialStream(t)
 	down, _ := cloud.Subjects()
 	_, _ = cloud.Close(), atNode.Close()
-	eventually(t, "the node forgets the stream", func() bool { return sumMetric(t, e.nodeMetrics, "frond_tunnel_streams", "") == 0 })
+	kit.Eventually(t, "the node forgets the stream", func() bool { return sumMetric(t, e.nodeMetrics, "frond_tunnel_streams", "") == 0 })
 	unknown := sumMetric(t, e.nodeMetrics, "frond_tunnel_refused_total", "unknown")
 	for _, late := range []tunnel.Raw{
 		{Kind: tunnel.KindData, Payload: []byte("x")}, {Kind: tunnel.KindOpen, Payload: tunnel.OpenPayload(port, "")},
@@ -249,7 +250,7 @@ func TestServer_LateFramesCountAsStale(t *testing.T) {
 		if err := e.cloudNC.Publish(down, late.Bytes()); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "it is refused as stale", func() bool { return sumMetric(t, e.nodeMetrics, "frond_tunnel_refused_total", "stale") > before })
+		kit.Eventually(t, "it is refused as stale", func() bool { return sumMetric(t, e.nodeMetrics, "frond_tunnel_refused_total", "stale") > before })
 	}
 	if n := sumMetric(t, e.nodeMetrics, "frond_tunnel_refused_total", "unknown"); n != unknown {
 		t.Errorf("%v messages of unknown streams", n-unknown)
@@ -266,13 +267,13 @@ func TestServer_OpenFloodEndsAtBacklog(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "most are refused", func() bool {
+	kit.Eventually(t, "most are refused", func() bool {
 		if n := sumMetric(t, e.nodeMetrics, "frond_tunnel_streams", ""); n > 16 {
 			t.Fatalf("%v streams", n)
 		}
 		return sumMetric(t, e.nodeMetrics, "frond_tunnel_refused_total", "busy") >= 4900
 	})
-	eventually(t, "those that waited are forgotten", func() bool { return sumMetric(t, e.nodeMetrics, "frond_tunnel_streams", "") == 0 })
+	kit.Eventually(t, "those that waited are forgotten", func() bool { return sumMetric(t, e.nodeMetrics, "frond_tunnel_streams", "") == 0 })
 	// The expired opens are still in the backlog, and yet another may wait in it.
 	ctx, cancel := context.WithCancel(t.Context())
 	waiting := make(chan struct{})
@@ -280,7 +281,7 @@ func TestServer_OpenFloodEndsAtBacklog(t *testing.T) {
 		defer close(waiting)
 		_, _ = e.dialer.Dial(ctx, node, port) // there is no Accept
 	}()
-	eventually(t, "another waits", func() bool { return sumMetric(t, e.nodeMetrics, "frond_tunnel_streams", "") == 1 })
+	kit.Eventually(t, "another waits", func() bool { return sumMetric(t, e.nodeMetrics, "frond_tunnel_streams", "") == 1 })
 	cancel()
 	<-waiting
 }

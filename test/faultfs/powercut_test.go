@@ -9,28 +9,22 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/frond-edge/frond/test/faultfs"
+	"github.com/frond-edge/frond/test/kit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-func requireNoError(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // writeFile writes a file with or without a sync, as programs do.
 func writeFile(t *testing.T, path, text string, flags int, sync bool) {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|flags, 0o600)
-	requireNoError(t, err)
+	kit.Must(t, err)
 	_, err = f.WriteString(text)
-	requireNoError(t, err)
+	kit.Must(t, err)
 	if sync {
-		requireNoError(t, f.Sync())
+		kit.Must(t, f.Sync())
 	}
-	requireNoError(t, f.Close())
+	kit.Must(t, f.Close())
 }
 
 func requireContent(t *testing.T, path, want string) {
@@ -47,12 +41,12 @@ func requireContent(t *testing.T, path, want string) {
 func TestImage_HoldsOnlySyncedBytes(t *testing.T) {
 	m := faultfs.Mount(t)
 	at := func(name string) string { return filepath.Join(m.Dir, name) }
-	requireNoError(t, os.Mkdir(at("d"), 0o700))
+	kit.Must(t, os.Mkdir(at("d"), 0o700))
 	writeFile(t, at("d/synced"), "kept", 0, true)
 	writeFile(t, at("d/opened-with-sync"), "kept", os.O_SYNC, false)
 	writeFile(t, at("d/unsynced"), "lost", 0, false)
 	writeFile(t, at("d/synced"), " and lost", os.O_APPEND, false)
-	requireNoError(t, os.Rename(at("d/opened-with-sync"), at("d/renamed"))) // not synced
+	kit.Must(t, os.Rename(at("d/opened-with-sync"), at("d/renamed"))) // not synced
 	requireContent(t, at("d/unsynced"), "lost")
 	requireContent(t, at("d/synced"), "kept and lost")
 
@@ -64,15 +58,15 @@ func TestImage_HoldsOnlySyncedBytes(t *testing.T) {
 
 	// A sync of the folder makes the names durable, not the bytes.
 	dir, err := os.Open(at("d"))
-	requireNoError(t, err)
-	requireNoError(t, errors.Join(dir.Sync(), dir.Close()))
+	kit.Must(t, err)
+	kit.Must(t, errors.Join(dir.Sync(), dir.Close()))
 	writeFile(t, at("d/synced"), "x", os.O_TRUNC, false)
 	image = m.Image(0)
 	requireContent(t, filepath.Join(image, "d/renamed"), "kept")
 	requireContent(t, filepath.Join(image, "d/opened-with-sync"), "")
 	requireContent(t, filepath.Join(image, "d/synced"), "kept")
 
-	requireNoError(t, os.RemoveAll(at("d")))
+	kit.Must(t, os.RemoveAll(at("d")))
 	requireContent(t, filepath.Join(m.Image(0), "d/renamed"), "kept")
 	if entries, err := os.ReadDir(m.Dir); err != nil || len(entries) != 0 {
 		t.Errorf("%d entries left, %v", len(entries), err)
@@ -88,7 +82,7 @@ func TestImage_SeedKeepsSomeUnsyncedBytes(t *testing.T) {
 	seen := map[string]int{}
 	for seed := range uint64(40) {
 		data, err := os.ReadFile(filepath.Join(m.Image(seed+1), "f"))
-		requireNoError(t, err)
+		kit.Must(t, err)
 		seen[string(data)]++
 	}
 	if seen["old"] == 0 || seen["new"] == 0 || len(seen) != 2 {
@@ -104,29 +98,29 @@ func TestCutPower_RefusesWritesAndImageBoots(t *testing.T) {
 	if err != nil {
 		t.Skip(err)
 	}
-	requireNoError(t, os.Mkdir(at("d"), 0o700))
+	kit.Must(t, os.Mkdir(at("d"), 0o700))
 	writeFile(t, at("d/f"), "kept", 0, true)
 	writeFile(t, at("d/f"), "lost", 0, false)
-	requireNoError(t, m.CutPower(image, 0))
+	kit.Must(t, m.CutPower(image, 0))
 	if err := os.WriteFile(at("d/late"), []byte("late"), 0o600); err == nil {
 		t.Error("written without power")
 	}
 	requireContent(t, at("d/f"), "lost")
-	requireNoError(t, m.Unmount())
+	kit.Must(t, m.Unmount())
 
 	m, err = faultfs.MountAt(dir, image)
-	requireNoError(t, err)
+	kit.Must(t, err)
 	requireContent(t, at("d/f"), "kept")
 	requireContent(t, at("d/late"), "")
 	writeFile(t, at("d/f"), "lost", 0, false)
 	requireContent(t, filepath.Join(cutToImage(t, m), "d/f"), "kept")
-	requireNoError(t, m.Unmount())
+	kit.Must(t, m.Unmount())
 }
 
 // cutToImage cuts the power without any unsynced bytes.
 func cutToImage(t *testing.T, m *faultfs.FS) string {
 	t.Helper()
 	to := t.TempDir()
-	requireNoError(t, m.CutPower(to, 0))
+	kit.Must(t, m.CutPower(to, 0))
 	return to
 }

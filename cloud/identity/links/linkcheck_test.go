@@ -24,6 +24,7 @@ import (
 	api "github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/cloud/identity"
 	"github.com/frond-edge/frond/streams/subject"
+	"github.com/frond-edge/frond/test/kit"
 )
 
 // enforcerFixture is an Enforcer with a hub whose answers the test chooses, and a Kubernetes that may have newer
@@ -218,17 +219,11 @@ func (b *enforcerFixture) startEnforcer() {
 
 func (b *enforcerFixture) waitFor(holds func() bool, what string) {
 	b.t.Helper()
-	for end := time.Now().Add(testTimeout); ; time.Sleep(5 * time.Millisecond) { //nolint:forbidigo // what is waited for has no event
+	kit.Within(b.t, testTimeout, what, func() bool {
 		b.mu.Lock()
-		ok := holds()
-		b.mu.Unlock()
-		switch {
-		case ok:
-			return
-		case time.Now().After(end):
-			b.t.Fatal(what)
-		}
-	}
+		defer b.mu.Unlock()
+		return holds()
+	})
 }
 
 // A replica that does not know a key reads Kubernetes before it closes the key's link, and keeps the link if there is no answer.

@@ -7,6 +7,8 @@ import (
 
 	"google.golang.org/grpc/codes"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/frond-edge/frond/test/kit"
 )
 
 // serverScript is a script that runs until it is stopped, and ends with 0 on SIGTERM, in a real shell too.
@@ -147,7 +149,7 @@ func checkContainerLog(t *testing.T, b Target) {
 	p := b.newPod(t)
 	b.waitExited(t, p.startContainer(t, "talk", "echo one; echo two words"))
 	var lines []string
-	eventually(t, "log is complete", func() bool {
+	kit.Eventually(t, "log is complete", func() bool {
 		lines = strings.Split(strings.TrimSpace(readLog(t, p, "talk")), "\n")
 		return len(lines) == 2
 	})

@@ -19,6 +19,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/frond-edge/frond/test/kit"
 )
 
 const (
@@ -157,26 +159,11 @@ func (b Target) containerStatus(t *testing.T, id string) *runtimeapi.ContainerSt
 func (b Target) waitExited(t *testing.T, id string) *runtimeapi.ContainerStatus {
 	t.Helper()
 	var last *runtimeapi.ContainerStatus
-	eventually(t, "container exits", func() bool {
+	kit.Eventually(t, "container exits", func() bool {
 		last = b.containerStatus(t, id)
 		return last.GetState() == runtimeapi.ContainerState_CONTAINER_EXITED
 	})
 	return last
-}
-
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), callTimeout)
-	defer cancel()
-	tick := time.NewTicker(pollEvery)
-	defer tick.Stop()
-	for !holds() {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			t.Fatalf("waiting until %s: %v", what, ctx.Err())
-		}
-	}
 }
 
 func wantCode(t *testing.T, err error, want codes.Code) {

@@ -2,6 +2,7 @@ package daemon_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -15,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/frond-edge/frond/internal/devcluster/daemon"
+	"github.com/frond-edge/frond/test/kit"
 )
 
 // threadsEnv has a copy of this program start that many threads and end.
@@ -172,16 +174,8 @@ func TestStart_MissingProgramFails(t *testing.T) {
 
 func awaitText(t *testing.T, path, text string) {
 	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		if data, _ := os.ReadFile(path); strings.Contains(string(data), text) {
-			return
-		}
-		select {
-		case <-t.Context().Done():
-			t.Fatalf("no %q in %s", text, path)
-		case <-tick.C:
-		}
-	}
+	kit.Eventually(t, fmt.Sprintf("%q in %s", text, path), func() bool {
+		data, _ := os.ReadFile(path)
+		return strings.Contains(string(data), text)
+	})
 }

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/frond-edge/frond/internal/devcluster/wan"
+	"github.com/frond-edge/frond/test/kit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -91,17 +92,7 @@ func freeAddress(t *testing.T) string {
 
 func (r forwarderFixture) waitUntil(done func() bool) {
 	r.t.Helper()
-	ctx, cancel := context.WithTimeout(r.t.Context(), 10*time.Second)
-	defer cancel()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !done() {
-		select {
-		case <-ctx.Done():
-			r.t.Fatal("it did not come true in 10 s")
-		case <-tick.C:
-		}
-	}
+	kit.Eventually(r.t, "the condition", done)
 }
 
 func (r forwarderFixture) requestControl(method, path string) wan.Link {

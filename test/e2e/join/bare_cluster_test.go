@@ -46,9 +46,9 @@ func newBareCluster(t *testing.T) *bareCluster {
 	t.Cleanup(bare.Cleanup)
 	k := bare.Cluster(t)
 	programs, err := toolchain.Ensure(t.Context(), toolchain.Request{Kube: true, Nats: true, Frond: true}, os.Stderr)
-	must(t, err)
+	kit.Must(t, err)
 	dir := t.TempDir()
-	must(t, errors.Join(os.Chmod(filepath.Dir(dir), 0o755), os.Chmod(dir, 0o755))) // pods are other users
+	kit.Must(t, errors.Join(os.Chmod(filepath.Dir(dir), 0o755), os.Chmod(dir, 0o755))) // pods are other users
 	c := &bareCluster{network: newNetwork(t), programs: programs, kube: k.Client(t), config: k.Config(), dir: dir}
 	file := clientcmdapi.NewConfig()
 	file.Clusters["c"] = &clientcmdapi.Cluster{Server: c.config.Host, CertificateAuthorityData: c.config.CAData}
@@ -56,7 +56,7 @@ func newBareCluster(t *testing.T) *bareCluster {
 	file.Contexts["c"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "c"}
 	file.CurrentContext = "c"
 	c.kubeconfig = filepath.Join(dir, "kubeconfig")
-	must(t, clientcmd.WriteToFile(*file, c.kubeconfig))
+	kit.Must(t, clientcmd.WriteToFile(*file, c.kubeconfig))
 	return c
 }
 
@@ -126,12 +126,12 @@ func (c *bareCluster) resourceVersions(t *testing.T) map[string]string {
 	t.Helper()
 	all := map[string]string{}
 	secrets, err := c.kube.CoreV1().Secrets(namespace).List(t.Context(), metav1.ListOptions{})
-	must(t, err)
+	kit.Must(t, err)
 	for _, o := range secrets.Items {
 		all["secret "+o.Name] = o.ResourceVersion
 	}
 	maps, err := c.kube.CoreV1().ConfigMaps(namespace).List(t.Context(), metav1.ListOptions{})
-	must(t, err)
+	kit.Must(t, err)
 	for _, o := range maps.Items {
 		all["configmap "+o.Name] = o.ResourceVersion
 	}

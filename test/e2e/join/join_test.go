@@ -9,6 +9,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/frond-edge/frond/test/kit"
 )
 
 // initReport has the fields of frond init -o json that are used here.
@@ -64,9 +66,9 @@ func (c *bareCluster) installManifests(t *testing.T) {
 		t.Errorf("applied once more, the manifests are %s, not %s", after, before)
 	}
 	set, err := c.kube.AppsV1().StatefulSets(namespace).Get(t.Context(), "frond-hub", metav1.GetOptions{})
-	must(t, err)
+	kit.Must(t, err)
 	deployment, err := c.kube.AppsV1().Deployments(namespace).Get(t.Context(), "cloudcore", metav1.GetOptions{})
-	must(t, err)
+	kit.Must(t, err)
 	var hosts strings.Builder
 	for i := range int(*set.Spec.Replicas) {
 		fmt.Fprintf(&hosts, "10.201.0.%d %[2]s-%[3]d.%[2]s.%[4]s.svc\n", 1+i, set.Spec.ServiceName, i, namespace)

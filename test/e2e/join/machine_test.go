@@ -39,21 +39,21 @@ func (c *bareCluster) newMachine(t *testing.T, name string) *machine {
 	dir := filepath.Join(c.dir, "machine-"+name)
 	etc, lib, units, empty := filepath.Join(dir, "etc"), filepath.Join(dir, "lib"), filepath.Join(dir, "units"), filepath.Join(dir, "empty")
 	for _, d := range []string{filepath.Join(etc, "systemd", "system"), lib, units, empty} {
-		must(t, os.MkdirAll(d, 0o755))
+		kit.Must(t, os.MkdirAll(d, 0o755))
 	}
 	for _, unit := range systemdTargets {
 		data, err := os.ReadFile(filepath.Join("/lib/systemd/system", unit))
-		must(t, err)
-		must(t, os.WriteFile(filepath.Join(units, unit), data, 0o644))
+		kit.Must(t, err)
+		kit.Must(t, os.WriteFile(filepath.Join(units, unit), data, 0o644))
 	}
 	for _, file := range []string{"passwd", "group", "nsswitch.conf"} {
 		data, err := os.ReadFile(filepath.Join("/etc", file))
-		must(t, err)
-		must(t, os.WriteFile(filepath.Join(etc, file), data, 0o644))
+		kit.Must(t, err)
+		kit.Must(t, os.WriteFile(filepath.Join(etc, file), data, 0o644))
 	}
-	must(t, os.WriteFile(filepath.Join(etc, "hosts"), []byte("127.0.0.1 localhost\n"+frontAddress+" hub.example.com\n"), 0o644))
-	must(t, os.WriteFile(filepath.Join(etc, "hostname"), []byte(name+"\n"), 0o644))
-	must(t, os.WriteFile(filepath.Join(etc, "resolv.conf"), nil, 0o644)) // the kubelet makes those of pods from it
+	kit.Must(t, os.WriteFile(filepath.Join(etc, "hosts"), []byte("127.0.0.1 localhost\n"+frontAddress+" hub.example.com\n"), 0o644))
+	kit.Must(t, os.WriteFile(filepath.Join(etc, "hostname"), []byte(name+"\n"), 0o644))
+	kit.Must(t, os.WriteFile(filepath.Join(etc, "resolv.conf"), nil, 0o644)) // the kubelet makes those of pods from it
 	m := &machine{box: box{
 		name: name, netns: c.namespaceName(name), dir: dir, init: true, env: []string{"container=frond"},
 		binds: map[string]string{
@@ -73,7 +73,7 @@ func makeCgroups(t *testing.T, name string) string {
 	var s strings.Builder
 	if _, err := os.Stat(root + "/cgroup.controllers"); err == nil {
 		own := filepath.Join(root, name)
-		must(t, os.MkdirAll(own, 0o755))
+		kit.Must(t, os.MkdirAll(own, 0o755))
 		t.Cleanup(func() { removeCgroups(t, own) })
 		fmt.Fprintf(&s, "mount --bind %s $root%s\n", own, root)
 		return s.String()
@@ -81,7 +81,7 @@ func makeCgroups(t *testing.T, name string) string {
 	fmt.Fprintf(&s, "mount -t tmpfs -o mode=755 tmpfs $root%s\n", root)
 	for _, hierarchy := range []string{"systemd", "cpu", "memory", "pids"} {
 		own := filepath.Join(root, hierarchy, name)
-		must(t, os.MkdirAll(own, 0o755))
+		kit.Must(t, os.MkdirAll(own, 0o755))
 		t.Cleanup(func() { removeCgroups(t, own) })
 		fmt.Fprintf(&s, "mkdir $root%[1]s/%[2]s\nmount --bind %[3]s $root%[1]s/%[2]s\n", root, hierarchy, own)
 	}
@@ -191,7 +191,7 @@ func (m *machine) fileSums(t *testing.T) map[string]string {
 			sums[name] = fmt.Sprintf("%s %s %x", info.Mode(), info.ModTime(), sha256.Sum256(data))
 			return err
 		})
-		must(t, err)
+		kit.Must(t, err)
 	}
 	return sums
 }
@@ -200,9 +200,9 @@ func (m *machine) fileSums(t *testing.T) map[string]string {
 func (m *machine) processLines(t *testing.T) string {
 	t.Helper()
 	own, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", m.pid))
-	must(t, err)
+	kit.Must(t, err)
 	processes, err := filepath.Glob("/proc/[0-9]*")
-	must(t, err)
+	kit.Must(t, err)
 	var lines []string
 	for _, process := range processes {
 		if space, err := os.Readlink(process + "/ns/pid"); err != nil || space != own {

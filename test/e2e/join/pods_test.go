@@ -60,9 +60,9 @@ func (c *bareCluster) startPods(t *testing.T, program, name string, from int, re
 func (c *bareCluster) startPod(t *testing.T, p *pod) {
 	t.Helper()
 	dir := filepath.Join(c.dir, p.name)
-	must(t, os.MkdirAll(dir, 0o755))
+	kit.Must(t, os.MkdirAll(dir, 0o755))
 	hostsFile := filepath.Join(dir, "hosts")
-	must(t, os.WriteFile(hostsFile, []byte("127.0.0.1 localhost\n"+p.hosts), 0o644))
+	kit.Must(t, os.WriteFile(hostsFile, []byte("127.0.0.1 localhost\n"+p.hosts), 0o644))
 	container, security := p.spec.Containers[0], p.spec.SecurityContext
 	b := box{
 		name: p.name, netns: p.netns, dir: dir, binds: map[string]string{"/etc/hosts": hostsFile, "/entrypoint": p.program},
@@ -101,7 +101,7 @@ func (c *bareCluster) startPod(t *testing.T, p *pod) {
 func (c *bareCluster) volumeDir(t *testing.T, p *pod, name string) string {
 	t.Helper()
 	dir := filepath.Join(c.dir, p.name, "volumes", name)
-	must(t, os.MkdirAll(dir, 0o755))
+	kit.Must(t, os.MkdirAll(dir, 0o755))
 	group := int(*p.spec.SecurityContext.FSGroup)
 	for _, v := range p.spec.Volumes {
 		if v.Name != name {
@@ -109,14 +109,14 @@ func (c *bareCluster) volumeDir(t *testing.T, p *pod, name string) string {
 		}
 		for file, data := range c.projectedFiles(t, v.Projected) {
 			file = filepath.Join(dir, file)
-			must(t, os.MkdirAll(filepath.Dir(file), 0o755))
-			must(t, os.WriteFile(file, data, os.FileMode(*v.Projected.DefaultMode)))
-			must(t, os.Chown(file, 0, group))
+			kit.Must(t, os.MkdirAll(filepath.Dir(file), 0o755))
+			kit.Must(t, os.WriteFile(file, data, os.FileMode(*v.Projected.DefaultMode)))
+			kit.Must(t, os.Chown(file, 0, group))
 		}
 		return dir
 	}
-	must(t, os.Chown(dir, 0, group)) // the volume of a claim
-	must(t, os.Chmod(dir, 0o770|os.ModeSetgid))
+	kit.Must(t, os.Chown(dir, 0, group)) // the volume of a claim
+	kit.Must(t, os.Chmod(dir, 0o770|os.ModeSetgid))
 	return dir
 }
 
@@ -132,11 +132,11 @@ func (c *bareCluster) projectedFiles(t *testing.T, v *corev1.ProjectedVolumeSour
 			if apierrors.IsNotFound(err) && source.Secret.Optional != nil && *source.Secret.Optional {
 				continue
 			}
-			must(t, err)
+			kit.Must(t, err)
 			data, items = o.Data, source.Secret.Items
 		case source.ConfigMap != nil:
 			o, err := c.kube.CoreV1().ConfigMaps(namespace).Get(t.Context(), source.ConfigMap.Name, metav1.GetOptions{})
-			must(t, err)
+			kit.Must(t, err)
 			for key, value := range o.Data {
 				data[key] = []byte(value)
 			}
@@ -163,11 +163,11 @@ func (c *bareCluster) projectedFiles(t *testing.T, v *corev1.ProjectedVolumeSour
 func (c *bareCluster) accountDir(t *testing.T, p *pod, account string) string {
 	t.Helper()
 	token, err := c.kube.CoreV1().ServiceAccounts(namespace).CreateToken(t.Context(), account, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
-	must(t, err)
+	kit.Must(t, err)
 	dir := filepath.Join(c.dir, p.name, "account")
-	must(t, os.MkdirAll(dir, 0o755))
+	kit.Must(t, os.MkdirAll(dir, 0o755))
 	for file, data := range map[string][]byte{"token": []byte(token.Status.Token), "ca.crt": c.config.CAData, "namespace": []byte(namespace)} {
-		must(t, os.WriteFile(filepath.Join(dir, file), data, 0o644))
+		kit.Must(t, os.WriteFile(filepath.Join(dir, file), data, 0o644))
 	}
 	return dir
 }
@@ -178,7 +178,7 @@ func (c *bareCluster) relayToAPIServer(t *testing.T, netns string) []string {
 	address := strings.TrimPrefix(c.config.Host, "https://")
 	startRelay(t, netns, address, forwardTo("", address))
 	host, port, err := net.SplitHostPort(address)
-	must(t, err)
+	kit.Must(t, err)
 	return []string{"KUBERNETES_SERVICE_HOST=" + host, "KUBERNETES_SERVICE_PORT=" + port}
 }
 

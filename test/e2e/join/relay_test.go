@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/frond-edge/frond/internal/devcluster/wan"
+	"github.com/frond-edge/frond/test/kit"
 )
 
 // dialTimeout bounds the dial to a target.
@@ -51,7 +52,7 @@ type relay struct {
 func startRelay(t *testing.T, namespace, address string, serve func(ctx context.Context, conn net.Conn, c *relayCall)) *relay {
 	t.Helper()
 	l, err := wan.Listen(namespace, address)
-	must(t, err)
+	kit.Must(t, err)
 	r := &relay{}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	var serving sync.WaitGroup

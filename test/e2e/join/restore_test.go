@@ -13,6 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/frond-edge/frond/test/kit"
 )
 
 // deletedNamespace deletes the namespace of Frond, with all keys and the hub's streams, and restores it from a backup. A gateway that had
@@ -29,13 +31,13 @@ func (c *bareCluster) deletedNamespace(t *testing.T) {
 	before := c.awaitJoined(t, node)
 	c.expectPodRuns(t, m, "before")
 	passphrase, file := filepath.Join(c.dir, "passphrase"), filepath.Join(c.dir, "frond.backup")
-	must(t, os.WriteFile(passphrase, []byte("correct horse battery staple\n"), 0o600))
+	kit.Must(t, os.WriteFile(passphrase, []byte("correct horse battery staple\n"), 0o600))
 	c.runFrond(t, "backup", "create", "--file", file, "--passphrase-file", passphrase)
 
 	c.deleteConfirmed(t)
 	for _, p := range c.running { // nothing is left of them, nor of their volumes
 		p.stop(t)
-		must(t, os.RemoveAll(filepath.Join(c.dir, p.name, "volumes")))
+		kit.Must(t, os.RemoveAll(filepath.Join(c.dir, p.name, "volumes")))
 	}
 	if out, err := c.runProgram(t, c.programs.Frond, "token", "create", "--print-join-command"); err == nil || !strings.Contains(err.Error(), "not installed") {
 		t.Errorf("with nothing left: %s, %v", out, err)
@@ -99,7 +101,7 @@ func (c *bareCluster) expectPodRuns(t *testing.T, m *machine, name string) {
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
 	_, _ = c.kube.CoreV1().ServiceAccounts(metav1.NamespaceDefault).Create(t.Context(), account, metav1.CreateOptions{}) // exists in the second call
 	_, err := c.kube.CoreV1().Pods(metav1.NamespaceDefault).Create(t.Context(), pod, metav1.CreateOptions{})
-	must(t, err)
+	kit.Must(t, err)
 	eventually(t, "pod "+name+" runs", func(ctx context.Context) error {
 		now, err := c.kube.CoreV1().Pods(metav1.NamespaceDefault).Get(ctx, name, metav1.GetOptions{})
 		if err == nil && now.Status.Phase != corev1.PodRunning {

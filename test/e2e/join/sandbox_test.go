@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/frond-edge/frond/test/kit"
 )
 
 // box is the view of a process: this machine's files, with bound files over them, and a network namespace. Writes
@@ -82,7 +84,7 @@ func (b box) startProcess(t *testing.T, args ...string) *process {
 	t.Helper()
 	p := &process{log: filepath.Join(b.dir, "log"), done: make(chan struct{})}
 	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
-	must(t, err)
+	kit.Must(t, err)
 	enter := []string{"--net=/run/netns/" + b.netns, "--", "unshare", "--mount", "--propagation", "private", "--uts"}
 	if p.grace = podGrace; b.init {
 		p.grace = 0
@@ -93,7 +95,7 @@ func (b box) startProcess(t *testing.T, args ...string) *process {
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	p.cmd.Env = append([]string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/"}, b.env...)
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	must(t, p.cmd.Start())
+	kit.Must(t, p.cmd.Start())
 	go func() {
 		_ = p.cmd.Wait() // the log shows how it ended
 		_ = log.Close()
@@ -142,11 +144,4 @@ func logTail(file string) string {
 		return err.Error()
 	}
 	return string(data[max(0, len(data)-most):])
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/frond-edge/frond/internal/devcluster/pki"
 	"github.com/frond-edge/frond/internal/hubconf"
+	"github.com/frond-edge/frond/test/kit"
 )
 
 // readyTimeout bounds the start of all servers; two busy cores need some of it.
@@ -116,17 +117,7 @@ func (h *Hub) Restart(i int) {
 // awaitLeader waits until JetStream has a leader.
 func (h *Hub) awaitLeader() {
 	h.tb.Helper()
-	deadline := time.NewTimer(readyTimeout)
-	defer deadline.Stop()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for !h.hasLeader() {
-		select {
-		case <-deadline.C:
-			h.tb.Fatal("hub has no leader")
-		case <-tick.C:
-		}
-	}
+	kit.Within(h.tb, readyTimeout, "the hub has a JetStream leader", h.hasLeader)
 }
 
 func (h *Hub) hasLeader() bool {

@@ -204,5 +204,5 @@ func (c *Cluster) ConfigWithRules(t testing.TB, user string, rules []rbacv1.Poli
 // Eventually polls a condition until it holds, and fails the test after the limit with the condition's last error.
 func Eventually(t testing.TB, limit time.Duration, condition func() error) {
 	t.Helper()
-	kit.Until(t, "it does not hold", limit, 20*time.Millisecond, func(context.Context) error { return condition() })
+	kit.Succeeds(t, limit, condition)
 }

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/kubetest"
 )
 
@@ -24,7 +25,7 @@ func TestMain(m *testing.M) { shared.Verify(m) }
 func TestCluster_ControllersAndSchedulerRun(t *testing.T) {
 	c := shared.Cluster(t)
 	client, ns := c.Client(t), c.Namespace(t)
-	kubetest.Eventually(t, 30*time.Second, func() error {
+	kit.Succeeds(t, 30*time.Second, func() error {
 		_, err := client.CoreV1().ServiceAccounts(ns).Get(t.Context(), "default", metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -47,7 +48,7 @@ func TestCluster_ControllersAndSchedulerRun(t *testing.T) {
 	if _, err := client.CoreV1().Pods(ns).Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	kubetest.Eventually(t, 30*time.Second, func() error {
+	kit.Succeeds(t, 30*time.Second, func() error {
 		got, err := client.CoreV1().Pods(ns).Get(t.Context(), "a", metav1.GetOptions{})
 		if err == nil && got.Spec.NodeName == "" {
 			return errors.New("not bound")
@@ -66,7 +67,7 @@ func TestCluster_AuditsAndAuthorizes(t *testing.T) {
 	if _, err := client.CoreV1().Secrets("default").Get(t.Context(), "x", metav1.GetOptions{}); !apierrors.IsForbidden(err) {
 		t.Fatalf("a user without rights: %v", err)
 	}
-	kubetest.Eventually(t, 10*time.Second, func() error {
+	kit.Succeeds(t, 10*time.Second, func() error {
 		got := c.Audit(t, before, func(r kubetest.AuditEntry) bool { return r.User.Username == "nobody" })
 		if len(got) != 1 || got[0].Response.Code != 403 || !strings.HasSuffix(got[0].URI, "/secrets/x") {
 			return errors.New("request not in the audit log")

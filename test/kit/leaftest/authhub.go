@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nkeys"
 
 	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/test/kit"
 )
 
 // The accounts of an AuthHub. Each of its clients is in one of them.
@@ -40,9 +41,9 @@ type AuthHub struct {
 func NewAuthHub(tb testing.TB, cert func() tls.Certificate, judge func(identity.Credential) *Admission) *AuthHub {
 	tb.Helper()
 	issuer, err := nkeys.CreateAccount()
-	failOn(tb, err)
+	kit.Must(tb, err)
 	public, err := issuer.PublicKey()
-	failOn(tb, err)
+	kit.Must(tb, err)
 	secure := &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 		shown := cert()
 		return &shown, nil
@@ -60,7 +61,7 @@ func NewAuthHub(tb testing.TB, cert func() tls.Certificate, judge func(identity.
 		d.opts.AuthCallout.AuthUsers = append(d.opts.AuthCallout.AuthUsers, name)
 	}
 	d.nats, err = server.NewServer(d.opts)
-	failOn(tb, err)
+	kit.Must(tb, err)
 	d.nats.Start()
 	tb.Cleanup(func() {
 		d.nats.Shutdown()
@@ -78,7 +79,7 @@ func NewAuthHub(tb testing.TB, cert func() tls.Certificate, judge func(identity.
 			tb.Errorf("answer a callout: %v", err)
 		}
 	})
-	failOn(tb, err)
+	kit.Must(tb, err)
 	return d
 }
 
@@ -132,7 +133,7 @@ func (d *AuthHub) WebSocketAddr() string { return fmt.Sprintf("127.0.0.1:%d", d.
 func (d *AuthHub) Client(account string) *nats.Conn {
 	d.tb.Helper()
 	nc, err := nats.Connect("", nats.InProcessServer(d.nats), nats.UserInfo(account, account))
-	failOn(d.tb, err)
+	kit.Must(d.tb, err)
 	d.tb.Cleanup(nc.Close)
 	return nc
 }
@@ -141,15 +142,8 @@ func (d *AuthHub) Client(account string) *nats.Conn {
 func (d *AuthHub) CloseLinks() {
 	d.tb.Helper()
 	all, err := d.nats.Leafz(nil)
-	failOn(d.tb, err)
+	kit.Must(d.tb, err)
 	for _, l := range all.Leafs {
 		_ = d.nats.DisconnectClientByID(l.ID) // it has closed meanwhile
-	}
-}
-
-func failOn(tb testing.TB, err error) {
-	tb.Helper()
-	if err != nil {
-		tb.Fatal(err)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/frond-edge/frond/leaf"
+	"github.com/frond-edge/frond/test/kit"
 )
 
 // waitTimeout bounds the waits of tests; two busy cores need some of it.
@@ -127,11 +128,7 @@ func StartLeaf(tb testing.TB, cfg leaf.Config) *Leaf {
 	l := &Leaf{Server: s, tb: tb, cancel: cancel}
 	l.group.Go(func() error { return s.Start(ctx) })
 	tb.Cleanup(l.Stop)
-	select {
-	case <-s.Ready():
-	case <-time.After(waitTimeout):
-		tb.Fatal("leaf not ready")
-	}
+	kit.Receive(tb, "the leaf is ready", s.Ready())
 	return l
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/frond-edge/frond/streams/subject"
 	"github.com/frond-edge/frond/streams/topology"
+	"github.com/frond-edge/frond/test/kit"
 )
 
 // startTimeout is generous: an embedded server is up in some 10 ms on an idle machine.
@@ -109,15 +110,5 @@ func Connect(t testing.TB, s *server.Server, opts ...nats.Option) *nats.Conn {
 // Eventually waits for a condition and fails the test when it does not become true within a minute.
 func Eventually(t testing.TB, what string, condition func() bool) {
 	t.Helper()
-	deadline := time.NewTimer(time.Minute)
-	defer deadline.Stop()
-	ticker := time.NewTicker(10 * time.Millisecond)
-	defer ticker.Stop()
-	for !condition() {
-		select {
-		case <-deadline.C:
-			t.Fatalf("never: %s", what)
-		case <-ticker.C:
-		}
-	}
+	kit.Eventually(t, what, condition)
 }
