@@ -254,7 +254,7 @@ func TestTolerationController_KeepsPodsWhileGroupsUnreadable(t *testing.T) {
 
 	older := slices.DeleteFunc(autonomy.Rules(), func(r rbacv1.PolicyRule) bool { return slices.Contains(r.APIGroups, apps.Group) })
 	log, lines := newObservedLogger(t)
-	keeper, _ := w.startController(user, older, log)
+	groups, _ := w.startController(user, older, log)
 	kit.Succeeds(t, changeTimeout, hasLogged(lines, "groups of nodes may not be read"))
 	w.annotateNode(node, `"12h"`)
 	kit.Succeeds(t, changeTimeout, w.hasToleration("own", ptr.To(12*hour)))

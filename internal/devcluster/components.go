@@ -2,74 +2,57 @@ package devcluster
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
-	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/frond-edge/frond/internal/devcluster/daemon"
+	"github.com/frond-edge/frond/internal/devcluster/folder"
+	"github.com/frond-edge/frond/internal/devcluster/gateway"
+	"github.com/frond-edge/frond/internal/devcluster/process"
+	"github.com/frond-edge/frond/internal/devcluster/render"
+	"github.com/frond-edge/frond/internal/devcluster/request"
 	"github.com/frond-edge/frond/internal/devcluster/wan"
 )
 
-// component is one process of the cluster.
-type component struct {
-	name string
-	// stage orders the starts: components of one stage start together, once those of earlier stages are ready.
-	stage   int
-	command daemon.Command
-	// edge is the gateway whose network namespace it runs in; "" for the host's. inMountNamespace adds the gateway's mount namespace.
-	edge             string
-	inMountNamespace bool
-	// ready is one readiness check; nil means that a running process is ready.
-	ready func(context.Context) error
-	// onReady runs once after the first successful check.
-	onReady func(context.Context) error
-	// grace is the time between SIGTERM and SIGKILL.
-	grace time.Duration
-	// ports are the names of the ports it listens on, for the preflight.
-	ports []string
+// catalog lists the components of a cluster, with their commands and readiness checks.
+type catalog struct {
+	f       *folder.Folder
+	install *installer
+	links   *gateway.Links
+	api     *gateway.API
 }
 
-// The stages. Each needs the ones before it.
-const (
-	stageBase    = iota // etcd, hub, wan, the gateways' namespaces
-	stageAPI            // apiserver, containerd
-	stageControl        // controller-manager, scheduler, cloudcore
-	stageEdge           // edgecore
-)
-
-// tryTimeout bounds one try of a readiness check.
-const tryTimeout = 3 * time.Second
-
-// allComponents lists all processes of the cluster in start order.
-func (c *Cluster) allComponents() []component {
-	l, s := c.layout, c.state
-	parts := []component{
+// all lists all processes of the cluster in start order.
+func (c *catalog) all() []process.Component {
+	l, s := c.f.Layout, c.f.State
+	parts := []process.Component{
 		{
-			name: "etcd", stage: stageBase, grace: 5 * time.Second, ports: []string{"etcd", "etcd-peer"},
-			command: daemon.Command{Path: l.programFile("etcd"), Args: etcdFlags(l, s.Ports)},
-			ready:   func(ctx context.Context) error { return c.requestComponent(ctx, etcdClient, "etcd", "/health", nil) },
+			Name: "etcd", Stage: process.StageBase, Grace: 5 * time.Second, Ports: []string{"etcd", "etcd-peer"},
+			Command: daemon.Command{Path: l.ProgramFile("etcd"), Args: render.EtcdFlags(l, s.Ports)},
+			Ready: func(ctx context.Context) error {
+				return request.Component(ctx, c.f, request.Etcd, "etcd", "/health", nil)
+			},
 		},
 	}
-	for _, h := range numberedNames("hub", s.Spec.Hubs) {
-		parts = append(parts, component{
-			name: h, stage: stageBase, grace: 10 * time.Second, ports: []string{h, h + "-cluster", h + "-leaf"},
-			command: daemon.Command{Path: s.Programs.NatsServer, Args: []string{"-c", l.hubConfig(h)}},
-			ready:   func(ctx context.Context) error { return hubReady(ctx, l, s, h) },
+	for _, h := range folder.Names("hub", s.Spec.Hubs) {
+		parts = append(parts, process.Component{
+			Name: h, Stage: process.StageBase, Grace: 10 * time.Second, Ports: []string{h, h + "-cluster", h + "-leaf"},
+			Command: daemon.Command{Path: s.Programs.NatsServer, Args: []string{"-c", l.HubConfig(h)}},
+			Ready:   func(ctx context.Context) error { return hubReady(ctx, l, s, h) },
 		})
 	}
-	parts = append(parts, component{
-		name: "wan", stage: stageBase, grace: 2 * time.Second,
-		command: daemon.Command{Path: s.Programs.Frond, Args: []string{"dev", "wan", "--config", l.wanConfig()}},
-		ready:   func(ctx context.Context) error { _, err := c.fetchLinks(ctx); return err },
+	parts = append(parts, process.Component{
+		Name: "wan", Stage: process.StageBase, Grace: 2 * time.Second,
+		Command: daemon.Command{Path: s.Programs.Frond, Args: []string{"dev", "wan", "--config", l.WanConfig()}},
+		Ready:   func(ctx context.Context) error { _, err := c.links.States(ctx); return err },
 	})
 	if s.Spec.Runtime == Containerd {
-		for i, e := range numberedNames("edge", s.Spec.Edges) {
+		for i, e := range folder.Names("edge", s.Spec.Edges) {
 			parts = append(parts, c.holderComponent(e, i+1), c.containerdComponent(e, i+1))
 		}
 	}
@@ -80,25 +63,25 @@ func (c *Cluster) allComponents() []component {
 	if s.Programs.Edgecore != "" { // see controlComponents
 		parts = append(parts, c.edgeComponents()...)
 	}
-	slices.SortStableFunc(parts, func(a, b component) int { return a.stage - b.stage })
+	slices.SortStableFunc(parts, func(a, b process.Component) int { return a.Stage - b.Stage })
 	return parts
 }
 
 // edgeComponents lists the edgecores, and the kube-proxies beside them.
-func (c *Cluster) edgeComponents() []component {
-	l, s := c.layout, c.state
-	var parts []component
-	for i, e := range numberedNames("edge", s.Spec.Edges) {
-		p := component{
-			name: e, stage: stageEdge, grace: 15 * time.Second,
-			command: daemon.Command{Path: s.Programs.Edgecore, Args: []string{"--config", l.edgeFiles(e).configFile()}},
-			ready:   func(ctx context.Context) error { return c.edgeReady(ctx, e) },
+func (c *catalog) edgeComponents() []process.Component {
+	l, s := c.f.Layout, c.f.State
+	var parts []process.Component
+	for i, e := range folder.Names("edge", s.Spec.Edges) {
+		p := process.Component{
+			Name: e, Stage: process.StageEdge, Grace: 15 * time.Second,
+			Command: daemon.Command{Path: s.Programs.Edgecore, Args: []string{"--config", l.Gateway(e).ConfigFile()}},
+			Ready:   func(ctx context.Context) error { return c.edgeReady(ctx, e) },
 		}
 		if s.Spec.Runtime == Containerd {
-			p.edge, p.inMountNamespace = e, true
-			p.command.Env = []string{"PATH=" + filepath.Dir(s.Programs.Runc) + ":" + os.Getenv("PATH")}
+			p.Edge, p.InMountNamespace = e, true
+			p.Command.Env = []string{"PATH=" + filepath.Dir(s.Programs.Runc) + ":" + os.Getenv("PATH")}
 		} else {
-			p.ports = []string{e, e + "-api", e + "-kubelet"}
+			p.Ports = []string{e, e + "-api", e + "-kubelet"}
 		}
 		parts = append(parts, p)
 		if s.Spec.KubeProxy {
@@ -109,174 +92,116 @@ func (c *Cluster) edgeComponents() []component {
 }
 
 // controlComponents lists the Kubernetes control plane above etcd, and the cloudcores.
-func (c *Cluster) controlComponents() []component {
-	l, s := c.layout, c.state
-	parts := []component{
+func (c *catalog) controlComponents() []process.Component {
+	l, s := c.f.Layout, c.f.State
+	parts := []process.Component{
 		{
-			name: "apiserver", stage: stageAPI, grace: 10 * time.Second, ports: []string{"apiserver"},
-			command: daemon.Command{Path: l.programFile("kube-apiserver"), Args: apiserverFlags(l, s)},
-			ready: func(ctx context.Context) error {
-				return c.requestComponent(ctx, kubeClient, "apiserver", "/readyz", nil)
+			Name: "apiserver", Stage: process.StageAPI, Grace: 10 * time.Second, Ports: []string{"apiserver"},
+			Command: daemon.Command{Path: l.ProgramFile("kube-apiserver"), Args: render.APIServerFlags(l, s)},
+			Ready: func(ctx context.Context) error {
+				return request.Component(ctx, c.f, request.Kube, "apiserver", "/readyz", nil)
 			},
-			onReady: c.installAccounts,
+			OnReady: c.install.createAccounts,
 		},
 		{
-			name: "controller-manager", stage: stageControl, grace: 5 * time.Second,
-			command: daemon.Command{Path: l.programFile("kube-controller-manager"), Args: controllerManagerFlags(l)},
-			ready: func(ctx context.Context) error {
-				return c.requestComponent(ctx, kubeClient, "apiserver", "/api/v1/namespaces/default/serviceaccounts/default", nil)
+			Name: "controller-manager", Stage: process.StageControl, Grace: 5 * time.Second,
+			Command: daemon.Command{Path: l.ProgramFile("kube-controller-manager"), Args: render.ControllerManagerFlags(l)},
+			Ready: func(ctx context.Context) error {
+				return request.Component(ctx, c.f, request.Kube, "apiserver", "/api/v1/namespaces/default/serviceaccounts/default", nil)
 			},
 		},
 		{
-			name: "scheduler", stage: stageControl, grace: 5 * time.Second,
-			command: daemon.Command{Path: l.programFile("kube-scheduler"), Args: schedulerFlags(l)},
+			Name: "scheduler", Stage: process.StageControl, Grace: 5 * time.Second,
+			Command: daemon.Command{Path: l.ProgramFile("kube-scheduler"), Args: render.SchedulerFlags(l)},
 		},
 	}
 	if s.Programs.Cloudcore == "" {
 		return parts // without this program the caller gets only the components below
 	}
-	for _, name := range numberedNames("cloudcore", s.Spec.Cloudcores) {
-		parts = append(parts, component{
-			name: name, stage: stageControl, grace: 10 * time.Second, ports: []string{name, inspectPort(name)},
-			command: daemon.Command{Path: s.Programs.Cloudcore, Args: []string{"--config", l.path(name, "cloudcore.yaml")}},
-			ready:   func(ctx context.Context) error { return c.requestComponent(ctx, plainClient, name, "/readyz", nil) },
+	for _, name := range folder.Names("cloudcore", s.Spec.Cloudcores) {
+		parts = append(parts, process.Component{
+			Name: name, Stage: process.StageControl, Grace: 10 * time.Second, Ports: []string{name, folder.InspectPort(name)},
+			Command: daemon.Command{Path: s.Programs.Cloudcore, Args: []string{"--config", l.Path(name, "cloudcore.yaml")}},
+			Ready: func(ctx context.Context) error {
+				return request.Component(ctx, c.f, request.Plain, name, "/readyz", nil)
+			},
 		})
 	}
 	return parts
 }
 
 // holderComponent is the process that keeps a gateway's mount namespace. It runs in the gateway's network namespace.
-func (c *Cluster) holderComponent(edge string, i int) component {
-	e := c.layout.edgeFiles(edge)
-	return component{
-		name: fmt.Sprintf("holder-%d", i), stage: stageBase, edge: edge, grace: time.Second,
-		command: daemon.Command{Path: "/usr/bin/unshare", Args: []string{
-			"--mount", "--propagation", "private", "/bin/sh", "-c", holderScript(e),
+func (c *catalog) holderComponent(edge string, i int) process.Component {
+	e := c.f.Layout.Gateway(edge)
+	return process.Component{
+		Name: fmt.Sprintf("holder-%d", i), Stage: process.StageBase, Edge: edge, Grace: time.Second,
+		Command: daemon.Command{Path: "/usr/bin/unshare", Args: []string{
+			"--mount", "--propagation", "private", "/bin/sh", "-c", render.HolderScript(e),
 		}},
-		ready: func(context.Context) error { _, err := os.Stat(e.holderReadyFile()); return err },
+		Ready: func(context.Context) error { _, err := os.Stat(e.HolderReadyFile()); return err },
 	}
 }
 
-func (c *Cluster) containerdComponent(edge string, i int) component {
-	l, s := c.layout, c.state
-	e := l.edgeFiles(edge)
-	return component{
-		name: fmt.Sprintf("containerd-%d", i), stage: stageAPI, edge: edge, inMountNamespace: true, grace: 10 * time.Second,
-		command: daemon.Command{
-			Path: s.Programs.Containerd, Args: []string{"--config", e.containerdConfig()},
+func (c *catalog) containerdComponent(edge string, i int) process.Component {
+	l, s := c.f.Layout, c.f.State
+	e := l.Gateway(edge)
+	return process.Component{
+		Name: fmt.Sprintf("containerd-%d", i), Stage: process.StageAPI, Edge: edge, InMountNamespace: true, Grace: 10 * time.Second,
+		Command: daemon.Command{
+			Path: s.Programs.Containerd, Args: []string{"--config", e.ContainerdConfig()},
 			Env: []string{"PATH=" + filepath.Dir(s.Programs.Shim) + ":" + filepath.Dir(s.Programs.Runc) + ":" + os.Getenv("PATH")},
 		},
-		ready:   func(ctx context.Context) error { return c.ctrVersion(ctx, edge) },
-		onReady: func(ctx context.Context) error { return c.importImages(ctx, edge) },
+		Ready:   func(ctx context.Context) error { return c.ctrVersion(ctx, edge) },
+		OnReady: func(ctx context.Context) error { return c.importImages(ctx, edge) },
 	}
 }
 
-// findComponent returns the component of this name.
-func (c *Cluster) findComponent(name string) (component, error) {
+// kubeProxyComponent is the kube-proxy of a gateway: upstream's, with the gateway's own API as its only API.
+func (c *catalog) kubeProxyComponent(edge string, i int) process.Component {
+	return process.Component{
+		Name: fmt.Sprintf("proxy-%d", i), Stage: process.StageEdge, Edge: edge, InMountNamespace: true, Grace: 2 * time.Second,
+		Command: daemon.Command{Path: c.f.Layout.ProgramFile("kube-proxy"), Args: []string{"--config=" + c.f.Layout.Gateway(edge).ProxyConfig()}},
+		Ready: func(ctx context.Context) error {
+			conn, err := wan.Dial(ctx, c.f.Network().Namespace(edge), render.ProxyHealth)
+			if err != nil {
+				return err
+			}
+			return conn.Close()
+		},
+	}
+}
+
+// metricsServerComponent is upstream's metrics-server, with a token of its service account as in a pod.
+func (c *catalog) metricsServerComponent() process.Component {
+	return process.Component{
+		Name: folder.MetricsServer, Stage: process.StageControl, Grace: 5 * time.Second, Ports: []string{folder.MetricsServer},
+		Command: daemon.Command{Path: c.f.Layout.ProgramFile(folder.MetricsServer), Args: render.MetricsServerFlags(c.f.Layout, c.f.State.Ports)},
+		Ready: func(ctx context.Context) error {
+			return request.Component(ctx, c.f, request.Kube, folder.MetricsServer, "/livez", nil)
+		},
+	}
+}
+
+// find returns the component of this name.
+func (c *catalog) find(name string) (process.Component, error) {
 	var names []string
-	for _, p := range c.allComponents() {
-		if p.name == name {
+	for _, p := range c.all() {
+		if p.Name == name {
 			return p, nil
 		}
-		names = append(names, p.name)
+		names = append(names, p.Name)
 	}
-	return component{}, fmt.Errorf("%q is no part of this cluster; its parts are %s", name, strings.Join(names, ", "))
+	return process.Component{}, fmt.Errorf("%q is no part of this cluster; its parts are %s", name, strings.Join(names, ", "))
 }
 
-// startComponent starts a component that does not run. It returns at once.
-func (c *Cluster) startComponent(p component) error {
-	cmd := p.command
-	cmd.Log, cmd.Dir = c.layout.logFile(p.name), c.layout.dir
-	if p.edge != "" {
-		var holder daemon.Identity
-		if p.inMountNamespace {
-			holder = c.state.Processes[c.holderName(p.edge)]
-			if !holder.Alive() {
-				return fmt.Errorf("start %s: the holder of its mount namespace is gone: run frond dev up", p.name)
-			}
-		} else {
-			_ = os.Remove(c.layout.edgeFiles(p.edge).holderReadyFile()) // this is a holder: the ready file of its predecessor does not count
+// importImages imports the images of the demo into a gateway's containerd. It is quick when they are present.
+func (c *catalog) importImages(ctx context.Context, edge string) error {
+	for _, image := range c.f.State.Programs.Images {
+		cmd := exec.CommandContext(ctx, c.f.State.Programs.Ctr, "-a", c.f.Layout.Gateway(edge).ContainerdSocket(), "-n", "k8s.io",
+			"images", "import", image)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("import %s: %w: %s", filepath.Base(image), err, strings.TrimSpace(string(out)))
 		}
-		cmd = c.enterNamespaces(p.edge, holder, cmd)
-	}
-	id, err := daemon.Start(cmd)
-	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("start %s: %w: the programs' cache has been cleaned: run frond dev up, which builds them again", p.name, err)
-	} else if err != nil {
-		return fmt.Errorf("start %s: %w", p.name, err)
-	}
-	c.state.Processes[p.name] = id
-	return c.saveState()
-}
-
-func (c *Cluster) holderName(edge string) string {
-	return "holder-" + strings.TrimPrefix(edge, "edge-")
-}
-
-// awaitReady waits until a component is ready. It fails if the process ends or ctx does.
-func (c *Cluster) awaitReady(ctx context.Context, p component) error {
-	tick := time.NewTicker(100 * time.Millisecond) // another process has no event for "ready"
-	defer tick.Stop()
-	var last error
-	for {
-		if !c.state.Processes[p.name].Alive() {
-			return fmt.Errorf("%s ended; the last lines of its log are:\n%s", p.name, tailLog(c.layout.logFile(p.name)))
-		}
-		if p.ready == nil {
-			return nil
-		}
-		try, cancel := context.WithTimeout(ctx, tryTimeout)
-		err := p.ready(try)
-		cancel()
-		if err == nil {
-			break
-		}
-		if last == nil || ctx.Err() == nil {
-			last = err
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%s is not ready: %w (%w); the last lines of its log are:\n%s",
-				p.name, last, context.Cause(ctx), tailLog(c.layout.logFile(p.name)))
-		case <-tick.C:
-		}
-	}
-	if p.onReady != nil {
-		return p.onReady(ctx)
 	}
 	return nil
 }
-
-// tailLog returns the end of a log file, for an error message.
-func tailLog(path string) string {
-	const most, lines, width = 16 << 10, 12, 400
-	f, err := os.Open(path)
-	if err != nil {
-		return "  (" + err.Error() + ")"
-	}
-	defer func() { _ = f.Close() }()
-	if size, err := f.Seek(0, 2); err == nil && size > most {
-		_, _ = f.Seek(-most, 2)
-	} else {
-		_, _ = f.Seek(0, 0)
-	}
-	buf := make([]byte, most)
-	n, _ := f.Read(buf)
-	all := strings.Split(strings.TrimRight(string(buf[:n]), "\n"), "\n")
-	all = all[max(0, len(all)-lines):]
-	for i, line := range all {
-		if len(line) > width {
-			all[i] = line[:width] + "…"
-		}
-	}
-	return "  " + strings.Join(all, "\n  ") + "\n  (" + path + ")"
-}
-
-// fetchLinks returns the state of the gateways' links from the forwarder.
-func (c *Cluster) fetchLinks(ctx context.Context) (map[string]wan.Link, error) {
-	var links map[string]wan.Link
-	err := c.requestSocket(ctx, c.layout.wanSocket(), http.MethodGet, "/links", &links)
-	return links, err
-}
-
-var errNotReady = errors.New("not ready")

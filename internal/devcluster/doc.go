@@ -12,6 +12,10 @@
 // because the hub starts before Kubernetes does, and then stored in Kubernetes, whose copy is authoritative from then on. This package
 // makes only Kubernetes' own certificates.
 //
+// A Cluster is put together from parts: folder (files, ports and state), render (configuration files), process (starting and waiting),
+// gateway (links, disks, copies and stores of gateways), cgroups and request. This package lists the components, installs what they need
+// in Kubernetes, and orders up, down and reboot.
+//
 // The frond command and the end-to-end tests use this package alike. It is Linux only, and for development: it serves one user on
 // loopback, its etcd does not sync, and the certificates of Kubernetes are valid for ten years.
 package devcluster

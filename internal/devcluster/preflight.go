@@ -6,6 +6,8 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+
+	"github.com/frond-edge/frond/internal/devcluster/cgroups"
 )
 
 // maxDirLength bounds the length of the folder's path: the kubelet has unix sockets up to 52 bytes below it, and socket paths
@@ -29,11 +31,11 @@ func runPreflight(dir string, spec Spec) error {
 			errs = append(errs, fmt.Errorf("%s is missing: apt-get install %s (or --runtime hollow)", tool, debian))
 		}
 	}
-	if _, err := os.Stat(cgroupRoot); err != nil {
-		errs = append(errs, fmt.Errorf("no cgroups are mounted at %s: mount them (or --runtime hollow)", cgroupRoot))
-	} else if f, err := os.MkdirTemp(cgroupDirs("")[0], "frond-probe-"); err != nil {
+	if _, err := os.Stat(cgroups.Root); err != nil {
+		errs = append(errs, fmt.Errorf("no cgroups are mounted at %s: mount them (or --runtime hollow)", cgroups.Root))
+	} else if f, err := os.MkdirTemp(cgroups.Dirs("")[0], "frond-probe-"); err != nil {
 		errs = append(errs, fmt.Errorf("cgroups at %s cannot be changed, as in an unprivileged container: %w: "+
-			"run privileged (or --runtime hollow)", cgroupRoot, err))
+			"run privileged (or --runtime hollow)", cgroups.Root, err))
 	} else if err := os.Remove(f); err != nil {
 		errs = append(errs, fmt.Errorf("remove probe: %w", err))
 	}

@@ -10,6 +10,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/frond-edge/frond/internal/devcluster/cgroups"
+	"github.com/frond-edge/frond/internal/devcluster/folder"
+	"github.com/frond-edge/frond/internal/devcluster/gateway"
+	"github.com/frond-edge/frond/internal/devcluster/process"
+	"github.com/frond-edge/frond/internal/devcluster/render"
+	"github.com/frond-edge/frond/internal/devcluster/request"
 	"github.com/frond-edge/frond/internal/devcluster/wan"
 )
 
@@ -43,38 +49,44 @@ const rebootTimeout = 3 * time.Minute
 // rebootPoll is the interval at which the gateway is polled for its pods, and so the precision of RebootResult.
 const rebootPoll = 50 * time.Millisecond
 
-// Reboot power-cycles a gateway. It kills all its processes at once, containers included, and removes
-// its mounts, sockets, cgroups, network and everything below its run folder. Then it starts the runtime and edgecore.
-// It returns when the containers of all pods that ran before run again, as new ones.
-func (c *Cluster) Reboot(ctx context.Context, edge string, o Reboot) (RebootResult, error) {
+// rebooter power-cycles a gateway.
+type rebooter struct {
+	f          *folder.Folder
+	links      *gateway.Links
+	api        *gateway.API
+	catalog    *catalog
+	supervisor *process.Supervisor
+}
+
+func (r *rebooter) run(ctx context.Context, edge string, o Reboot) (RebootResult, error) {
 	result := RebootResult{Edge: edge, Offline: o.Offline || o.Sudden}
-	if err := c.mustBeEdge(edge); err != nil {
+	if err := r.f.CheckGateway(edge); err != nil {
 		return result, err
 	}
-	before, err := c.edgePods(ctx, edge)
+	before, err := r.edgePods(ctx, edge)
 	if err != nil {
 		return result, fmt.Errorf("ask %s for its pods: %w", edge, err)
 	}
 	result.Pods = len(before)
-	cidr, err := c.podCIDR(ctx, edge)
+	cidr, err := r.api.PodCIDR(ctx, edge)
 	if err != nil {
 		return result, err
 	}
 	if o.Offline && !o.Sudden {
-		if err := c.Cut(ctx, edge, false); err != nil {
+		if err := r.links.Cut(ctx, edge, false); err != nil {
 			return result, err
 		}
 	}
-	err = c.withLockedState(ctx, func() error {
-		if err := c.powerOff(ctx, edge); err != nil {
+	err = r.f.Update(ctx, func() error {
+		if err := r.powerOff(ctx, edge); err != nil {
 			return fmt.Errorf("power off %s: %w", edge, err)
 		}
-		c.logProgress("%s is off", edge)
-		if err := removeStalePodNetwork(c.layout.edgeFiles(edge), cidr); err != nil {
+		r.f.Logf("%s is off", edge)
+		if err := render.RemoveStalePodNetwork(r.f.Layout.Gateway(edge), cidr); err != nil {
 			return err
 		}
 		if o.Sudden {
-			if err := c.cutLink(ctx, edge, false); err != nil {
+			if err := r.links.CutLocked(ctx, edge, false); err != nil {
 				return err
 			}
 		}
@@ -83,7 +95,7 @@ func (c *Cluster) Reboot(ctx context.Context, edge string, o Reboot) (RebootResu
 				return err
 			}
 		}
-		return c.powerOn(ctx, edge)
+		return r.powerOn(ctx, edge)
 	})
 	if err != nil {
 		return result, err
@@ -95,71 +107,109 @@ func (c *Cluster) Reboot(ctx context.Context, edge string, o Reboot) (RebootResu
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("gave up after %s", timeout))
 	defer cancel()
-	return result, c.awaitPods(ctx, &result, before, began)
+	return result, r.awaitPods(ctx, &result, before, began)
 }
 
 // powerOff kills all processes of a gateway and removes what a machine loses in a power cut.
-func (c *Cluster) powerOff(ctx context.Context, edge string) error {
-	if c.state.Spec.Runtime != Containerd {
-		return c.state.Processes[edge].Kill(ctx) // the hollow runtime is part of edgecore, with all its state
+func (r *rebooter) powerOff(ctx context.Context, edge string) error {
+	if r.f.State.Spec.Runtime != Containerd {
+		return r.f.State.Processes[edge].Kill(ctx) // the hollow runtime is part of edgecore, with all its state
 	}
-	e := c.layout.edgeFiles(edge)
-	link := c.wanNetwork().State(ctx, edge)
-	if err := e.killCgroups(ctx); err != nil {
+	e := r.f.Layout.Gateway(edge)
+	link := r.f.Network().State(ctx, edge)
+	if err := cgroups.Kill(ctx, e.Cgroup); err != nil {
 		return err
 	}
-	for _, name := range []string{edge, c.kubeProxyName(edge), c.containerdName(edge), c.holderName(edge)} {
-		if err := c.state.Processes[name].Kill(ctx); err != nil {
+	for _, name := range []string{edge, folder.ProxyName(edge), folder.ContainerdName(edge), folder.HolderName(edge)} {
+		if err := r.f.State.Processes[name].Kill(ctx); err != nil {
 			return err
 		}
 	}
-	if err := os.RemoveAll(e.run); err != nil {
+	if err := os.RemoveAll(e.Run); err != nil {
 		return fmt.Errorf("remove what was below /run: %w", err)
 	}
-	if err := c.wanNetwork().Renew(ctx, edge, numberedNames("edge", c.state.Spec.Edges)); err != nil {
+	if err := r.f.Network().Renew(ctx, edge, folder.Names("edge", r.f.State.Spec.Edges)); err != nil {
 		return err
 	}
 	if link == wan.Cut || link == wan.Down {
-		if err := c.wanNetwork().Cut(ctx, edge, link == wan.Down); err != nil {
+		if err := r.f.Network().Cut(ctx, edge, link == wan.Down); err != nil {
 			return err
 		}
 	}
-	return e.makeCgroups()
+	return cgroups.Make(e.Cgroup)
 }
 
 // powerOn starts the components of a gateway in order. It waits until the runtime is ready, but not for edgecore.
-func (c *Cluster) powerOn(ctx context.Context, edge string) error {
-	agent, err := c.findComponent(edge)
+func (r *rebooter) powerOn(ctx context.Context, edge string) error {
+	agent, err := r.catalog.find(edge)
 	if err != nil {
 		return err
 	}
-	if c.state.Spec.Runtime == Containerd {
-		for _, name := range []string{c.holderName(edge), c.containerdName(edge)} {
-			p, err := c.findComponent(name)
+	if r.f.State.Spec.Runtime == Containerd {
+		for _, name := range []string{folder.HolderName(edge), folder.ContainerdName(edge)} {
+			p, err := r.catalog.find(name)
 			if err != nil {
 				return err
 			}
-			p.onReady = nil // the images are on its disk
-			if err := c.startStage(ctx, []component{p}); err != nil {
+			p.OnReady = nil // the images are on its disk
+			if err := r.supervisor.StartStage(ctx, []process.Component{p}); err != nil {
 				return err
 			}
 		}
 	}
-	if err := c.awaitPorts(ctx, agent); err != nil {
+	if err := r.supervisor.AwaitPorts(ctx, agent); err != nil {
 		return err
 	}
-	if err := c.startComponent(agent); err != nil || !c.state.Spec.KubeProxy {
+	if err := r.supervisor.Start(agent); err != nil || !r.f.State.Spec.KubeProxy {
 		return err
 	}
-	proxy, err := c.findComponent(c.kubeProxyName(edge))
+	proxy, err := r.catalog.find(folder.ProxyName(edge))
 	if err != nil {
 		return err
 	}
-	return c.startComponent(proxy)
+	return r.supervisor.Start(proxy)
 }
 
-func (c *Cluster) containerdName(edge string) string {
-	return "containerd-" + strings.TrimPrefix(edge, "edge-")
+// edgePods returns a gateway's pods with running containers, by namespace and name.
+func (r *rebooter) edgePods(ctx context.Context, edge string) (map[string]edgePod, error) {
+	var list struct {
+		Items []edgePod `json:"items"`
+	}
+	if err := request.Socket(ctx, r.f.Layout.Gateway(edge).APISocket(), http.MethodGet, "/api/v1/pods", &list); err != nil {
+		return nil, err
+	}
+	pods := map[string]edgePod{}
+	for _, p := range list.Items {
+		if len(p.runningContainers()) > 0 {
+			pods[p.Metadata.Namespace+"/"+p.Metadata.Name] = p
+		}
+	}
+	return pods, nil
+}
+
+// awaitPods waits until each pod has as many running containers as before and none of the old ones, and records the times.
+func (r *rebooter) awaitPods(ctx context.Context, result *RebootResult, before map[string]edgePod, began time.Time) error {
+	tick := time.NewTicker(rebootPoll)
+	defer tick.Stop()
+	for {
+		now, err := r.edgePods(ctx, result.Edge)
+		if err == nil && result.Agent == 0 {
+			result.Agent = time.Since(began).Seconds()
+			r.f.Logf("the local API of %s answers", result.Edge)
+		}
+		if err == nil {
+			if err = checkPodsRestarted(before, now); err == nil {
+				result.Running = time.Since(began).Seconds()
+				r.f.Logf("all %d pods of %s run again", result.Pods, result.Edge)
+				return nil
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(context.Cause(ctx), err)
+		case <-tick.C:
+		}
+	}
 }
 
 // edgePod has the fields of a gateway's pod that are read here.
@@ -189,48 +239,6 @@ func (p edgePod) runningContainers() []string {
 		}
 	}
 	return ids
-}
-
-// edgePods returns a gateway's pods with running containers, by namespace and name.
-func (c *Cluster) edgePods(ctx context.Context, edge string) (map[string]edgePod, error) {
-	var list struct {
-		Items []edgePod `json:"items"`
-	}
-	if err := c.requestSocket(ctx, c.layout.edgeFiles(edge).apiSocket(), http.MethodGet, "/api/v1/pods", &list); err != nil {
-		return nil, err
-	}
-	pods := map[string]edgePod{}
-	for _, p := range list.Items {
-		if len(p.runningContainers()) > 0 {
-			pods[p.Metadata.Namespace+"/"+p.Metadata.Name] = p
-		}
-	}
-	return pods, nil
-}
-
-// awaitPods waits until each pod has as many running containers as before and none of the old ones, and records the times.
-func (c *Cluster) awaitPods(ctx context.Context, result *RebootResult, before map[string]edgePod, began time.Time) error {
-	tick := time.NewTicker(rebootPoll)
-	defer tick.Stop()
-	for {
-		now, err := c.edgePods(ctx, result.Edge)
-		if err == nil && result.Agent == 0 {
-			result.Agent = time.Since(began).Seconds()
-			c.logProgress("the local API of %s answers", result.Edge)
-		}
-		if err == nil {
-			if err = checkPodsRestarted(before, now); err == nil {
-				result.Running = time.Since(began).Seconds()
-				c.logProgress("all %d pods of %s run again", result.Pods, result.Edge)
-				return nil
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return errors.Join(context.Cause(ctx), err)
-		case <-tick.C:
-		}
-	}
 }
 
 // checkPodsRestarted returns an error that names the pods that do not run again.

@@ -2,41 +2,22 @@ package devcluster
 
 import (
 	"context"
-	_ "embed" // the manifest
 	"fmt"
-	"path/filepath"
-	"strings"
 	"time"
 
+	"github.com/frond-edge/frond/internal/devcluster/folder"
+	"github.com/frond-edge/frond/internal/devcluster/process"
+	"github.com/frond-edge/frond/internal/devcluster/render"
+	"github.com/frond-edge/frond/internal/devcluster/request"
 	"github.com/frond-edge/frond/internal/devcluster/wan"
-	"github.com/frond-edge/frond/internal/toolchain"
 )
-
-const (
-	// clusterDNS is the address of the Service kube-dns: the tenth of serviceCIDR, as everywhere.
-	clusterDNS    = "10.96.0.10"
-	clusterDomain = "cluster.local"
-)
-
-// servicesManifest is CoreDNS as a DaemonSet, and a Service that routes each pod to the CoreDNS of its own gateway.
-//
-//go:embed services.yaml
-var servicesManifest string
-
-// servicesObjects fills in the manifest. CoreDNS is mounted from the host's cache of programs as a volume: an image of its own would
-// have to be imported once per gateway.
-func servicesObjects(p toolchain.Paths) string {
-	return strings.NewReplacer(
-		"CLUSTER_DNS", clusterDNS, "CLUSTER_DOMAIN", clusterDomain, "IMAGE", toolchain.ImageTools, "PROGRAM_DIR", filepath.Dir(p.CoreDNS),
-	).Replace(servicesManifest)
-}
 
 // installServices creates CoreDNS in Kubernetes.
-func (c *Cluster) installServices(ctx context.Context) error {
-	if !c.state.Spec.Services {
+func (in *installer) installServices(ctx context.Context) error {
+	if !in.f.State.Spec.Services {
 		return nil
 	}
-	_, err := c.Kubectl(ctx, servicesObjects(c.state.Programs), "apply", "--server-side", "--force-conflicts", "--validate=false", "-f", "-")
+	_, err := runKubectl(ctx, in.f.Layout, render.ServicesObjects(in.f.State.Programs), "apply", "--server-side", "--force-conflicts", "--validate=false", "-f", "-")
 	if err != nil {
 		return fmt.Errorf("install CoreDNS: %w", err)
 	}
@@ -44,19 +25,19 @@ func (c *Cluster) installServices(ctx context.Context) error {
 }
 
 // awaitServices waits until CoreDNS answers on each gateway, and routes the addresses of pods between gateways.
-func (c *Cluster) awaitServices(ctx context.Context) error {
-	if !c.state.Spec.Services {
+func (in *installer) awaitServices(ctx context.Context) error {
+	if !in.f.State.Spec.Services {
 		return nil
 	}
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		err := c.coreDNSReady(ctx)
+		err := in.coreDNSReady(ctx)
 		if err == nil {
-			err = c.routePods(ctx)
+			err = in.routePods(ctx)
 		}
 		if err == nil {
-			c.logProgress("names of Services are resolved")
+			in.f.Logf("names of Services are resolved")
 			return nil
 		}
 		select {
@@ -68,7 +49,7 @@ func (c *Cluster) awaitServices(ctx context.Context) error {
 }
 
 // coreDNSReady returns nil when the DaemonSet of this generation has a Ready pod on each gateway.
-func (c *Cluster) coreDNSReady(ctx context.Context) error {
+func (in *installer) coreDNSReady(ctx context.Context) error {
 	var set struct {
 		Metadata struct {
 			Generation int64 `json:"generation"`
@@ -79,24 +60,24 @@ func (c *Cluster) coreDNSReady(ctx context.Context) error {
 			Ready              int   `json:"numberReady"`
 		} `json:"status"`
 	}
-	if err := c.requestComponent(ctx, kubeClient, "apiserver", "/apis/apps/v1/namespaces/kube-system/daemonsets/coredns", &set); err != nil {
+	if err := request.Component(ctx, in.f, request.Kube, "apiserver", "/apis/apps/v1/namespaces/kube-system/daemonsets/coredns", &set); err != nil {
 		return err
 	}
-	if set.Status.ObservedGeneration < set.Metadata.Generation || min(set.Status.Updated, set.Status.Ready) < c.state.Spec.Edges {
-		return fmt.Errorf("%w: %d of %d pods", errNotReady, min(set.Status.Updated, set.Status.Ready), c.state.Spec.Edges)
+	if set.Status.ObservedGeneration < set.Metadata.Generation || min(set.Status.Updated, set.Status.Ready) < in.f.State.Spec.Edges {
+		return fmt.Errorf("%w: %d of %d pods", process.ErrNotReady, min(set.Status.Updated, set.Status.Ready), in.f.State.Spec.Edges)
 	}
 	return nil
 }
 
 // routePods makes the wan forward between the pods of gateways, as Kubernetes expects of a cluster's network.
-func (c *Cluster) routePods(ctx context.Context) error {
+func (in *installer) routePods(ctx context.Context) error {
 	routes := map[string]string{}
-	for i, edge := range numberedNames("edge", c.state.Spec.Edges) {
-		subnet, err := podNetworkSubnet(filepath.Join(c.layout.edgeFiles(edge).podNetworkDir(), podNetworkFile))
+	for i, edge := range folder.Names("edge", in.f.State.Spec.Edges) {
+		subnet, err := render.PodNetworkSubnet(in.f.Layout.Gateway(edge))
 		if err != nil {
 			return err
 		}
 		routes[subnet] = wan.Address(i + 1)
 	}
-	return c.wanNetwork().Route(ctx, routes)
+	return in.f.Network().Route(ctx, routes)
 }

@@ -4,9 +4,12 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
 	"text/tabwriter"
 	"time"
+
+	"github.com/frond-edge/frond/internal/devcluster/folder"
+	"github.com/frond-edge/frond/internal/devcluster/process"
+	"github.com/frond-edge/frond/internal/devcluster/request"
 )
 
 // Status is a cluster at one moment; its JSON is the stable output of frond dev status.
@@ -55,50 +58,38 @@ func (s Status) Ready() bool {
 	return true
 }
 
-// Status checks every component. It changes nothing.
-func (c *Cluster) Status(ctx context.Context) Status {
-	s := Status{Dir: c.layout.dir, Runtime: c.state.Spec.Runtime}
-	for _, p := range c.allComponents() {
-		id := c.state.Processes[p.name]
-		status := ComponentStatus{Name: p.name, Log: c.layout.logFile(p.name), Running: id.Alive()}
+// readStatus checks every component.
+func readStatus(ctx context.Context, c *Cluster) Status {
+	s := Status{Dir: c.f.Layout.Dir, Runtime: c.f.State.Spec.Runtime}
+	for _, p := range c.catalog.all() {
+		id := c.f.State.Processes[p.Name]
+		status := ComponentStatus{Name: p.Name, Log: c.f.Layout.LogFile(p.Name), Running: id.Alive()}
 		if status.Running {
 			status.PID, status.Started, status.RSS = id.PID, id.Started, id.RSS()
-			status.Problem = readinessProblem(ctx, p)
+			status.Problem = process.Problem(ctx, p)
 			status.Ready = status.Problem == ""
 		} else {
 			status.Problem = "does not run"
 		}
 		s.Components = append(s.Components, status)
 	}
-	links, err := c.fetchLinks(ctx)
+	links, err := c.Links.States(ctx)
 	if err != nil {
 		links = nil // the component "wan" reports the error
 	}
-	for _, e := range numberedNames("edge", c.state.Spec.Edges) {
+	for _, e := range folder.Names("edge", c.f.State.Spec.Edges) {
 		l := links[e]
 		edge := EdgeStatus{
-			Name: e, Link: string(c.linkState(ctx, e, links)),
+			Name: e, Link: string(c.Links.StateOf(ctx, e, links)),
 			Connections: l.Connections, UpBytes: l.UpBytes, DownBytes: l.DownBytes,
 		}
 		var n nodeObject
-		if c.requestComponent(ctx, kubeClient, "apiserver", "/api/v1/nodes/"+e, &n) == nil {
+		if request.Component(ctx, c.f, request.Kube, "apiserver", "/api/v1/nodes/"+e, &n) == nil {
 			edge.NodeReady, _ = n.condition("Ready")
 		}
 		s.Edges = append(s.Edges, edge)
 	}
 	return s
-}
-
-func readinessProblem(ctx context.Context, p component) string {
-	if p.ready == nil {
-		return ""
-	}
-	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
-	defer cancel()
-	if err := p.ready(ctx); err != nil {
-		return err.Error()
-	}
-	return ""
 }
 
 // Print writes the status as tables.
@@ -139,39 +130,4 @@ func firstLine(s string) string {
 		}
 	}
 	return s
-}
-
-// Log opens the log of a component.
-func (c *Cluster) Log(name string) (*os.File, error) {
-	if _, err := c.findComponent(name); err != nil {
-		return nil, err
-	}
-	f, err := os.Open(c.layout.logFile(name))
-	if err != nil {
-		return nil, fmt.Errorf("open log: %w", err)
-	}
-	return f, nil
-}
-
-// Kubeconfig returns the path of the admin's kubeconfig.
-func (c *Cluster) Kubeconfig() string { return c.layout.kubeconfigFile() }
-
-// Env returns the path of the shell settings.
-func (c *Cluster) Env() string { return c.layout.path("env") }
-
-// Dir returns the cluster's folder.
-func (c *Cluster) Dir() string { return c.layout.dir }
-
-// Spec returns the cluster's size and kind.
-func (c *Cluster) Spec() Spec { return c.state.Spec }
-
-// NATSContext returns the path of the admin's context file for the nats CLI.
-func (c *Cluster) NATSContext() string { return c.layout.path("nats", "context.json") }
-
-// PID returns the process id of a component, 0 if it does not run.
-func (c *Cluster) PID(name string) int {
-	if id := c.state.Processes[name]; id.Alive() {
-		return id.PID
-	}
-	return 0
 }
