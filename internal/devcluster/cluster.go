@@ -8,6 +8,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/frond-edge/frond/internal/devcluster/bootstrap"
 	"github.com/frond-edge/frond/internal/devcluster/folder"
 	"github.com/frond-edge/frond/internal/devcluster/gateway"
 	"github.com/frond-edge/frond/internal/devcluster/process"
@@ -65,7 +66,7 @@ type Cluster struct {
 	*gateway.API
 
 	f       *folder.Folder
-	install *installer
+	install *bootstrap.Installer
 }
 
 // Open returns the cluster in a folder, running or not, or ErrNoCluster. talk receives progress messages and may be nil.
@@ -85,7 +86,7 @@ func newCluster(f *folder.Folder) *Cluster {
 	c := &Cluster{
 		Addresses: Addresses{f: f},
 		Links:     gateway.NewLinks(f), Disks: gateway.NewDisks(f), Clones: gateway.NewClones(f), API: gateway.NewAPI(f),
-		f: f, install: &installer{f: f},
+		f: f, install: bootstrap.NewInstaller(f),
 	}
 	c.Processes = Processes{
 		f: f, supervisor: process.NewSupervisor(f),
@@ -168,11 +169,11 @@ func (c *Cluster) Status(ctx context.Context) Status { return readStatus(ctx, c)
 
 // Kubectl runs kubectl as the cluster's admin and returns its output.
 func (c *Cluster) Kubectl(ctx context.Context, stdin string, args ...string) (string, error) {
-	return runKubectl(ctx, c.f.Layout, stdin, args...)
+	return bootstrap.Kubectl(ctx, c.f.Layout, stdin, args...)
 }
 
 // Sync copies the results of frond init and frond ca rotate since Up from Kubernetes to the hub's servers and the cloudcores. The
 // cloudcores inform the gateways.
 func (c *Cluster) Sync(ctx context.Context) error {
-	return c.f.Update(ctx, func() error { return c.install.applyInstall(ctx) })
+	return c.f.Update(ctx, func() error { return c.install.Apply(ctx) })
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/frond-edge/frond/internal/devcluster/bootstrap"
 	"github.com/frond-edge/frond/internal/devcluster/daemon"
 	"github.com/frond-edge/frond/internal/devcluster/folder"
 	"github.com/frond-edge/frond/internal/devcluster/gateway"
@@ -22,7 +23,7 @@ import (
 // catalog lists the components of a cluster, with their commands and readiness checks.
 type catalog struct {
 	f       *folder.Folder
-	install *installer
+	install *bootstrap.Installer
 	links   *gateway.Links
 	api     *gateway.API
 }
@@ -101,7 +102,7 @@ func (c *catalog) controlComponents() []process.Component {
 			Ready: func(ctx context.Context) error {
 				return request.Component(ctx, c.f, request.Kube, "apiserver", "/readyz", nil)
 			},
-			OnReady: c.install.createAccounts,
+			OnReady: c.install.CreateAccounts,
 		},
 		{
 			Name: "controller-manager", Stage: process.StageControl, Grace: 5 * time.Second,

@@ -13,8 +13,8 @@
 // makes only Kubernetes' own certificates.
 //
 // A Cluster is put together from parts: folder (files, ports and state), render (configuration files), process (starting and waiting),
-// gateway (links, disks, copies and stores of gateways), cgroups and request. This package lists the components, installs what they need
-// in Kubernetes, and orders up, down and reboot.
+// gateway (links, disks, copies and stores of gateways), bootstrap (what a cluster needs in Kubernetes),
+// cgroups and request. This package lists the components and orders up, down and reboot.
 //
 // The frond command and the end-to-end tests use this package alike. It is Linux only, and for development: it serves one user on
 // loopback, its etcd does not sync, and the certificates of Kubernetes are valid for ten years.

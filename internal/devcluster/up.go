@@ -38,7 +38,7 @@ func (c *Cluster) bringUp(ctx context.Context) error {
 	for i, p := range parts {
 		stage = append(stage, p)
 		if p.Stage == process.StageEdge && (i == 0 || parts[i-1].Stage != process.StageEdge) {
-			if err := c.install.writeTokens(ctx); err != nil {
+			if err := c.install.WriteTokens(ctx); err != nil {
 				return err
 			}
 		}
@@ -49,7 +49,7 @@ func (c *Cluster) bringUp(ctx context.Context) error {
 			stage = nil
 		}
 	}
-	if err := c.install.awaitServices(ctx); err != nil {
+	if err := c.install.AwaitServices(ctx); err != nil {
 		return err
 	}
 	c.f.Logf("all %d parts are ready", len(parts))
@@ -82,7 +82,7 @@ func (c *Cluster) writeFiles(ctx context.Context) error {
 	if renewed {
 		changed = folder.Names("hub", s.Spec.Hubs)
 	}
-	if err := c.install.reloadHubs(changed); err != nil {
+	if err := c.install.ReloadHubs(changed); err != nil {
 		return err
 	}
 	if err := render.WriteCores(l, s); err != nil {

@@ -1,4 +1,4 @@
-package devcluster
+package bootstrap
 
 import (
 	"context"
@@ -13,19 +13,19 @@ import (
 )
 
 // installServices creates CoreDNS in Kubernetes.
-func (in *installer) installServices(ctx context.Context) error {
+func (in *Installer) installServices(ctx context.Context) error {
 	if !in.f.State.Spec.Services {
 		return nil
 	}
-	_, err := runKubectl(ctx, in.f.Layout, render.ServicesObjects(in.f.State.Programs), "apply", "--server-side", "--force-conflicts", "--validate=false", "-f", "-")
+	_, err := Kubectl(ctx, in.f.Layout, render.ServicesObjects(in.f.State.Programs), "apply", "--server-side", "--force-conflicts", "--validate=false", "-f", "-")
 	if err != nil {
 		return fmt.Errorf("install CoreDNS: %w", err)
 	}
 	return nil
 }
 
-// awaitServices waits until CoreDNS answers on each gateway, and routes the addresses of pods between gateways.
-func (in *installer) awaitServices(ctx context.Context) error {
+// AwaitServices waits until CoreDNS answers on each gateway, and routes the addresses of pods between gateways.
+func (in *Installer) AwaitServices(ctx context.Context) error {
 	if !in.f.State.Spec.Services {
 		return nil
 	}
@@ -49,7 +49,7 @@ func (in *installer) awaitServices(ctx context.Context) error {
 }
 
 // coreDNSReady returns nil when the DaemonSet of this generation has a Ready pod on each gateway.
-func (in *installer) coreDNSReady(ctx context.Context) error {
+func (in *Installer) coreDNSReady(ctx context.Context) error {
 	var set struct {
 		Metadata struct {
 			Generation int64 `json:"generation"`
@@ -70,7 +70,7 @@ func (in *installer) coreDNSReady(ctx context.Context) error {
 }
 
 // routePods makes the wan forward between the pods of gateways, as Kubernetes expects of a cluster's network.
-func (in *installer) routePods(ctx context.Context) error {
+func (in *Installer) routePods(ctx context.Context) error {
 	routes := map[string]string{}
 	for i, edge := range folder.Names("edge", in.f.State.Spec.Edges) {
 		subnet, err := render.PodNetworkSubnet(in.f.Layout.Gateway(edge))

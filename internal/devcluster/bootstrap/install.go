@@ -1,4 +1,6 @@
-package devcluster
+// Package bootstrap creates in a development cluster's Kubernetes what the cluster needs there: the objects of frond init, service accounts,
+// join tokens and CoreDNS. It also copies the present keys of frond init to the hub and the gateways.
+package bootstrap
 
 import (
 	"bytes"
@@ -26,29 +28,32 @@ import (
 	"github.com/frond-edge/frond/internal/install"
 )
 
-// installer creates in Kubernetes what a cluster needs there, with kubectl and internal/install.
-type installer struct{ f *folder.Folder }
+// Installer creates in Kubernetes what a cluster needs there, with kubectl and internal/install.
+type Installer struct{ f *folder.Folder }
 
-// createAccounts creates the service accounts of the components outside Kubernetes, and fetches their tokens.
-func (in *installer) createAccounts(ctx context.Context) error {
-	return errors.Join(in.applyInstall(ctx), in.allowImpersonation(ctx), in.installMetricsServer(ctx), in.installServices(ctx),
+// NewInstaller returns an installer for a cluster.
+func NewInstaller(f *folder.Folder) *Installer { return &Installer{f: f} }
+
+// CreateAccounts creates the service accounts of the components outside Kubernetes, and fetches their tokens.
+func (in *Installer) CreateAccounts(ctx context.Context) error {
+	return errors.Join(in.Apply(ctx), in.allowImpersonation(ctx), in.installMetricsServer(ctx), in.installServices(ctx),
 		in.writeAccountToken(ctx, "cloudcore", identity.Namespace, render.CloudcoreToken(in.f.Layout)))
 }
 
 // allowImpersonation grants cloudcore the rights that it needs where constrained impersonation is missing.
-func (in *installer) allowImpersonation(ctx context.Context) error {
+func (in *Installer) allowImpersonation(ctx context.Context) error {
 	if kubeversion.ImpersonationOf(in.f.State.Spec.Kubernetes) != kubeversion.Classic {
 		return nil
 	}
-	if _, err := runKubectl(ctx, in.f.Layout, rbac.ClassicImpersonation(), "apply", "--server-side", "--force-conflicts", "--validate=false", "-f", "-"); err != nil {
+	if _, err := Kubectl(ctx, in.f.Layout, rbac.ClassicImpersonation(), "apply", "--server-side", "--force-conflicts", "--validate=false", "-f", "-"); err != nil {
 		return fmt.Errorf("allow impersonation: %w", err)
 	}
 	return nil
 }
 
 // writeAccountToken fetches a token of a service account and writes it to a file.
-func (in *installer) writeAccountToken(ctx context.Context, account, namespace, tokenFile string) error {
-	token, err := runKubectl(ctx, in.f.Layout, "", "create", "token", account, "--namespace="+namespace, "--duration=87600h") // ten years, as the certificates
+func (in *Installer) writeAccountToken(ctx context.Context, account, namespace, tokenFile string) error {
+	token, err := Kubectl(ctx, in.f.Layout, "", "create", "token", account, "--namespace="+namespace, "--duration=87600h") // ten years, as the certificates
 	if err != nil {
 		return fmt.Errorf("token of %s: %w", account, err)
 	}
@@ -56,7 +61,7 @@ func (in *installer) writeAccountToken(ctx context.Context, account, namespace, 
 }
 
 // installMetricsServer creates the objects of metrics-server and fetches its token.
-func (in *installer) installMetricsServer(ctx context.Context) error {
+func (in *Installer) installMetricsServer(ctx context.Context) error {
 	if in.f.State.Spec.NoMetrics {
 		return nil
 	}
@@ -64,15 +69,15 @@ func (in *installer) installMetricsServer(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("install metrics-server: %w", err)
 	}
-	if _, err := runKubectl(ctx, in.f.Layout, string(manifest), "apply", "--server-side", "--force-conflicts", "--validate=false", "-f", "-"); err != nil {
+	if _, err := Kubectl(ctx, in.f.Layout, string(manifest), "apply", "--server-side", "--force-conflicts", "--validate=false", "-f", "-"); err != nil {
 		return fmt.Errorf("install metrics-server: %w", err)
 	}
 	return in.writeAccountToken(ctx, folder.MetricsServer, "kube-system", in.f.Layout.Path(folder.MetricsServer+".token"))
 }
 
-// applyInstall creates the objects of frond init in Kubernetes from the local files, then copies the present objects back. So the
+// Apply creates the objects of frond init in Kubernetes from the local files, then copies the present objects back. So the
 // results of frond init and frond ca rotate reach the cluster, as a kubelet mounts Secrets into pods.
-func (in *installer) applyInstall(ctx context.Context) error {
+func (in *Installer) Apply(ctx context.Context) error {
 	l, s := in.f.Layout, in.f.State
 	have, err := render.ReadMaterial(l)
 	if err != nil {
@@ -102,7 +107,7 @@ func (in *installer) applyInstall(ctx context.Context) error {
 	if _, err := render.WriteHub(l, s, files); err != nil {
 		return err
 	}
-	if err := in.reloadHubs(folder.Names("hub", s.Spec.Hubs)); err != nil || before == report.CAHash {
+	if err := in.ReloadHubs(folder.Names("hub", s.Spec.Hubs)); err != nil || before == report.CAHash {
 		return err
 	}
 	ca, err := pki.NewAuthority(l.PKIDir(), "ca")
@@ -112,8 +117,8 @@ func (in *installer) applyInstall(ctx context.Context) error {
 	return render.WriteGateways(l, s, ca) // the authority's hash is for gateways that join
 }
 
-// reloadHubs makes the running servers of the hub reload their files.
-func (in *installer) reloadHubs(hubs []string) error {
+// ReloadHubs makes the running servers of the hub reload their files.
+func (in *Installer) ReloadHubs(hubs []string) error {
 	for _, h := range hubs {
 		if err := in.f.State.Processes[h].Signal(syscall.SIGHUP); err != nil && !errors.Is(err, daemon.ErrGone) {
 			return fmt.Errorf("reload %s: %w", h, err)
@@ -125,8 +130,8 @@ func (in *installer) reloadHubs(hubs []string) error {
 // tokenLife is the lifetime of the certificates of Kubernetes here.
 const tokenLife = 10 * 365 * 24 * time.Hour
 
-// writeTokens gives each gateway a join token, for its own name and reusable after each wipe of its disk.
-func (in *installer) writeTokens(ctx context.Context) error {
+// WriteTokens gives each gateway a join token, for its own name and reusable after each wipe of its disk.
+func (in *Installer) WriteTokens(ctx context.Context) error {
 	for _, edge := range folder.Names("edge", in.f.State.Spec.Edges) {
 		file := in.f.Layout.Gateway(edge).TokenFile()
 		if _, err := os.Stat(file); err == nil {
@@ -140,7 +145,7 @@ func (in *installer) writeTokens(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("token of %s: %w", edge, err)
 		}
-		if _, err := runKubectl(ctx, in.f.Layout, string(manifest), "create", "-f", "-"); err != nil {
+		if _, err := Kubectl(ctx, in.f.Layout, string(manifest), "create", "-f", "-"); err != nil {
 			return fmt.Errorf("token of %s: %w", edge, err)
 		}
 		if err := folder.WriteFile(file, []byte(token), 0o600); err != nil {
@@ -150,8 +155,8 @@ func (in *installer) writeTokens(ctx context.Context) error {
 	return nil
 }
 
-// runKubectl runs kubectl as the cluster's admin and returns its output.
-func runKubectl(ctx context.Context, layout folder.Layout, stdin string, args ...string) (string, error) {
+// Kubectl runs kubectl as the cluster's admin and returns its output.
+func Kubectl(ctx context.Context, layout folder.Layout, stdin string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, layout.ProgramFile("kubectl"), args...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+layout.KubeconfigFile())
 	cmd.Stdin = strings.NewReader(stdin)
