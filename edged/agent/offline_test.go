@@ -2,17 +2,12 @@ package agent_test
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/json"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
-	"math/big"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -32,6 +27,7 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/edged/hollow"
 	"github.com/frond-edge/frond/edged/hollow/hollowtest"
+	"github.com/frond-edge/frond/internal/certs/mint"
 	"github.com/frond-edge/frond/leaf"
 	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/leaftest"
@@ -188,16 +184,13 @@ func newOfflineStore(t *testing.T, dir string) {
 // writeExpiredServingCert writes the kubelet's earlier serving certificate, a month too old.
 func writeExpiredServingCert(t *testing.T, dir string) {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	kit.Must(t, err)
-	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "edge-1"}, DNSNames: []string{"edge-1"},
+	pair, err := mint.SelfSign(x509.Certificate{
+		Subject: pkix.Name{CommonName: "edge-1"}, DNSNames: []string{"edge-1"},
 		NotBefore: time.Now().Add(-offlineFor), NotAfter: time.Now().Add(-offlineFor / 2),
-	}, &x509.Certificate{Subject: pkix.Name{CommonName: "edge-1"}}, key.Public(), key)
+	})
 	kit.Must(t, err)
-	private, err := x509.MarshalPKCS8PrivateKey(key)
+	cert, key, err := pair.PEM()
 	kit.Must(t, err)
 	kit.Must(t, os.MkdirAll(dir, 0o700))
-	both := append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})...)
-	kit.Must(t, os.WriteFile(filepath.Join(dir, "kubelet-server-current.pem"), both, 0o600))
+	kit.Must(t, os.WriteFile(filepath.Join(dir, "kubelet-server-current.pem"), append(cert, key...), 0o600))
 }

@@ -2,12 +2,8 @@ package kubelet_test
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/x509"
 	"encoding/pem"
-	"math/big"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -19,6 +15,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/frond-edge/frond/edged/kubelet"
+	"github.com/frond-edge/frond/internal/certs/mint"
+	"github.com/frond-edge/frond/test/kit"
 )
 
 // csrSigner approves and signs a node's requests, for a year of its own time, and counts.
@@ -64,19 +62,15 @@ func (s *csrSigner) signPending(t *testing.T) int {
 
 func (s *csrSigner) signRequest(t *testing.T, request *x509.CertificateRequest) []byte {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: request.Subject, DNSNames: request.DNSNames, IPAddresses: request.IPAddresses,
+	key, err := mint.NewKey()
+	kit.Must(t, err)
+	template := x509.Certificate{
+		Subject: request.Subject, DNSNames: request.DNSNames, IPAddresses: request.IPAddresses,
 		NotBefore: s.now().Add(-5 * time.Minute), NotAfter: s.now().AddDate(1, 0, 0),
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, request.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	der, err := (&mint.Authority{Cert: &template, Key: key}).Sign(template, request.PublicKey)
+	kit.Must(t, err)
+	return mint.EncodeCertificate(der)
 }
 
 // signUntil signs until want requests were signed, or the limit has passed.

@@ -2,15 +2,11 @@ package kubelet_test
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"errors"
-	"math/big"
 	"net"
 	"os"
 	"path/filepath"
@@ -23,6 +19,8 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/frond-edge/frond/edged/kubelet"
+	"github.com/frond-edge/frond/internal/certs/mint"
+	"github.com/frond-edge/frond/test/kit"
 )
 
 // shownCertificate returns the certificate that a port presents for a server name, verified as the only trusted one.
@@ -54,29 +52,14 @@ func shownCertificate(t *testing.T, config *tls.Config, name string) *x509.Certi
 // pairFile writes a certificate with its key into one file, as a certificate manager does.
 func pairFile(t *testing.T, file, name string, ends time.Time) {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
-		NotBefore: ends.Add(-time.Hour), NotAfter: ends,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	data := append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})...)
-	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(file, data, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	pair, err := mint.SelfSign(x509.Certificate{
+		Subject: pkix.Name{CommonName: name}, DNSNames: []string{name}, NotBefore: ends.Add(-time.Hour), NotAfter: ends,
+	})
+	kit.Must(t, err)
+	cert, key, err := pair.PEM()
+	kit.Must(t, err)
+	kit.Must(t, os.MkdirAll(filepath.Dir(file), 0o700))
+	kit.Must(t, os.WriteFile(file, append(cert, key...), 0o600))
 }
 
 // The port presents the best certificate, and always one: a gateway that was offline for long must still be reachable.

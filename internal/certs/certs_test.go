@@ -1,16 +1,11 @@
 package certs_test
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"fmt"
-	"math/big"
 	"net"
 	"os"
 	"path/filepath"
@@ -22,25 +17,23 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/frond-edge/frond/internal/certs"
+	"github.com/frond-edge/frond/internal/certs/mint"
 	"github.com/frond-edge/frond/test/kit"
 )
 
 // writeCertificate writes a self-signed certificate and its key to two files.
 func writeCertificate(t testing.TB, cert, key, name string, ends time.Time) {
 	t.Helper()
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	pair, err := mint.NewAuthority(x509.Certificate{
+		Subject: pkix.Name{CommonName: name}, DNSNames: []string{name}, NotBefore: ends.Add(-time.Hour), NotAfter: ends,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	})
 	kit.Must(t, err)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name}, NotBefore: ends.Add(-time.Hour), NotAfter: ends,
-		IsCA: true, BasicConstraintsValid: true, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
+	certPEM, keyPEM, err := pair.PEM()
 	kit.Must(t, err)
-	der2, err := x509.MarshalPKCS8PrivateKey(private)
-	kit.Must(t, err)
-	kit.Must(t, os.WriteFile(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
+	kit.Must(t, os.WriteFile(cert, certPEM, 0o600))
 	if key != "" {
-		kit.Must(t, os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der2}), 0o600))
+		kit.Must(t, os.WriteFile(key, keyPEM, 0o600))
 	}
 }
 

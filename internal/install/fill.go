@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nkeys"
 
 	"github.com/frond-edge/frond/api/inspect"
+	"github.com/frond-edge/frond/internal/certs/mint"
 )
 
 // Files maps names, "folder/entry", to contents; a folder is a Secret of the cluster.
@@ -196,24 +197,24 @@ func (f *filler) ensureAuthority() (signingAuthority, error) {
 
 func readAuthority(certPEM, keyPEM []byte) (signingAuthority, error) {
 	const file = FolderCA + "/" + EntryBundle
-	cert, err := parseCertificate(certPEM)
+	cert, err := mint.ParseCertificate(certPEM)
 	if err != nil {
 		return signingAuthority{}, fmt.Errorf("read %s: %w", file, err)
 	}
-	key, err := parseKey(keyPEM)
+	key, err := mint.ParseKey(keyPEM)
 	if err != nil {
 		return signingAuthority{}, fmt.Errorf("read the key of %s: %w", file, err)
 	}
 	if own, ok := cert.PublicKey.(*ecdsa.PublicKey); !ok || !own.Equal(key.Public()) {
 		return signingAuthority{}, fmt.Errorf("%s and its key do not belong together: put both back from one backup", file)
 	}
-	return signingAuthority{cert: cert, pem: certPEM, key: key}, nil
+	return signingAuthority{Authority: mint.Authority{Cert: cert, Key: key}, pem: certPEM}, nil
 }
 
 // ensureKey reads a private key, or makes it if it is missing or anew is set.
 func (f *filler) ensureKey(file string, anew bool) (key crypto.Signer, made bool, err error) {
 	if data := f.have[file]; len(data) > 0 && !anew {
-		if key, err = parseKey(data); err != nil {
+		if key, err = mint.ParseKey(data); err != nil {
 			return nil, false, fmt.Errorf("read %s: %w. Put it back from a backup, or delete the entry to have a new one made", file, err)
 		}
 		return key, false, nil

@@ -19,6 +19,7 @@ import (
 	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/api/kubeversion"
 	"github.com/frond-edge/frond/api/protection"
+	"github.com/frond-edge/frond/internal/certs/mint"
 )
 
 // maxAttempts bounds how often Init starts again because another client wrote the same Secrets. Each time the other one made progress.
@@ -299,7 +300,7 @@ func collectWarnings(s Settings, files Files, now time.Time) []string {
 	if len(s.HubURLs) == 0 {
 		all = append(all, "gateways do not know where the hub is: run frond init --hub-url tls://HOST:PORT before you make tokens")
 	}
-	if cert, err := parseCertificate(files[FolderCA+"/"+EntryBundle]); err == nil && cert.NotAfter.Sub(now) < authorityWarning {
+	if cert, err := mint.ParseCertificate(files[FolderCA+"/"+EntryBundle]); err == nil && cert.NotAfter.Sub(now) < authorityWarning {
 		all = append(all, fmt.Sprintf("the authority ends on %s: begin frond ca rotate", cert.NotAfter.UTC().Format(time.DateOnly)))
 	}
 	return all

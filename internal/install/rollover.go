@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/internal/certs/mint"
 )
 
 // A CA is replaced in three steps, with time between them for gateways to learn of it:
@@ -66,7 +67,7 @@ func RolloverOf(files Files) (r Rollover, err error) {
 			return r, fmt.Errorf("read %s/%s: %w", FolderCA, entry, err)
 		}
 		if entry == entryNext {
-			cert, err := parseCertificate(data)
+			cert, err := mint.ParseCertificate(data)
 			if err != nil {
 				return r, err
 			}

@@ -14,7 +14,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/big"
 	"net"
 	"net/http"
 	"os"
@@ -29,6 +28,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/frond-edge/frond/api/config"
+	"github.com/frond-edge/frond/internal/certs/mint"
+	"github.com/frond-edge/frond/test/kit"
 )
 
 // oldTLS makes this program a client that offers TLS 1.2 at most to the address in it, and prints the result.
@@ -330,24 +331,12 @@ func TestServingCertificate_IsWaitedFor(t *testing.T) {
 // writeExpiredCert writes an expired certificate with its key.
 func writeExpiredCert(t *testing.T, file string, ended time.Time) {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "system:node:edge-1", Organization: []string{"system:nodes"}},
+	pair, err := mint.SelfSign(x509.Certificate{
+		Subject:  pkix.Name{CommonName: "system:node:edge-1", Organization: []string{"system:nodes"}},
 		DNSNames: []string{"edge-1"}, NotBefore: ended.Add(-time.Hour), NotAfter: ended,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	data := append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})...)
-	if err := os.WriteFile(file, data, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	})
+	kit.Must(t, err)
+	cert, key, err := pair.PEM()
+	kit.Must(t, err)
+	kit.Must(t, os.WriteFile(file, append(cert, key...), 0o600))
 }

@@ -3,14 +3,10 @@ package e2e_test
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"fmt"
-	"math/big"
 	"strings"
 	"testing"
 	"time"
@@ -21,7 +17,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/internal/certs/mint"
 	"github.com/frond-edge/frond/internal/devcluster"
+	"github.com/frond-edge/frond/test/kit"
 )
 
 // testSigner signs the certificates of pods, as a signer that an administrator installs in a cluster.
@@ -29,30 +27,17 @@ const testSigner = "frond.test/e2e"
 
 // podSigner is a CA with its key.
 type podSigner struct {
-	key  *ecdsa.PrivateKey
-	cert *x509.Certificate
-	pem  string
+	ca  *mint.Authority
+	pem string
 }
 
 func newPodSigner(t *testing.T, name string) podSigner {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(48 * time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return podSigner{key: key, cert: cert, pem: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))}
+	ca, err := mint.NewAuthority(x509.Certificate{
+		Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(48 * time.Hour), KeyUsage: x509.KeyUsageCertSign,
+	})
+	kit.Must(t, err)
+	return podSigner{ca: ca, pem: string(mint.EncodeCertificate(ca.Cert.Raw))}
 }
 
 // signAll answers the pending requests for the signer.
@@ -84,11 +69,10 @@ func (c podSigner) signRequest(r *certificatesv1.PodCertificateRequest) error {
 	}
 	from := time.Now().Add(-time.Minute).Truncate(time.Second)
 	until := from.Add(24 * time.Hour)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: r.Spec.PodName}, NotBefore: from, NotAfter: until,
+	der, err := c.ca.Sign(x509.Certificate{
+		Subject: pkix.Name{CommonName: r.Spec.PodName}, NotBefore: from, NotAfter: until,
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, c.cert, asked.PublicKey, c.key)
+	}, asked.PublicKey)
 	if err != nil {
 		return fmt.Errorf("request %s: %w", r.Name, err)
 	}
@@ -96,7 +80,7 @@ func (c podSigner) signRequest(r *certificatesv1.PodCertificateRequest) error {
 		Conditions: []metav1.Condition{{
 			Type: certificatesv1.PodCertificateRequestConditionTypeIssued, Status: metav1.ConditionTrue, Reason: "Signed", LastTransitionTime: metav1.Now(),
 		}},
-		CertificateChain: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})),
+		CertificateChain: string(mint.EncodeCertificate(der)),
 		NotBefore:        &metav1.Time{Time: from}, NotAfter: &metav1.Time{Time: until}, BeginRefreshAt: &metav1.Time{Time: until.Add(-time.Hour)},
 	}
 	return nil
@@ -218,5 +202,5 @@ func certifiedBy(signer podSigner, credential string) bool {
 		return false
 	}
 	cert, err := x509.ParseCertificate(block.Bytes)
-	return err == nil && cert.CheckSignatureFrom(signer.cert) == nil
+	return err == nil && cert.CheckSignatureFrom(signer.ca.Cert) == nil
 }

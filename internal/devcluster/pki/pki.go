@@ -8,8 +8,6 @@ package pki
 
 import (
 	"crypto"
-	"crypto/ecdsa"
-	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/x509"
@@ -18,14 +16,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math/big"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"time"
 
 	"github.com/google/renameio/v2"
+
+	"github.com/frond-edge/frond/internal/certs/mint"
 )
 
 const (
@@ -47,9 +45,8 @@ func pairIn(dir, name string) Pair {
 // Authority is a certificate authority with its key.
 type Authority struct {
 	Pair
-	dir  string
-	cert *x509.Certificate
-	key  crypto.Signer
+	dir    string
+	signer *mint.Authority
 }
 
 // Subject is the subject of a certificate. With Hosts it is a server and client certificate, without a client certificate only.
@@ -68,31 +65,18 @@ func NewAuthority(dir, name string) (*Authority, error) {
 	cert, key, err := a.load()
 	switch {
 	case err == nil:
-		a.cert, a.key = cert, key
+		a.signer = &mint.Authority{Cert: cert, Key: key}
 		return a, nil
 	case !errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("read authority %s: %w", name, err)
 	}
-	template, err := newTemplate(Subject{Name: name})
-	if err != nil {
-		return nil, err
-	}
-	template.IsCA, template.BasicConstraintsValid = true, true
+	template := newTemplate(Subject{Name: name})
 	template.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign | x509.KeyUsageDigitalSignature
 	template.ExtKeyUsage = nil
-	signer, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, fmt.Errorf("make key of authority %s: %w", name, err)
+	if a.signer, err = mint.NewAuthority(template); err != nil {
+		return nil, fmt.Errorf("make authority %s: %w", name, err)
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, signer.Public(), signer)
-	if err != nil {
-		return nil, fmt.Errorf("sign authority %s: %w", name, err)
-	}
-	if a.cert, err = x509.ParseCertificate(der); err != nil {
-		return nil, fmt.Errorf("parse authority %s: %w", name, err)
-	}
-	a.key = signer
-	return a, a.save(der, signer)
+	return a, a.save(a.signer.Cert.Raw, a.signer.Key)
 }
 
 // Issue makes the certificate called name in the authority's folder unless it exists.
@@ -104,11 +88,7 @@ func coversHosts(file string, hosts []string) bool {
 	if err != nil {
 		return false
 	}
-	block, _ := pem.Decode(data)
-	if block == nil {
-		return false
-	}
-	cert, err := x509.ParseCertificate(block.Bytes)
+	cert, err := mint.ParseCertificate(data)
 	return err == nil && !slices.ContainsFunc(hosts, func(host string) bool { return cert.VerifyHostname(host) != nil })
 }
 
@@ -118,19 +98,11 @@ func (a *Authority) IssueIn(dir, name string, s Subject) (Pair, error) {
 	if fileExists(p.Key) && coversHosts(p.Cert, s.Hosts) {
 		return p, nil
 	}
-	template, err := newTemplate(s)
+	der, key, err := a.signer.Issue(newTemplate(s))
 	if err != nil {
-		return p, err
+		return p, fmt.Errorf("issue %s: %w", name, err)
 	}
-	signer, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return p, fmt.Errorf("make key of %s: %w", name, err)
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, signer.Public(), a.key)
-	if err != nil {
-		return p, fmt.Errorf("sign %s: %w", name, err)
-	}
-	return p, p.save(der, signer)
+	return p, p.save(der, key)
 }
 
 // SigningKeys makes an RSA key pair name.key and name.pub, as kube-apiserver requires for service account tokens.
@@ -153,31 +125,20 @@ func SigningKeys(dir, name string) (private, public string, err error) {
 	return private, public, writePEM(public, "PUBLIC KEY", der, 0o644)
 }
 
-func newTemplate(s Subject) (*x509.Certificate, error) {
-	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
-	if err != nil {
-		return nil, fmt.Errorf("choose serial number: %w", err)
-	}
+func newTemplate(s Subject) x509.Certificate {
 	now := time.Now()
-	t := &x509.Certificate{
-		SerialNumber: serial,
-		Subject:      pkix.Name{CommonName: s.Name, Organization: s.Groups},
-		NotBefore:    now.Add(-clockSkew),
-		NotAfter:     now.Add(certLifetime),
-		KeyUsage:     x509.KeyUsageDigitalSignature,
-		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	t := x509.Certificate{
+		Subject:     pkix.Name{CommonName: s.Name, Organization: s.Groups},
+		NotBefore:   now.Add(-clockSkew),
+		NotAfter:    now.Add(certLifetime),
+		KeyUsage:    x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}
-	for _, h := range s.Hosts {
-		if ip := net.ParseIP(h); ip != nil {
-			t.IPAddresses = append(t.IPAddresses, ip)
-		} else {
-			t.DNSNames = append(t.DNSNames, h)
-		}
-	}
+	mint.AddHosts(&t, s.Hosts)
 	if len(s.Hosts) > 0 {
 		t.ExtKeyUsage = append(t.ExtKeyUsage, x509.ExtKeyUsageServerAuth)
 	}
-	return t, nil
+	return t
 }
 
 func (p Pair) save(der []byte, key crypto.Signer) error {
