@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 
-	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/api/names"
 )
 
 // manifestObjects returns the objects of all YAML files below deploy, by "file: kind name".
@@ -71,7 +71,7 @@ func excludesEdge(spec corev1.PodSpec) bool {
 	terms := spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
 	return len(terms) > 0 && !slices.ContainsFunc(terms, func(term corev1.NodeSelectorTerm) bool {
 		return !slices.ContainsFunc(term.MatchExpressions, func(r corev1.NodeSelectorRequirement) bool {
-			return r.Key == identity.EdgeLabel && r.Operator == corev1.NodeSelectorOpDoesNotExist
+			return r.Key == names.LabelEdge && r.Operator == corev1.NodeSelectorOpDoesNotExist
 		})
 	})
 }
@@ -79,7 +79,7 @@ func excludesEdge(spec corev1.PodSpec) bool {
 // toleratesEdge reports whether the pod tolerates the taint of gateways.
 func toleratesEdge(spec corev1.PodSpec) bool {
 	return slices.ContainsFunc(spec.Tolerations, func(t corev1.Toleration) bool {
-		return (t.Key == "" || t.Key == identity.EdgeLabel) && (t.Effect == "" || t.Effect == corev1.TaintEffectNoSchedule || t.Effect == corev1.TaintEffectNoExecute)
+		return (t.Key == "" || t.Key == names.LabelEdge) && (t.Effect == "" || t.Effect == corev1.TaintEffectNoSchedule || t.Effect == corev1.TaintEffectNoExecute)
 	})
 }
 
@@ -93,10 +93,10 @@ func TestManifests_WorkloadsStayOffTheEdge(t *testing.T) {
 		}
 		workloads++
 		if !excludesEdge(spec) {
-			t.Errorf("%s may be scheduled on a gateway: add the required node affinity %s DoesNotExist to each of its terms", name, identity.EdgeLabel)
+			t.Errorf("%s may be scheduled on a gateway: add the required node affinity %s DoesNotExist to each of its terms", name, names.LabelEdge)
 		}
 		if toleratesEdge(spec) || spec.NodeName != "" {
-			t.Errorf("%s tolerates the taint %s, or names its node: it must do neither", name, identity.EdgeLabel)
+			t.Errorf("%s tolerates the taint %s, or names its node: it must do neither", name, names.LabelEdge)
 		}
 	}
 	if workloads < 2 {

@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"github.com/frond-edge/frond/api/config"
-	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/cloud/epoch"
 	"github.com/frond-edge/frond/cloud/kube"
@@ -171,7 +171,7 @@ func (s *clusterFixture) createNodes(nodes ...string) {
 		s.Fatal(err)
 	}
 	for _, name := range nodes {
-		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{identity.EdgeLabel: ""}}}
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{names.LabelEdge: ""}}}
 		if _, err := core.Nodes().Create(s.Context(), node, metav1.CreateOptions{}); err != nil {
 			s.Fatal(err)
 		}
@@ -234,7 +234,7 @@ func TestTracker_RestoredEtcdIsRepublished(t *testing.T) {
 		}
 		return nil
 	})
-	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, wire.ConfirmDeletionsAnnotation, hold.Token)
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, names.AnnotationConfirmDeletions, hold.Token)
 	if _, err := s.kube.CoreV1().Nodes().Patch(t.Context(), "edge", "application/merge-patch+json", patch, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}

@@ -26,7 +26,7 @@ import (
 	"k8s.io/client-go/metadata"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
-	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/cloud/kube"
 	"github.com/frond-edge/frond/cloud/membership"
@@ -147,7 +147,7 @@ func (c *scopeFixture) deleteWidget(name string) {
 func (c *scopeFixture) createNode(suffix string) string {
 	c.Helper()
 	name := c.ns + "-" + suffix
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{identity.EdgeLabel: ""}}}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{names.LabelEdge: ""}}}
 	if _, err := c.kube.CoreV1().Nodes().Create(c.Context(), node, metav1.CreateOptions{}); err != nil {
 		c.Fatal(err)
 	}

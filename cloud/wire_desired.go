@@ -2,9 +2,10 @@ package cloud
 
 import (
 	"context"
+	"time"
+
 	"github.com/frond-edge/frond/streams/publish"
 	"github.com/frond-edge/frond/streams/topology"
-	"time"
 
 	"go.uber.org/zap"
 	"k8s.io/client-go/kubernetes"
@@ -12,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"github.com/frond-edge/frond/api/config"
-	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/cloud/epoch"
 	"github.com/frond-edge/frond/cloud/kube"
@@ -62,7 +63,7 @@ func buildPublishing(f *foundation, history *epoch.Tracker) (p publishing, parts
 
 // protectedNamespaces returns the namespaces whose objects are not published to gateways: Frond's own, and those of the configuration.
 func protectedNamespaces(cfg config.CloudCore) controllers.ProtectedNamespaces {
-	return controllers.ProtectNamespaces(append([]string{identity.Namespace}, cfg.ProtectedNamespaces...)...)
+	return controllers.ProtectNamespaces(append([]string{names.Namespace}, cfg.ProtectedNamespaces...)...)
 }
 
 // desiredConfig returns the engine's configuration, without what is made for one replica only.

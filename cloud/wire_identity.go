@@ -4,8 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/frond-edge/frond/streams/call"
 	"time"
+
+	"github.com/frond-edge/frond/streams/call"
 
 	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/cloud/identity"
 	"github.com/frond-edge/frond/cloud/identity/callout"
 	"github.com/frond-edge/frond/cloud/identity/links"
@@ -51,7 +53,7 @@ func buildAdmission(f *foundation) (*admission, error) {
 	a.schedule = links.NewSchedule(policy, a.records)
 	a.links = links.NewRegistry(f.hub.auth, a.schedule.OnAdmitted, log)
 	a.violations = links.NewViolationCounter(f.hub.sys, policy, func(node, what string) {
-		f.events.WarnNode(node, "LinkClosed", "The hub closed the gateway's link for what came over it ("+what+"): the gateway is in foreign hands, or its "+
+		f.events.WarnNode(node, names.EventLinkClosed, "The hub closed the gateway's link for what came over it ("+what+"): the gateway is in foreign hands, or its "+
 			"program is not ours. If it is stolen: frond node revoke "+node)
 	}, a.metrics, log)
 	a.callout, err = callout.New(f.hub.auth, f.hub.issuer, policy, a.records, bootstrapTokens(f.objects, log), a.links, a.settler.KeySeen,
@@ -122,7 +124,7 @@ func (n identityNotifier) CloseStreams(node, why string) { n.closeStreams(node, 
 // NodeRevoked implements links.Notifier.
 func (n identityNotifier) NodeRevoked(node string) {
 	if n.owns(node) {
-		n.warn(node, "IdentityRevoked", "The node was revoked: its keys are rejected and its links are closed. "+
+		n.warn(node, names.EventIdentityRevoked, "The node was revoked: its keys are rejected and its links are closed. "+
 			"It can join again with a token issued for this node (frond token create --node).")
 	}
 	n.refreshNode(node)

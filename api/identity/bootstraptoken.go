@@ -8,6 +8,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/frond-edge/frond/api/names"
 )
 
 // A bootstrap token "id.secret" is a Secret of this type in this namespace, named TokenName(id).
@@ -58,7 +60,7 @@ func validTokenPart(s string, length int) bool {
 
 // TokenOf reads a token from its Secret. Any doubt is an error: such a token admits no gateway.
 func TokenOf(s *corev1.Secret) (Token, error) {
-	t := Token{ID: string(s.Data[dataID]), Secret: string(s.Data[dataSecret]), Node: s.Annotations[AnnotationNode], Uses: 1}
+	t := Token{ID: string(s.Data[dataID]), Secret: string(s.Data[dataSecret]), Node: s.Annotations[names.AnnotationNode], Uses: 1}
 	switch {
 	case s.Namespace != TokenNamespace || s.Type != TokenType || s.Name != TokenName(t.ID):
 		return Token{}, fmt.Errorf("secret %s is no bootstrap token", s.Name)
@@ -75,13 +77,13 @@ func TokenOf(s *corev1.Secret) (Token, error) {
 			return Token{}, fmt.Errorf("token %s: expiration: %w", t.ID, err)
 		}
 	}
-	if uses, set := s.Annotations[AnnotationUses]; set {
+	if uses, set := s.Annotations[names.AnnotationUses]; set {
 		var err error
 		if t.Uses, err = strconv.Atoi(uses); err != nil || t.Uses < 0 {
-			return Token{}, fmt.Errorf("token %s: %s is %.20q", t.ID, AnnotationUses, uses)
+			return Token{}, fmt.Errorf("token %s: %s is %.20q", t.ID, names.AnnotationUses, uses)
 		}
 	}
-	if used := s.Annotations[AnnotationUsed]; used != "" {
+	if used := s.Annotations[names.AnnotationUsed]; used != "" {
 		t.Used = strings.Split(used, ",")
 	}
 	return t, nil
@@ -96,11 +98,11 @@ func (t Token) UsedUp() bool { return t.Uses > 0 && len(t.Used) >= t.Uses }
 // MarkUsed records in the Secret that a node joined by the token with a key.
 func MarkUsed(s *corev1.Secret, node, key string) {
 	use := node + "=" + key
-	if used := s.Annotations[AnnotationUsed]; used != "" {
+	if used := s.Annotations[names.AnnotationUsed]; used != "" {
 		use = used + "," + use
 	}
 	if s.Annotations == nil {
 		s.Annotations = make(map[string]string, 1)
 	}
-	s.Annotations[AnnotationUsed] = use
+	s.Annotations[names.AnnotationUsed] = use
 }

@@ -5,6 +5,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/frond-edge/frond/api/names"
 )
 
 // The kind's names in the Kubernetes API.
@@ -15,23 +17,13 @@ const (
 	Resource = "nodeidentities"
 )
 
-// Namespace holds the Secrets that frond init makes, and what cloudcore shares. None of its objects is given to a gateway.
-const Namespace = "frond-system"
-
-// EdgeLabel and AgentLabel mark the Nodes that are gateways; their values are empty. They are KubeEdge's two labels, as users'
-// manifests name either. A node cannot set them (NodeRestriction): cloudcore does.
-const (
-	EdgeLabel  = "node-role.kubernetes.io/edge"
-	AgentLabel = "node-role.kubernetes.io/agent"
-)
-
 // WithGatewayLabels returns labels with the two of a gateway; the map given stays as it is.
 func WithGatewayLabels(labels map[string]string) map[string]string {
 	all := maps.Clone(labels)
 	if all == nil {
 		all = map[string]string{}
 	}
-	all[EdgeLabel], all[AgentLabel] = "", ""
+	all[names.LabelEdge], all[names.LabelAgent] = "", ""
 	return all
 }
 

@@ -5,17 +5,6 @@ import (
 	"net/netip"
 )
 
-// The types of the addresses that the cloud adds to those of an edge Node. Clients of nodes are configured to prefer one of them.
-const (
-	// AddressTunnel is the type of TunnelAddress, for kube-apiserver.
-	AddressTunnel = "frond.io/tunnel"
-	// AddressMetrics is the type of the host that serves a node's metrics, for metrics-server.
-	AddressMetrics = "frond.io/metrics"
-)
-
-// MetricsPathAnnotation holds the path on that host for metrics-server; the name is metrics-server's.
-const MetricsPathAnnotation = "metrics.k8s.io/resource-metrics-path"
-
 // tunnelPrefix is fd66:726f:6e64::/48: "frond", in the range that RFC 4193 leaves for local use.
 var tunnelPrefix = [...]byte{0xfd, 'f', 'r', 'o', 'n', 'd'} //nolint:gochecknoglobals // a constant that Go has no word for
 

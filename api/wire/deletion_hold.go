@@ -3,16 +3,8 @@ package wire
 import (
 	"encoding/json"
 	"time"
-)
 
-const (
-	// HeldDeletionsAnnotation is on a Node while deletions for it are held; its value is the JSON of a Hold. The cloud writes it.
-	HeldDeletionsAnnotation = "frond.io/held-deletions"
-	// ConfirmDeletionsAnnotation on a Node releases the deletions of the Hold with this Token, and no later ones. Operators set it; the
-	// cloud removes it with HeldDeletionsAnnotation.
-	ConfirmDeletionsAnnotation = "frond.io/confirm-deletions"
-	// DeletionsHeldCondition of a Node is True while deletions are held.
-	DeletionsHeldCondition = "EdgeDeletionsHeld"
+	"github.com/frond-edge/frond/api/names"
 )
 
 // HoldReason is the reason why deletions are held; it is also the reason of the Node's condition.
@@ -42,8 +34,8 @@ type Hold struct {
 
 // ParseHold parses the annotations of a Node into the hold and the confirmed token. A value that Frond did not write counts as no hold.
 func ParseHold(annotations map[string]string) (hold Hold, confirmed string) {
-	if err := json.Unmarshal([]byte(annotations[HeldDeletionsAnnotation]), &hold); err != nil {
+	if err := json.Unmarshal([]byte(annotations[names.AnnotationHeldDeletions]), &hold); err != nil {
 		hold = Hold{}
 	}
-	return hold, annotations[ConfirmDeletionsAnnotation]
+	return hold, annotations[names.AnnotationConfirmDeletions]
 }

@@ -7,11 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/api/names"
 )
-
-// linkCondition is the condition that package nodes writes (peers do not import each other).
-const linkCondition corev1.NodeConditionType = "EdgeConnected"
 
 const defaultKubeletPort = 10250
 
@@ -35,9 +32,9 @@ func NodeOf(object *corev1.Node) Node {
 	if port := object.Status.DaemonEndpoints.KubeletEndpoint.Port; port > 0 && port <= 65535 {
 		n.KubeletPort = uint16(port)
 	}
-	_, n.Edge = object.Labels[identity.EdgeLabel]
+	_, n.Edge = object.Labels[names.LabelEdge]
 	for _, c := range object.Status.Conditions {
-		if c.Type == linkCondition {
+		if c.Type == names.ConditionConnected {
 			n.Edge = true
 			n.Offline, n.Since = c.Status != corev1.ConditionTrue, c.LastTransitionTime.Time
 		}

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/api/names"
 	cloud "github.com/frond-edge/frond/cloud/identity"
 	"github.com/frond-edge/frond/test/kit"
 )
@@ -60,7 +61,7 @@ func TestRegistrar_TokenUsesUnderConcurrency(t *testing.T) {
 	w := newKubeFixture(t)
 	registrars := []*cloud.Registrar{w.newRegistrar(), w.newRegistrar()}
 	const uses, gateways = 3, 8
-	token := w.createToken("many01", map[string]string{identity.AnnotationUses: fmt.Sprint(uses)})
+	token := w.createToken("many01", map[string]string{names.AnnotationUses: fmt.Sprint(uses)})
 	var g errgroup.Group
 	answers := make([]identity.Enrolment, 2*gateways)
 	for i := range gateways {
@@ -90,8 +91,8 @@ func TestRegistrar_TokenUsesUnderConcurrency(t *testing.T) {
 func TestRegistrar_NodeIsNotTakenOver(t *testing.T) {
 	w := newKubeFixture(t)
 	r := w.newRegistrar()
-	open := w.createToken("take01", map[string]string{identity.AnnotationUses: "0"})
-	named := w.createToken("take02", map[string]string{identity.AnnotationNode: "take-1", identity.AnnotationUses: "0"})
+	open := w.createToken("take01", map[string]string{names.AnnotationUses: "0"})
+	named := w.createToken("take02", map[string]string{names.AnnotationNode: "take-1", names.AnnotationUses: "0"})
 	owner, thief := w.newGateway("take-1", open), w.newGateway("take-1", open)
 	wantGranted(t, owner.enrolWith(r))
 	wantGranted(t, owner.enrolWith(r))
@@ -132,7 +133,7 @@ func TestRegistrar_NodeIsNotTakenOver(t *testing.T) {
 func TestRegistrar_ReplacedKeyStaysOut(t *testing.T) {
 	w := newKubeFixture(t)
 	r := w.newRegistrar()
-	name := map[string]string{identity.AnnotationNode: "back-1"}
+	name := map[string]string{names.AnnotationNode: "back-1"}
 	old := w.newGateway("back-1", w.createToken("back01", name))
 	wantGranted(t, old.enrolWith(r))
 	again := w.newGateway("back-1", w.createToken("back02", name))
@@ -148,7 +149,7 @@ func TestRegistrar_ReplacedKeyStaysOut(t *testing.T) {
 func TestRegistrar_KeyIsOneNode(t *testing.T) {
 	w := newKubeFixture(t)
 	r := w.newRegistrar()
-	first := w.newGateway("one-1", w.createToken("onenod", map[string]string{identity.AnnotationUses: "0"}))
+	first := w.newGateway("one-1", w.createToken("onenod", map[string]string{names.AnnotationUses: "0"}))
 	wantGranted(t, first.enrolWith(r))
 	second := w.newGateway("one-2", first.token)
 	second.keyPair, second.key = first.keyPair, first.key

@@ -12,8 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/api/inspect"
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/streams/publish"
 	"github.com/frond-edge/frond/streams/topology"
@@ -22,8 +22,6 @@ import (
 const (
 	// maxReaders is the number of nodes that are read concurrently.
 	maxReaders = 16
-	// linkCondition is the condition that controllers/nodes writes.
-	linkCondition corev1.NodeConditionType = "EdgeConnected"
 )
 
 // Members returns the live cloudcores and the owner of each node. Calls may be concurrent and must not block.
@@ -58,7 +56,7 @@ func (v *View) RecordHeartbeat(node string, beat wire.Heartbeat) {
 // Nodes reads the status of all gateways.
 func (v *View) Nodes(ctx context.Context) (inspect.Nodes, error) {
 	var list corev1.NodeList
-	if err := v.objects.List(ctx, &list, client.HasLabels{identity.EdgeLabel}); err != nil {
+	if err := v.objects.List(ctx, &list, client.HasLabels{names.LabelEdge}); err != nil {
 		return inspect.Nodes{}, fmt.Errorf("list nodes: %w", err)
 	}
 	epoch, err := v.hub.Epoch(ctx)
@@ -150,7 +148,7 @@ func (v *View) nodeStatus(ctx context.Context, object *corev1.Node, epoch string
 	}
 	n.Autonomy, n.AutonomyGroup = v.autonomy(object)
 	for _, c := range object.Status.Conditions {
-		if c.Type == linkCondition {
+		if c.Type == names.ConditionConnected {
 			n.Link, n.LinkSince = string(c.Status), c.LastTransitionTime.UTC()
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "github.com/frond-edge/frond/api/inspect"
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/cloud/inspect"
 	"github.com/frond-edge/frond/streams/metrics"
@@ -60,7 +61,7 @@ func newInspectFixture(t *testing.T) *inspectFixture {
 	if w.hub, err = publish.NewInspector(nc); err != nil {
 		t.Fatal(err)
 	}
-	w.view = inspect.NewView("one", objects, twoMembers{}, w.hub, func(n *corev1.Node) (value, group string) { return n.Annotations[wire.AutonomyAnnotation], "north" })
+	w.view = inspect.NewView("one", objects, twoMembers{}, w.hub, func(n *corev1.Node) (value, group string) { return n.Annotations[names.AnnotationAutonomy], "north" })
 	if w.publisher, err = publish.NewPublisher(nc, metrics.New(nil)); err != nil {
 		t.Fatal(err)
 	}

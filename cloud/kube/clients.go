@@ -8,6 +8,7 @@ import (
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/controllers/reports"
 )
 
@@ -29,7 +30,7 @@ type Clients struct {
 // NewClients creates the clients of an apiserver. classic says that nodes are impersonated by the classic verb.
 func NewClients(config *rest.Config, classic bool) (*Clients, error) {
 	config = rest.CopyConfig(config)
-	config.UserAgent = "frond-cloudcore"
+	config.UserAgent = names.ManagerCloudcore
 	config.QPS = -1
 	own, err := kubernetes.NewForConfig(config)
 	if err != nil {

@@ -10,6 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/frond-edge/frond/api/names"
 )
 
 const (
@@ -77,8 +79,8 @@ func (a *EventRecorder) writeEvent(ctx context.Context, raised pendingEvent) err
 	_, err := a.kube.CoreV1().Events(metav1.NamespaceDefault).Create(ctx, &corev1.Event{
 		ObjectMeta:     metav1.ObjectMeta{GenerateName: raised.involvedObject.Name + ".", Namespace: metav1.NamespaceDefault},
 		InvolvedObject: raised.involvedObject, Reason: raised.reason, Message: raised.message, Type: corev1.EventTypeWarning,
-		Source: corev1.EventSource{Component: "frond-cloudcore", Host: a.self}, FirstTimestamp: now, LastTimestamp: now, Count: 1,
-		ReportingController: "frond.io/cloudcore", ReportingInstance: a.self,
+		Source: corev1.EventSource{Component: names.ManagerCloudcore, Host: a.self}, FirstTimestamp: now, LastTimestamp: now, Count: 1,
+		ReportingController: names.ControllerCloudcore, ReportingInstance: a.self,
 	}, metav1.CreateOptions{})
 	return err
 }

@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/controllers"
 	"github.com/frond-edge/frond/test/kit/kubetest"
 )
@@ -54,7 +54,7 @@ func (c *callFixture) newGuard(protected ...string) *NamespaceGuard {
 // createPod creates a pod with a service account on an edge node of the test's own.
 func (c *callFixture) createPod(name, account string) {
 	c.Helper()
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: c.ns + "-a", Labels: map[string]string{identity.EdgeLabel: ""}}}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: c.ns + "-a", Labels: map[string]string{names.LabelEdge: ""}}}
 	if _, err := c.kube.CoreV1().Nodes().Create(c.Context(), node, metav1.CreateOptions{}); err != nil {
 		c.Fatal(err)
 	}

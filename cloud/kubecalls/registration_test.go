@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/scheme"
 
-	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/api/wire"
 )
 
@@ -56,7 +56,7 @@ func TestKubeCalls_RegisterANodeWithItsLabels(t *testing.T) {
 	for what, reply := range map[string]wire.KubeReply{
 		"another's":          register(runtime.ContentTypeJSON, c.ns+"-other", name, nil),
 		"a restricted label": register(runtime.ContentTypeJSON, name, name, map[string]string{"node-restriction.kubernetes.io/x": "1"}),
-		"the label by hand":  register(runtime.ContentTypeJSON, name, name, map[string]string{identity.EdgeLabel: ""}),
+		"the label by hand":  register(runtime.ContentTypeJSON, name, name, map[string]string{names.LabelEdge: ""}),
 	} {
 		if reply.Code != http.StatusForbidden {
 			t.Errorf("%s: %d %s %.300s", what, reply.Code, reply.Error, reply.Body)
@@ -69,7 +69,7 @@ func TestKubeCalls_RegisterANodeWithItsLabels(t *testing.T) {
 	if !ok {
 		t.Fatal("the watch ended")
 	}
-	if _, edge := first.Labels[identity.EdgeLabel]; !edge || first.Labels["example.com/site"] != "7" {
+	if _, edge := first.Labels[names.LabelEdge]; !edge || first.Labels["example.com/site"] != "7" {
 		t.Errorf("first seen with labels %v", first.Labels)
 	}
 	if reply := register(runtime.ContentTypeJSON, name, name, nil); reply.Code != http.StatusConflict {

@@ -5,12 +5,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/api/wire"
 )
 
 const (
-	// reasonWithheld is the reason of the Event on a Node whose gateway was refused an object of a protected namespace.
-	reasonWithheld = "ProtectedObjectWithheld"
 	// withheldInterval is the minimum time between two such events about one node and namespace: a program may repeat
 	// its request many times.
 	withheldInterval = 10 * time.Minute
@@ -59,6 +58,6 @@ func (w *WithheldEvents) reportOnce(node, namespace, message string) {
 	}
 	w.mu.Unlock()
 	if !recent {
-		w.warn(node, reasonWithheld, message)
+		w.warn(node, names.EventProtectedObjectWithheld, message)
 	}
 }

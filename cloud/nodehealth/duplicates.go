@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/api/wire"
 )
 
@@ -144,7 +145,7 @@ func (w *DuplicateDetector) fenceDuplicates(node string, rivals map[string]wire.
 	if alarm {
 		w.log.Error("two agents have one node's identity; the later one is fenced", zap.String("node", node),
 			zap.String("stays", first), zap.Int("agents", len(rivals)))
-		w.recordEvent(node, "DuplicateNode", "Two agents are connected as this node. The one that came later gets nothing and reports nothing. Was a gateway's disk copied?")
+		w.recordEvent(node, names.EventDuplicateNode, "Two agents are connected as this node. The one that came later gets nothing and reports nothing. Was a gateway's disk copied?")
 	}
 	news := false
 	for instance, beat := range rivals {

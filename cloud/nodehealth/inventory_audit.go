@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/api/wire"
 )
 
@@ -92,7 +93,7 @@ func (a *InventoryAuditor) CompareInventory(node string, beat wire.Heartbeat, ep
 		a.differed.Inc()
 		a.log.Warn("node holds other objects than the cloud, full resync requested", zap.String("node", node),
 			zap.Int("objects", beat.Inventory.Objects), zap.Int("wanted", want.Objects), zap.Uint64("seq", upTo))
-		a.recordEvent(node, "AuditDifference", "The gateway's store differs from what the cloud holds for it; it is compared object by object and repaired.")
+		a.recordEvent(node, names.EventAuditDifference, "The gateway's store differs from what the cloud holds for it; it is compared object by object and repaired.")
 		if err := a.resync(node); err != nil {
 			a.log.Warn("node not told", zap.String("node", node), zap.Error(err))
 		}

@@ -20,7 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/frond-edge/frond/api/identity"
-	"github.com/frond-edge/frond/api/protection"
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/internal/backup"
 	"github.com/frond-edge/frond/internal/install"
 	"github.com/frond-edge/frond/test/kit/kubetest"
@@ -43,8 +43,8 @@ func newBackupFixture(t *testing.T) backupFixture {
 	if err := os.WriteFile(v.identityFile, []byte(pair.String()+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	forget := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:null}}}`, protection.AnnotationLastBackup) // of an earlier test
-	if _, err := v.dynamicResource("namespaces", "").Patch(t.Context(), identity.Namespace, types.MergePatchType, forget, metav1.PatchOptions{}); err != nil && !apierrors.IsNotFound(err) {
+	forget := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:null}}}`, names.AnnotationLastBackup) // of an earlier test
+	if _, err := v.dynamicResource("namespaces", "").Patch(t.Context(), names.Namespace, types.MergePatchType, forget, metav1.PatchOptions{}); err != nil && !apierrors.IsNotFound(err) {
 		t.Fatal(err)
 	}
 	return v
@@ -77,12 +77,12 @@ func (v backupFixture) restoreBackup(more ...string) map[string]backup.Action {
 // deleteNamespace deletes the namespace and all that is in it, as the controller manager does.
 func (v backupFixture) deleteNamespace() {
 	v.t.Helper()
-	v.confirmDeletion("namespaces", "", identity.Namespace, identity.Namespace)
-	if err := v.client.CoreV1().Namespaces().Delete(v.t.Context(), identity.Namespace, metav1.DeleteOptions{}); err != nil {
+	v.confirmDeletion("namespaces", "", names.Namespace, names.Namespace)
+	if err := v.client.CoreV1().Namespaces().Delete(v.t.Context(), names.Namespace, metav1.DeleteOptions{}); err != nil {
 		v.t.Fatal(err)
 	}
 	kubetest.Eventually(v.t, time.Minute, func() error {
-		_, err := v.client.CoreV1().Namespaces().Get(v.t.Context(), identity.Namespace, metav1.GetOptions{})
+		_, err := v.client.CoreV1().Namespaces().Get(v.t.Context(), names.Namespace, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
@@ -114,7 +114,7 @@ func TestBackup_RestoresADeletedNamespace(t *testing.T) {
 	if code, _, errs := v.runCommand("backup", "create", "--file", v.file, "--recipient", v.recipient); code != 1 || !strings.Contains(errs, "exists") {
 		t.Errorf("a second backup of the same name: code %d, %s", code, errs)
 	}
-	v.setLink("revoked", "False", reasonRevoked) // as cloudcore does
+	v.setLink("revoked", "False", names.ReasonRevoked) // as cloudcore does
 	v.mustRun("node", "revoke", "revoked", "--yes")
 
 	v.deleteNamespace()
@@ -230,7 +230,7 @@ func TestBackup_KeepsNewerKeys(t *testing.T) {
 	}
 	// One Secret is lost: it is restored, and matches the newer ones.
 	v.confirmAll()
-	if err := v.client.CoreV1().Secrets(identity.Namespace).Delete(t.Context(), install.FolderAdmin, metav1.DeleteOptions{}); err != nil {
+	if err := v.client.CoreV1().Secrets(names.Namespace).Delete(t.Context(), install.FolderAdmin, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if got := v.restoreBackup(); got["Secret frond-admin"] != backup.Created || !bytes.Equal(v.secretFiles()["frond-admin/admin.nk"], old["frond-admin/admin.nk"]) {
@@ -246,7 +246,7 @@ func TestBackup_KeepsNewerKeys(t *testing.T) {
 	v.mustRun("ca", "rotate", "add")
 	v.mustRun("ca", "rotate", "switch", "--force")
 	v.confirmAll()
-	if err := v.client.CoreV1().Secrets(identity.Namespace).Delete(t.Context(), install.FolderCA, metav1.DeleteOptions{}); err != nil {
+	if err := v.client.CoreV1().Secrets(names.Namespace).Delete(t.Context(), install.FolderCA, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if code, _, errs := v.runCommand("backup", "restore", "--file", v.file, "--identity-file", v.identityFile); code != 1 || !strings.Contains(errs, "the authority was replaced after this backup") {

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/internal/install"
 )
 
@@ -176,7 +177,7 @@ func TestCARotate_InterruptedSwitchIsCompleted(t *testing.T) {
 	i.mustRun("ca", "rotate", "add")
 	old := i.secretFiles()
 	i.mustRun("ca", "rotate", "switch")
-	secrets := i.client.CoreV1().Secrets(identity.Namespace)
+	secrets := i.client.CoreV1().Secrets(names.Namespace)
 	o, err := secrets.Get(t.Context(), "frond-hub-0", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)

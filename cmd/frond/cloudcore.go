@@ -18,8 +18,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/api/inspect"
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/internal/install"
 )
 
@@ -178,7 +178,7 @@ func (c *cloudcore) fetchAuthority(ctx context.Context) bool {
 	}
 	ctx, cancel := context.WithTimeout(ctx, serverTimeout)
 	defer cancel()
-	bundle, err := client.CoreV1().ConfigMaps(identity.Namespace).Get(ctx, install.BundleName, metav1.GetOptions{})
+	bundle, err := client.CoreV1().ConfigMaps(names.Namespace).Get(ctx, install.BundleName, metav1.GetOptions{})
 	if err != nil {
 		return false
 	}

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/internal/cli"
 )
@@ -54,12 +55,12 @@ later ones. It needs the right to patch the Node.`,
 }
 
 // Run confirms the held deletions of the named nodes, or of all.
-func (c *confirmCommand) Run(ctx context.Context, names []string, out, talk io.Writer) error {
+func (c *confirmCommand) Run(ctx context.Context, listed []string, out, talk io.Writer) error {
 	asJSON, err := c.output.AsJSON()
 	if err != nil {
 		return err
 	}
-	if c.all == (len(names) > 0) {
+	if c.all == (len(listed) > 0) {
 		return errors.New("name the gateways, or write --all-held")
 	}
 	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
@@ -68,7 +69,7 @@ func (c *confirmCommand) Run(ctx context.Context, names []string, out, talk io.W
 	if err != nil {
 		return err
 	}
-	nodes, err := c.selectNodes(ctx, client, names)
+	nodes, err := c.selectNodes(ctx, client, listed)
 	if err != nil {
 		return err
 	}
@@ -82,7 +83,7 @@ func (c *confirmCommand) Run(ctx context.Context, names []string, out, talk io.W
 			}
 			continue
 		}
-		patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, wire.ConfirmDeletionsAnnotation, hold.Token)
+		patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, names.AnnotationConfirmDeletions, hold.Token)
 		if _, err := client.CoreV1().Nodes().Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fieldOwner}); err != nil {
 			faults = append(faults, fmt.Errorf("confirm for %s: %w", node.Name, err))
 			continue
@@ -92,7 +93,7 @@ func (c *confirmCommand) Run(ctx context.Context, names []string, out, talk io.W
 	return errors.Join(append(faults, c.printConfirmed(done, asJSON, out, talk))...)
 }
 
-func (c *confirmCommand) selectNodes(ctx context.Context, client kubernetes.Interface, names []string) ([]corev1.Node, error) {
+func (c *confirmCommand) selectNodes(ctx context.Context, client kubernetes.Interface, listed []string) ([]corev1.Node, error) {
 	if c.all {
 		list, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 		if err != nil {
@@ -101,7 +102,7 @@ func (c *confirmCommand) selectNodes(ctx context.Context, client kubernetes.Inte
 		return list.Items, nil
 	}
 	var nodes []corev1.Node
-	for _, name := range names {
+	for _, name := range listed {
 		node, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return nil, fmt.Errorf("there is no node %s: kubectl get nodes shows them", name)

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/api/wire"
 )
 
@@ -26,7 +27,7 @@ func startFakeAPI(t *testing.T) (kubeconfig string, patched func() map[string]st
 	node := func(name string, annotations map[string]string) corev1.Node {
 		return corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: annotations}}
 	}
-	nodes := []corev1.Node{node("held", map[string]string{wire.HeldDeletionsAnnotation: string(hold)}), node("free", nil)}
+	nodes := []corev1.Node{node("held", map[string]string{names.AnnotationHeldDeletions: string(hold)}), node("free", nil)}
 	patches := map[string]string{}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -49,7 +50,7 @@ func startFakeAPI(t *testing.T) (kubeconfig string, patched func() map[string]st
 				if err := json.NewDecoder(r.Body).Decode(&patch); err != nil {
 					t.Error(err)
 				}
-				patches[n.Name] = patch.Annotations[wire.ConfirmDeletionsAnnotation]
+				patches[n.Name] = patch.Annotations[names.AnnotationConfirmDeletions]
 			}
 			reply(n)
 			return

@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/internal/install"
 )
 
@@ -44,7 +44,7 @@ func TestInit_KeepsKeysOfConcurrentRun(t *testing.T) {
 			i := newInstallation(t)
 			if tt.lost != "" {
 				i.mustRun("init", "--hub-servers", "1")
-				secrets := i.client.CoreV1().Secrets(identity.Namespace)
+				secrets := i.client.CoreV1().Secrets(names.Namespace)
 				o, err := secrets.Get(t.Context(), install.FolderCloudcore, metav1.GetOptions{})
 				if err != nil {
 					t.Fatal(err)

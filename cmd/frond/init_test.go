@@ -30,7 +30,8 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/frond-edge/frond/api/identity"
-	"github.com/frond-edge/frond/api/protection"
+	"github.com/frond-edge/frond/api/names"
+
 	"github.com/frond-edge/frond/internal/install"
 	"github.com/frond-edge/frond/test/kit/kubetest"
 )
@@ -80,8 +81,8 @@ func (i *installation) clearNamespace() {
 	ctx, all := i.t.Context(), metav1.ListOptions{}
 	i.confirmAll()
 	for _, err := range []error{
-		i.client.CoreV1().Secrets(identity.Namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, all),
-		i.client.CoreV1().ConfigMaps(identity.Namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, all),
+		i.client.CoreV1().Secrets(names.Namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, all),
+		i.client.CoreV1().ConfigMaps(names.Namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, all),
 		i.client.CoreV1().Secrets(identity.TokenNamespace).DeleteCollection(ctx, metav1.DeleteOptions{}, all),
 	} {
 		if err != nil {
@@ -94,12 +95,12 @@ func (i *installation) clearNamespace() {
 func (i *installation) confirmAll() {
 	i.t.Helper()
 	for _, resource := range []string{"secrets", "configmaps"} {
-		list, err := i.dynamicResource(resource, identity.Namespace).List(i.t.Context(), metav1.ListOptions{})
+		list, err := i.dynamicResource(resource, names.Namespace).List(i.t.Context(), metav1.ListOptions{})
 		if err != nil {
 			i.t.Fatal(err)
 		}
 		for _, o := range list.Items {
-			i.confirmDeletion(resource, identity.Namespace, o.GetName(), o.GetName())
+			i.confirmDeletion(resource, names.Namespace, o.GetName(), o.GetName())
 		}
 	}
 }
@@ -124,9 +125,9 @@ func (i *installation) dynamicResource(name, ns string) dynamic.ResourceInterfac
 // confirmDeletion sets the annotation that a deletion requires; "" removes it.
 func (i *installation) confirmDeletion(resource, ns, name, value string) {
 	i.t.Helper()
-	text, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{protection.AnnotationConfirmDeletion: value}}})
+	text, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{names.AnnotationConfirmDeletion: value}}})
 	if value == "" {
-		text, err = fmt.Appendf(nil, `{"metadata":{"annotations":{%q:null}}}`, protection.AnnotationConfirmDeletion), nil
+		text, err = fmt.Appendf(nil, `{"metadata":{"annotations":{%q:null}}}`, names.AnnotationConfirmDeletion), nil
 	}
 	if err != nil {
 		i.t.Fatal(err)
@@ -155,7 +156,7 @@ func (i *installation) runCommand(args ...string) (code int, out, errs string) {
 // secretFiles returns all entries of all Secrets of the namespace.
 func (i *installation) secretFiles() install.Files {
 	i.t.Helper()
-	list, err := i.client.CoreV1().Secrets(identity.Namespace).List(i.t.Context(), metav1.ListOptions{})
+	list, err := i.client.CoreV1().Secrets(names.Namespace).List(i.t.Context(), metav1.ListOptions{})
 	if err != nil {
 		i.t.Fatal(err)
 	}
@@ -172,21 +173,21 @@ func (i *installation) secretFiles() install.Files {
 func (i *installation) objectVersions() map[string]string {
 	i.t.Helper()
 	versions := map[string]string{}
-	secrets, err := i.client.CoreV1().Secrets(identity.Namespace).List(i.t.Context(), metav1.ListOptions{})
+	secrets, err := i.client.CoreV1().Secrets(names.Namespace).List(i.t.Context(), metav1.ListOptions{})
 	if err != nil {
 		i.t.Fatal(err)
 	}
 	for _, o := range secrets.Items {
 		versions["secret "+o.Name] = o.ResourceVersion
 	}
-	maps, err := i.client.CoreV1().ConfigMaps(identity.Namespace).List(i.t.Context(), metav1.ListOptions{})
+	maps, err := i.client.CoreV1().ConfigMaps(names.Namespace).List(i.t.Context(), metav1.ListOptions{})
 	if err != nil {
 		i.t.Fatal(err)
 	}
 	for _, o := range maps.Items {
 		versions["configmap "+o.Name] = o.ResourceVersion
 	}
-	ns, err := i.client.CoreV1().Namespaces().Get(i.t.Context(), identity.Namespace, metav1.GetOptions{})
+	ns, err := i.client.CoreV1().Namespaces().Get(i.t.Context(), names.Namespace, metav1.GetOptions{})
 	if err != nil {
 		i.t.Fatal(err)
 	}
@@ -307,12 +308,12 @@ func TestInit_CompletesPartialInstallation(t *testing.T) {
 	i := newInstallation(t)
 	i.mustRun("init", "--hub-servers", "3")
 	whole := i.secretFiles()
-	secrets := i.client.CoreV1().Secrets(identity.Namespace)
+	secrets := i.client.CoreV1().Secrets(names.Namespace)
 	i.confirmAll()
 	if err := secrets.Delete(t.Context(), install.FolderHub(1), metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := i.client.CoreV1().ConfigMaps(identity.Namespace).Delete(t.Context(), install.SettingsName, metav1.DeleteOptions{}); err != nil {
+	if err := i.client.CoreV1().ConfigMaps(names.Namespace).Delete(t.Context(), install.SettingsName, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	cloudcore, err := secrets.Get(t.Context(), install.FolderCloudcore, metav1.GetOptions{})

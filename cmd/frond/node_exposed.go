@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/references"
 	"github.com/frond-edge/frond/internal/cli"
@@ -98,7 +98,7 @@ func listExposures(ctx context.Context, kube kubernetes.Interface, node string) 
 	for key, by := range referrers {
 		if kind := kinds[key.Resource]; kind != "" {
 			slices.Sort(by)
-			all = append(all, exposure{Kind: kind, Namespace: key.Namespace, Name: key.Name, ReferredBy: by, Withheld: key.Namespace == identity.Namespace})
+			all = append(all, exposure{Kind: kind, Namespace: key.Namespace, Name: key.Name, ReferredBy: by, Withheld: key.Namespace == names.Namespace})
 		}
 	}
 	slices.SortFunc(all, func(a, b exposure) int {

@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/util/retry"
 
 	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/internal/cli"
 )
 
@@ -30,10 +31,6 @@ const (
 	// revokeTimeout bounds the wait until the Node reports that its links are closed: a second, or more where a server of the hub
 	// does not answer.
 	revokeTimeout = time.Minute
-	// linkCondition is the Node's condition that reports whether heartbeats of its gateway arrive.
-	linkCondition corev1.NodeConditionType = "EdgeConnected"
-	// reasonRevoked is its reason once cloudcore has closed a revoked gateway's links.
-	reasonRevoked = "Revoked"
 )
 
 type nodeRevoke struct {
@@ -206,7 +203,7 @@ func (n *nodeRevoke) waitLinksClosed(ctx context.Context, client kubernetes.Inte
 	})
 	if err != nil {
 		return false, fmt.Errorf("the keys of %s are revoked, but cloudcore did not confirm within %s that its links are closed, so one may still be open: "+
-			"see that a cloudcore runs and reaches the hub (kubectl -n %s get pods), and run this again; %w", node, n.timeout, identity.Namespace, err)
+			"see that a cloudcore runs and reaches the hub (kubectl -n %s get pods), and run this again; %w", node, n.timeout, names.Namespace, err)
 	}
 	return closed, nil
 }
@@ -214,6 +211,6 @@ func (n *nodeRevoke) waitLinksClosed(ctx context.Context, client kubernetes.Inte
 // isRevoked recognizes the condition that cloudcore writes once it has closed the links of a revoked gateway.
 func isRevoked(node *corev1.Node) bool {
 	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == linkCondition && c.Status == corev1.ConditionFalse && c.Reason == reasonRevoked
+		return c.Type == names.ConditionConnected && c.Status == corev1.ConditionFalse && c.Reason == names.ReasonRevoked
 	})
 }

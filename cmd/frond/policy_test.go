@@ -14,7 +14,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/frond-edge/frond/api/identity"
-	"github.com/frond-edge/frond/api/protection"
+
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/internal/install"
 	"github.com/frond-edge/frond/test/kit/kubetest"
 )
@@ -31,7 +32,7 @@ func excludeGateways(terms ...bool) *corev1.Affinity {
 	for _, edge := range terms {
 		term := corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "zone", Operator: corev1.NodeSelectorOpExists}}}
 		if edge {
-			term.MatchExpressions = append(term.MatchExpressions, corev1.NodeSelectorRequirement{Key: identity.EdgeLabel, Operator: corev1.NodeSelectorOpDoesNotExist})
+			term.MatchExpressions = append(term.MatchExpressions, corev1.NodeSelectorRequirement{Key: names.LabelEdge, Operator: corev1.NodeSelectorOpDoesNotExist})
 		}
 		selector.NodeSelectorTerms = append(selector.NodeSelectorTerms, term)
 	}
@@ -50,18 +51,18 @@ func newPolicyTest(t *testing.T) policyTest {
 	p := policyTest{installation: newInstallation(t), cluster: sharedCluster.Cluster(t)}
 	p.mustRun("init", "--hub-servers", "1")
 	p.protected, p.elsewhere = p.cluster.Namespace(t), p.cluster.Namespace(t)
-	for _, ns := range []string{identity.Namespace, p.protected, p.elsewhere} {
+	for _, ns := range []string{names.Namespace, p.protected, p.elsewhere} {
 		account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
 		if _, err := p.client.CoreV1().ServiceAccounts(ns).Create(t.Context(), account, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 			t.Fatal(err)
 		}
 	}
-	patch := []byte(`{"metadata":{"labels":{"` + protection.NamespaceLabel + `":"` + protection.NamespaceProtected + `"}}}`)
+	patch := []byte(`{"metadata":{"labels":{"` + names.LabelProtected + `":"` + names.Protected + `"}}}`)
 	if _, err := p.client.CoreV1().Namespaces().Patch(t.Context(), p.protected, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	kubetest.Eventually(t, policyTimeout, func() error {
-		for _, ns := range []string{identity.Namespace, p.protected} {
+		for _, ns := range []string{names.Namespace, p.protected} {
 			if err := checkRefusal(p.tryCreate(p.client, p.probePod(ns)), "must not run on gateways"); err != nil {
 				return err
 			}
@@ -72,7 +73,7 @@ func newPolicyTest(t *testing.T) policyTest {
 				return err
 			}
 		}
-		return checkRefusal(p.tryDelete("secrets", identity.Namespace, "frond-ca"), "confirm it first")
+		return checkRefusal(p.tryDelete("secrets", names.Namespace, "frond-ca"), "confirm it first")
 	})
 	return p
 }
@@ -153,7 +154,7 @@ func TestPolicies_PodsOfProtectedNamespacesStayOffGateways(t *testing.T) {
 		pod.Spec.NodeName = "gw-1"
 		pod.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"}
 	}
-	for _, ns := range []string{identity.Namespace, p.protected} {
+	for _, ns := range []string{names.Namespace, p.protected} {
 		for name, tt := range map[string]struct {
 			err  error
 			want string
@@ -219,7 +220,7 @@ func (p policyTest) checkMirrors(t *testing.T, with func(string, func(*corev1.Po
 		}
 	})
 	kubelet := p.clientAs("system:node:gw-1", "system:nodes")
-	for ns, want := range map[string]string{identity.Namespace: "names its node", p.protected: "", p.elsewhere: ""} {
+	for ns, want := range map[string]string{names.Namespace: "names its node", p.protected: "", p.elsewhere: ""} {
 		err := p.tryCreate(kubelet, with(ns, func(pod *corev1.Pod) {
 			mirror(pod)
 			pod.Name = "mirror"
@@ -256,23 +257,23 @@ func TestPolicies_DeletionNeedsAConfirmation(t *testing.T) {
 	p := newPolicyTest(t)
 	p.joinNode("gw-9", identity.NodeIdentitySpec{Key: userKey("Z")})
 	extra := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "frond-hub-notes"}}
-	if _, err := p.client.CoreV1().Secrets(identity.Namespace).Create(t.Context(), extra, metav1.CreateOptions{}); err != nil {
+	if _, err := p.client.CoreV1().Secrets(names.Namespace).Create(t.Context(), extra, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.tryDelete("secrets", identity.Namespace, extra.Name); err != nil {
+	if err := p.tryDelete("secrets", names.Namespace, extra.Name); err != nil {
 		t.Errorf("a Secret that is not Frond's: %v", err)
 	}
 	type object struct{ resource, ns, name, flag string }
 	objects := []object{
-		{"namespaces", "", identity.Namespace, ""},
+		{"namespaces", "", names.Namespace, ""},
 		{"nodeidentities." + identity.Group, "", "gw-9", ""},
 		{"customresourcedefinitions.apiextensions.k8s.io", "", identity.Resource + "." + identity.Group, ""},
 	}
 	for _, name := range (install.Settings{HubServers: 1}).Folders() {
-		objects = append(objects, object{"secrets", identity.Namespace, name, "-n frond-system "})
+		objects = append(objects, object{"secrets", names.Namespace, name, "-n frond-system "})
 	}
 	for _, name := range []string{install.SettingsName, install.CloudcoreName, install.BundleName} {
-		objects = append(objects, object{"configmaps", identity.Namespace, name, "-n frond-system "})
+		objects = append(objects, object{"configmaps", names.Namespace, name, "-n frond-system "})
 	}
 	if err := checkRefusal(p.tryDelete("nodeidentities."+identity.Group, "", "gw-9"), "frond node revoke gw-9"); err != nil {
 		t.Error(err)

@@ -6,6 +6,8 @@ import (
 	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/frond-edge/frond/api/names"
 )
 
 // Warn records a Warning event about an object. It must not block.
@@ -68,6 +70,6 @@ func (r *faultReporter) reportFaults() {
 		}
 		f.reported = true
 		r.log.Warn("autonomy not understood, as if it were not there", zap.String("kind", f.about.Kind), zap.String("name", f.about.Name), zap.String("fault", f.text))
-		r.warn(f.about, "AutonomyNotUnderstood", f.text+": it counts as absent")
+		r.warn(f.about, names.EventAutonomyNotUnderstood, f.text+": it counts as absent")
 	}
 }

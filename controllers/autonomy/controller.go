@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"github.com/frond-edge/frond/api/apps"
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/controllers"
 )
 
@@ -34,8 +35,6 @@ const (
 	settleTime = 10 * time.Second
 	// writeTimeout bounds one write.
 	writeTimeout = 10 * time.Second
-
-	fieldManager = "frond-cloudcore"
 )
 
 // Rules returns the RBAC rules that cloudcore needs for this package.
@@ -185,7 +184,7 @@ func (k *TolerationController) enqueuePod(pod *corev1.Pod) {
 	k.mu.Lock()
 	asked := !k.choices[pod.Spec.NodeName].isDefault()
 	k.mu.Unlock()
-	_, changed := pod.Annotations[beforeAnnotation]
+	_, changed := pod.Annotations[names.AnnotationToleratedBefore]
 	if pod.Spec.NodeName != "" && (asked || changed) {
 		k.queue.Add(podKey(pod))
 	}
@@ -274,7 +273,7 @@ func (k *TolerationController) reconcilePod(ctx context.Context, key types.Names
 	}
 	body, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{
-			"uid": pod.UID, "resourceVersion": pod.ResourceVersion, "annotations": map[string]any{beforeAnnotation: change.before},
+			"uid": pod.UID, "resourceVersion": pod.ResourceVersion, "annotations": map[string]any{names.AnnotationToleratedBefore: change.before},
 		},
 		"spec": map[string]any{"tolerations": change.tolerations},
 	})
@@ -283,7 +282,7 @@ func (k *TolerationController) reconcilePod(ctx context.Context, key types.Names
 	}
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
-	_, err = k.kube.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, body, metav1.PatchOptions{FieldManager: fieldManager})
+	_, err = k.kube.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, body, metav1.PatchOptions{FieldManager: names.ManagerCloudcore})
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
 		return nil // the event of its next change enqueues it again

@@ -19,6 +19,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/controllers/autonomy"
 	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/kubetest"
@@ -156,7 +157,7 @@ func (w *tolerationEnv) hasToleration(pod string, seconds *int64) func() error {
 // annotateNode sets the annotation of a Node to a JSON value.
 func (w *tolerationEnv) annotateNode(name, value string) {
 	w.Helper()
-	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%s}}}`, autonomy.Annotation, value)
+	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%s}}}`, names.AnnotationAutonomy, value)
 	if _, err := w.client.CoreV1().Nodes().Patch(w.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
 		w.Fatal(err)
 	}

@@ -10,16 +10,10 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/frond-edge/frond/api/apps"
-	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/api/names"
 )
 
 const (
-	// Annotation is a shorthand for wire's constant.
-	Annotation = wire.AutonomyAnnotation
-	// Forever is a shorthand for wire's constant.
-	Forever = wire.AutonomyForever
-	// beforeAnnotation of a pod holds the toleration seconds that the pod had before, by taint.
-	beforeAnnotation = "frond.io/tolerated-before"
 	// defaultSeconds is the toleration that the apiserver gives a pod (DefaultTolerationSeconds).
 	defaultSeconds = 300
 )
@@ -40,16 +34,16 @@ func (s stay) isDefault() bool { return !s.specified || s.seconds != nil && *s.s
 
 // parseAnnotation parses the annotation of a Node or a NodeGroup.
 func parseAnnotation(annotations map[string]string) (stay, error) {
-	value := annotations[Annotation]
+	value := annotations[names.AnnotationAutonomy]
 	switch value {
 	case "":
 		return stay{}, nil
-	case Forever:
+	case names.AutonomyForever:
 		return stay{specified: true}, nil
 	}
 	d, err := time.ParseDuration(value)
 	if err != nil || d < 0 {
-		return stay{}, fmt.Errorf("annotation %s: %q is neither %q nor a duration such as 12h", Annotation, value, Forever)
+		return stay{}, fmt.Errorf("annotation %s: %q is neither %q nor a duration such as 12h", names.AnnotationAutonomy, value, names.AutonomyForever)
 	}
 	seconds := int64(d / time.Second)
 	return stay{specified: true, seconds: &seconds}, nil
@@ -65,7 +59,7 @@ type nodeGroup struct {
 // newNodeGroup converts a NodeGroup.
 func newNodeGroup(o *apps.NodeGroup) (nodeGroup, error) {
 	s, err := parseAnnotation(o.Annotations)
-	g := nodeGroup{nodes: make(map[string]bool, len(o.Spec.Nodes)), labels: o.Spec.MatchLabels, choice: choice{stay: s, value: o.Annotations[Annotation], group: o.Name}}
+	g := nodeGroup{nodes: make(map[string]bool, len(o.Spec.Nodes)), labels: o.Spec.MatchLabels, choice: choice{stay: s, value: o.Annotations[names.AnnotationAutonomy], group: o.Name}}
 	for _, name := range o.Spec.Nodes {
 		g.nodes[name] = true
 	}
@@ -101,7 +95,7 @@ func (c choice) sameSource(other choice) bool {
 // be parsed counts as absent. Otherwise the longest stay of its groups wins; among equal ones that of the first group by name.
 func chooseStay(node *corev1.Node, groups map[string]nodeGroup) choice {
 	if own, err := parseAnnotation(node.Annotations); err == nil && own.specified {
-		return choice{stay: own, value: node.Annotations[Annotation]}
+		return choice{stay: own, value: node.Annotations[names.AnnotationAutonomy]}
 	}
 	var best choice
 	for _, g := range groups {
@@ -120,13 +114,13 @@ func chooseStay(node *corev1.Node, groups map[string]nodeGroup) choice {
 // tolerationPatch is the change of a pod's tolerations.
 type tolerationPatch struct {
 	tolerations []corev1.Toleration
-	// before is the new value of beforeAnnotation, nil to remove it.
+	// before is the new value of names.AnnotationToleratedBefore, nil to remove it.
 	before *string
 }
 
 // decide returns the change that a pod needs on a node with this stay; nil for none.
 func decide(pod *corev1.Pod, want stay) *tolerationPatch {
-	kept, changed := pod.Annotations[beforeAnnotation]
+	kept, changed := pod.Annotations[names.AnnotationToleratedBefore]
 	before := map[string]*int64{}
 	if changed && json.Unmarshal([]byte(kept), &before) != nil {
 		before = map[string]*int64{} // the annotation was overwritten
@@ -168,13 +162,13 @@ func (p *tolerationPatch) resetEviction(pod *corev1.Pod) (wait bool) {
 			wait = true
 		default:
 			p.tolerations[j].TolerationSeconds = nil
-			p.before = mergeBefore(pod.Annotations[beforeAnnotation], ptr.Deref(p.before, "")) // all of it must still be restored later
+			p.before = mergeBefore(pod.Annotations[names.AnnotationToleratedBefore], ptr.Deref(p.before, "")) // all of it must still be restored later
 		}
 	}
 	return wait
 }
 
-// mergeBefore merges two values of beforeAnnotation. Where both contain the same taint, they have the same value for it.
+// mergeBefore merges two values of names.AnnotationToleratedBefore. Where both contain the same taint, they have the same value for it.
 func mergeBefore(a, b string) *string {
 	before := map[string]*int64{}
 	for _, text := range []string{a, b} {

@@ -9,6 +9,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/frond-edge/frond/api/apps"
+	"github.com/frond-edge/frond/api/names"
 )
 
 func tolerationPair(notReady, unreachable *int64) []corev1.Toleration {
@@ -48,11 +49,11 @@ func TestDecidePlace(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{}}, Spec: corev1.PodSpec{Tolerations: tt.has}}
 			if tt.before != "" {
-				pod.Annotations[beforeAnnotation] = tt.before
+				pod.Annotations[names.AnnotationToleratedBefore] = tt.before
 			}
 			annotations := map[string]string{}
 			if tt.asks != "" {
-				annotations[Annotation] = tt.asks
+				annotations[names.AnnotationAutonomy] = tt.asks
 			}
 			want, err := parseAnnotation(annotations)
 			if (err != nil) != (tt.asks == "soon") {
@@ -76,9 +77,9 @@ func TestDecidePlace(t *testing.T) {
 			}
 			pod.Spec.Tolerations = got.tolerations
 			if got.before == nil {
-				delete(pod.Annotations, beforeAnnotation)
+				delete(pod.Annotations, names.AnnotationToleratedBefore)
 			} else {
-				pod.Annotations[beforeAnnotation] = *got.before
+				pod.Annotations[names.AnnotationToleratedBefore] = *got.before
 			}
 			if again := decide(pod, want); again != nil {
 				t.Errorf("decided twice: %+v", again)
@@ -110,9 +111,9 @@ func TestTolerationPatch_ResetsPlannedEviction(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{}}, Spec: corev1.PodSpec{Tolerations: tt.has}}
 			if tt.before != "" {
-				pod.Annotations[beforeAnnotation] = tt.before
+				pod.Annotations[names.AnnotationToleratedBefore] = tt.before
 			}
-			want, err := parseAnnotation(map[string]string{Annotation: tt.asks})
+			want, err := parseAnnotation(map[string]string{names.AnnotationAutonomy: tt.asks})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -125,9 +126,9 @@ func TestTolerationPatch_ResetsPlannedEviction(t *testing.T) {
 					t.Fatalf("no end: %v", steps)
 				}
 				pod.Spec.Tolerations = p.tolerations
-				delete(pod.Annotations, beforeAnnotation)
+				delete(pod.Annotations, names.AnnotationToleratedBefore)
 				if p.before != nil {
-					pod.Annotations[beforeAnnotation] = *p.before
+					pod.Annotations[names.AnnotationToleratedBefore] = *p.before
 				}
 			}
 			if diff := cmp.Diff(tt.steps, steps); diff != "" {
@@ -139,7 +140,7 @@ func TestTolerationPatch_ResetsPlannedEviction(t *testing.T) {
 
 func TestChooseStay(t *testing.T) {
 	named := func(name, value string, nodes ...string) *apps.NodeGroup {
-		return &apps.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{Annotation: value}}, Spec: apps.NodeGroupSpec{Nodes: nodes}}
+		return &apps.NodeGroup{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{names.AnnotationAutonomy: value}}, Spec: apps.NodeGroupSpec{Nodes: nodes}}
 	}
 	labelled := func(value string, labels map[string]string) *apps.NodeGroup {
 		g := named("labelled", value)
@@ -171,7 +172,7 @@ func TestChooseStay(t *testing.T) {
 		"a group for no time":              {groups: groups{named("a", "0s", "n")}, want: "@"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"site": "north", "kind": ""}, Annotations: map[string]string{Annotation: tt.own}}}
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"site": "north", "kind": ""}, Annotations: map[string]string{names.AnnotationAutonomy: tt.own}}}
 			read := map[string]nodeGroup{}
 			for _, o := range tt.groups {
 				read[o.Name], _ = newNodeGroup(o)

@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/frond-edge/frond/api/apps"
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/controllers/autonomy"
 	"github.com/frond-edge/frond/deploy/crd"
 	"github.com/frond-edge/frond/test/kit"
@@ -89,7 +90,7 @@ func (w *tolerationEnv) createGroup(suffix, value string, nodes []string, labels
 	w.Helper()
 	data, err := json.Marshal(&apps.NodeGroup{
 		TypeMeta:   metav1.TypeMeta{APIVersion: apps.GroupVersion().String(), Kind: apps.NodeGroupKind},
-		ObjectMeta: metav1.ObjectMeta{Name: w.namespace + "-" + suffix, Annotations: map[string]string{autonomy.Annotation: value}},
+		ObjectMeta: metav1.ObjectMeta{Name: w.namespace + "-" + suffix, Annotations: map[string]string{names.AnnotationAutonomy: value}},
 		Spec:       apps.NodeGroupSpec{Nodes: nodes, MatchLabels: labels},
 	})
 	if err != nil {
@@ -126,7 +127,7 @@ func (w *tolerationEnv) patchGroup(suffix, patch string) {
 
 // annotationPatch returns a patch of the annotation.
 func annotationPatch(value string) string {
-	return fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, autonomy.Annotation, value)
+	return fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, names.AnnotationAutonomy, value)
 }
 
 // labelNode merges labels into a Node.

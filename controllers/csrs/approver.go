@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/controllers"
 )
 
@@ -34,10 +35,6 @@ const (
 	// the signer says less.
 	certificateBudget = 8
 	budgetEvery       = 10 * time.Minute
-
-	fieldManager = "frond-cloudcore"
-	reasonOwn    = "FrondGatewayServing"
-	reasonDenied = "FrondNotTheNodesOwn"
 )
 
 // Rules returns the RBAC rules that cloudcore needs for this package.
@@ -169,13 +166,13 @@ func (a *Approver) writeDecision(ctx context.Context, csr *certificatesv1.Certif
 	csr = csr.DeepCopy()
 	condition := certificatesv1.CertificateSigningRequestCondition{
 		Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, LastUpdateTime: metav1.Now(),
-		Reason: reasonOwn, Message: "for names of node " + node + " alone",
+		Reason: names.ReasonGatewayServing, Message: "for names of node " + node + " alone",
 	}
 	if what == denyRequest {
-		condition.Type, condition.Reason, condition.Message = certificatesv1.CertificateDenied, reasonDenied, why.Error()
+		condition.Type, condition.Reason, condition.Message = certificatesv1.CertificateDenied, names.ReasonNotTheNodesNames, why.Error()
 	}
 	csr.Status.Conditions = append(csr.Status.Conditions, condition)
-	_, err := a.kube.CertificatesV1().CertificateSigningRequests().UpdateApproval(ctx, csr.Name, csr, metav1.UpdateOptions{FieldManager: fieldManager})
+	_, err := a.kube.CertificatesV1().CertificateSigningRequests().UpdateApproval(ctx, csr.Name, csr, metav1.UpdateOptions{FieldManager: names.ManagerCloudcore})
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil
@@ -188,6 +185,6 @@ func (a *Approver) writeDecision(ctx context.Context, csr *certificatesv1.Certif
 		return nil
 	}
 	a.log.Warn("certificate denied", zap.String("node", node), zap.String("request", csr.Name), zap.Error(why))
-	a.warn(node, "CertificateDenied", "its request "+csr.Name+" was denied: "+why.Error())
+	a.warn(node, names.EventCertificateDenied, "its request "+csr.Name+" was denied: "+why.Error())
 	return nil
 }

@@ -28,6 +28,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/csrs"
 	"github.com/frond-edge/frond/test/kit"
@@ -133,7 +134,7 @@ func TestDecide_OnlyNamesOfTheNode(t *testing.T) {
 				tt.spec(&csr.Spec)
 			}
 			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "gw-1", Labels: map[string]string{edgeLabel: ""}}, Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
-				{Type: corev1.NodeInternalIP, Address: "192.168.1.10"}, {Type: wire.AddressMetrics, Address: "192.168.9.9"},
+				{Type: corev1.NodeInternalIP, Address: "192.168.1.10"}, {Type: names.AddressMetrics, Address: "192.168.9.9"},
 			}}}
 			what, why := csrs.Decide(csr, "gw-1", node, tt.names)
 			if tt.want == "" && (what != "approved" || why != nil) {

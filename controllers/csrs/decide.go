@@ -14,7 +14,7 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/api/wire"
 )
 
@@ -61,11 +61,11 @@ func requestorNode(csr *certificatesv1.CertificateSigningRequest) string {
 
 // decide decides on the request of a node for itself. node is its Node in Kubernetes, nil if there is none. A denial
 // carries its reason.
-func decide(csr *certificatesv1.CertificateSigningRequest, name string, node *corev1.Node, names AllowedNames) (decision, error) {
+func decide(csr *certificatesv1.CertificateSigningRequest, name string, node *corev1.Node, allowed AllowedNames) (decision, error) {
 	if node == nil {
 		return leaveUndecided, nil
 	}
-	if _, edge := node.Labels[identity.EdgeLabel]; !edge {
+	if _, edge := node.Labels[names.LabelEdge]; !edge {
 		return leaveUndecided, nil // not a gateway, or one that is not in the cache yet
 	}
 	request, err := parseRequest(csr.Spec.Request)
@@ -75,7 +75,7 @@ func decide(csr *certificatesv1.CertificateSigningRequest, name string, node *co
 	for _, check := range []func() error{
 		func() error { return checkSubject(request, csr.Spec.Username) },
 		func() error { return checkUsages(csr.Spec.Usages) },
-		func() error { return names.checkNames(request, name, node) },
+		func() error { return allowed.checkNames(request, name, node) },
 	} {
 		if err := check(); err != nil {
 			return denyRequest, err

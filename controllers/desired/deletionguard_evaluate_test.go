@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/desired"
 )
@@ -290,12 +291,12 @@ func TestGuard_TokenConfirmsItsPodsOnly(t *testing.T) {
 	evaluateSettled(t, g, now)
 	is := lastHold(t, g).Token
 	for _, word := range []string{"", "0123456789", strings.ToUpper(is) + "x"} {
-		g.SetAnnotations(map[string]string{wire.ConfirmDeletionsAnnotation: word})
+		g.SetAnnotations(map[string]string{names.AnnotationConfirmDeletions: word})
 		if isHeld, _ := g.Evaluate(now.Add(2 * settleTime)); !isHeld {
 			t.Errorf("the word %q lets pods go", word)
 		}
 	}
-	g.SetAnnotations(map[string]string{wire.ConfirmDeletionsAnnotation: is})
+	g.SetAnnotations(map[string]string{names.AnnotationConfirmDeletions: is})
 	if isHeld, later := g.Evaluate(now.Add(2 * settleTime)); isHeld || later != 0 || g.Resyncs != 1 {
 		t.Errorf("confirmed: held %t, again in %s, asked %d times", isHeld, later, g.Resyncs)
 	}
@@ -313,7 +314,7 @@ func TestGuard_TokenConfirmsItsPodsOnly(t *testing.T) {
 	for n := 2; n < 11; n++ {
 		messages = append(messages, livePod(n))
 	}
-	g = desired.NewGuardHarness(func() desired.Config { c := guardConfig(); c.Guard.Minimum = 1; c.Guard.Share = 0.1; return c }(), map[string]string{wire.ConfirmDeletionsAnnotation: is})
+	g = desired.NewGuardHarness(func() desired.Config { c := guardConfig(); c.Guard.Minimum = 1; c.Guard.Share = 0.1; return c }(), map[string]string{names.AnnotationConfirmDeletions: is})
 	for n := 6; n < 11; n++ {
 		g.AddPod(testPod(n))
 	}
@@ -341,7 +342,7 @@ func TestGuard_HoldExpires(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		g.SetAnnotations(map[string]string{wire.HeldDeletionsAnnotation: string(data)})
+		g.SetAnnotations(map[string]string{names.AnnotationHeldDeletions: string(data)})
 	}
 	at := now.Add(2 * settleTime)
 	h.Since = at.Add(-30 * time.Minute)

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/desired"
 	"github.com/frond-edge/frond/test/kit/kubetest"
@@ -126,7 +126,7 @@ func TestGuard_MassDeleteWaitsForConfirmation(t *testing.T) {
 	if hold.Reason != wire.HoldMassDelete || hold.Pods != 8 || len(hold.MissingSample) != 5 {
 		t.Errorf("hold %+v", hold)
 	}
-	w.annotateNode(node, wire.ConfirmDeletionsAnnotation, "0123456789")
+	w.annotateNode(node, names.AnnotationConfirmDeletions, "0123456789")
 	w.checkUntouched(node, "witness", podNames(8)...)
 	with := append(podNames(8), "pods witness", "configmaps witness")
 
@@ -140,7 +140,7 @@ func TestGuard_MassDeleteWaitsForConfirmation(t *testing.T) {
 	}
 	w.eventuallyHasObjects(node, with...)
 
-	w.annotateNode(node, wire.ConfirmDeletionsAnnotation, hold.Token)
+	w.annotateNode(node, names.AnnotationConfirmDeletions, hold.Token)
 	left := []string{"pods p6", "configmaps p6", "pods p7", "configmaps p7", "pods witness", "configmaps witness", "serviceaccounts default"}
 	w.eventuallyHasObjects(node, left...)
 	h2.eventuallyNone(w, node)
@@ -187,7 +187,7 @@ func TestGuard_HoldEndsWithPodsOrTime(t *testing.T) {
 	remove()
 	hold := *h.eventuallyHeld(w, node, 6)
 	hold.Since = time.Now()
-	w.annotateNode(node, wire.HeldDeletionsAnnotation, jsonOf(t, hold)) // package holds does this
+	w.annotateNode(node, names.AnnotationHeldDeletions, jsonOf(t, hold)) // package holds does this
 	w.eventuallyHasObjects(node)
 	if took := time.Since(hold.Since); took < cfg.Guard.After {
 		t.Errorf("let go after %s", took)
@@ -295,12 +295,12 @@ func TestGuard_LostEdgeLabelIsHeld(t *testing.T) {
 	cfg.Grace = time.Second
 	w.startEngine(cfg, &fakeOwnership{}, "desired")
 	w.eventuallyHasObjects(node, podNames(6)...)
-	label := fmt.Appendf(nil, `{"metadata":{"labels":{%q:null}}}`, identity.EdgeLabel)
+	label := fmt.Appendf(nil, `{"metadata":{"labels":{%q:null}}}`, names.LabelEdge)
 	if _, err := w.client.CoreV1().Nodes().Patch(t.Context(), node, types.MergePatchType, label, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	h.eventuallyHeld(w, node, 6)
-	label = fmt.Appendf(nil, `{"metadata":{"labels":{%q:""}}}`, identity.EdgeLabel)
+	label = fmt.Appendf(nil, `{"metadata":{"labels":{%q:""}}}`, names.LabelEdge)
 	if _, err := w.client.CoreV1().Nodes().Patch(t.Context(), node, types.MergePatchType, label, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}

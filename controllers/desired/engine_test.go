@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/desired"
 	"github.com/frond-edge/frond/streams/subject"
@@ -229,7 +229,7 @@ func TestEngine_ServesOnlyEdgeNodes(t *testing.T) {
 	if held := w.heldMessages(plain.Name); len(held) != 0 {
 		t.Fatalf("a node of the cloud got %v", held)
 	}
-	label := fmt.Appendf(nil, `{"metadata":{"labels":{%q:""}}}`, identity.EdgeLabel)
+	label := fmt.Appendf(nil, `{"metadata":{"labels":{%q:""}}}`, names.LabelEdge)
 	if _, err := w.client.CoreV1().Nodes().Patch(t.Context(), plain.Name, types.MergePatchType, label, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -261,7 +261,7 @@ func TestEngine_KeepsObjectsDuringGrace(t *testing.T) {
 		t.Errorf("tombstone after %v", took)
 	}
 	w.eventuallyMessage(node, wire.SnapshotMarker(), "marker's tombstone", isDeleted)
-	again := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, Labels: map[string]string{identity.EdgeLabel: ""}}}
+	again := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, Labels: map[string]string{names.LabelEdge: ""}}}
 	if _, err := w.client.CoreV1().Nodes().Create(t.Context(), again, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}

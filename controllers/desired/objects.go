@@ -13,7 +13,7 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/references"
 )
@@ -130,7 +130,7 @@ func (e *Engine) refreshObject(k *kindSpec, namespace, name string) {
 func (e *Engine) refreshNode(name string, node *corev1.Node) {
 	edge := false
 	if node != nil {
-		_, edge = node.Labels[identity.EdgeLabel]
+		_, edge = node.Labels[names.LabelEdge]
 	}
 	s := e.nodes[name]
 	switch {

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/controllers"
 )
 
@@ -30,9 +30,6 @@ const (
 	// another, which the scheduler may bind to the same gateway again. A pod that waits for its eviction is not
 	// published meanwhile.
 	evictBurst, evictEvery = 5, 30 * time.Second
-
-	// reasonEvicted is the reason of the Event on the Node.
-	reasonEvicted = "ProtectedPodEvicted"
 )
 
 // Rules returns the RBAC rules that cloudcore needs for this package, besides what Delete needs.
@@ -108,7 +105,7 @@ func (e *Evictor) reconcilePod(ctx context.Context, key client.ObjectKey) error 
 	case err != nil:
 		return fmt.Errorf("read node %s: %w", pod.Spec.NodeName, err)
 	}
-	if _, edge := node.Labels[identity.EdgeLabel]; !edge || !e.owns(node.Name) {
+	if _, edge := node.Labels[names.LabelEdge]; !edge || !e.owns(node.Name) {
 		e.queue.AddAfter(key, recheckAfter)
 		return nil
 	}
@@ -146,7 +143,7 @@ func (e *Evictor) evictPod(ctx context.Context, pod *corev1.Pod, limiter *rate.L
 	}
 	e.evicted.Inc()
 	e.log.Warn("pod of a protected namespace evicted from a gateway", zap.String("node", node), zap.String("pod", name))
-	e.warn(node, reasonEvicted, fmt.Sprintf("Pod %s was bound to this gateway and has been deleted: pods of namespace %s must not run on gateways. "+
-		"Give its workload the required node affinity %s DoesNotExist.", name, pod.Namespace, identity.EdgeLabel))
+	e.warn(node, names.EventProtectedPodEvicted, fmt.Sprintf("Pod %s was bound to this gateway and has been deleted: pods of namespace %s must not run on gateways. "+
+		"Give its workload the required node affinity %s DoesNotExist.", name, pod.Namespace, names.LabelEdge))
 	return nil
 }

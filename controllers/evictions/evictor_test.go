@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
-	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/controllers"
 	"github.com/frond-edge/frond/controllers/evictions"
 	"github.com/frond-edge/frond/test/kit"
@@ -99,7 +99,7 @@ func (w *evictorEnv) createPod(namespace, name, node string) {
 // also from one that becomes a gateway later, and no other pods.
 func TestEvictor_DeletesProtectedPodsFromGateways(t *testing.T) {
 	w := newEvictorEnv(t)
-	edge := map[string]string{identity.EdgeLabel: ""}
+	edge := map[string]string{names.LabelEdge: ""}
 	gateway, foreign, server := w.createNode("gw-owned", edge), w.createNode("gw", edge), w.createNode("server-owned", nil)
 	w.createPod(w.protected, "evicted", gateway)
 	w.createPod(w.protected, "of-another-replica", foreign)
@@ -125,7 +125,7 @@ func TestEvictor_DeletesProtectedPodsFromGateways(t *testing.T) {
 			}
 		}
 	}
-	late := []byte(`{"metadata":{"labels":{"` + identity.EdgeLabel + `":""}}}`)
+	late := []byte(`{"metadata":{"labels":{"` + names.LabelEdge + `":""}}}`)
 	if _, err := w.client.CoreV1().Nodes().Patch(t.Context(), server, "application/merge-patch+json", late, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +142,7 @@ func TestEvictor_DeletesProtectedPodsFromGateways(t *testing.T) {
 // gateways are served.
 func TestEvictor_LimitsTheRateOfANode(t *testing.T) {
 	w := newEvictorEnv(t)
-	edge := map[string]string{identity.EdgeLabel: ""}
+	edge := map[string]string{names.LabelEdge: ""}
 	busy, quiet := w.createNode("busy-owned", edge), w.createNode("quiet-owned", edge)
 	const pods, burst = 7, 5
 	for i := range pods {

@@ -20,22 +20,17 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers"
 )
 
 const (
-	// reasonNone is the condition's reason when nothing is held; the other reasons are those of wire.Hold.
-	reasonNone = "NothingHeld"
-	// eventHeld is the reason of the event.
-	eventHeld = "DeletionsHeld"
 	// maxWriters is the number of concurrent writes; after a restore all nodes may have a hold to report.
 	maxWriters = 8
 	// writeTimeout bounds the writes for one node.
 	writeTimeout        = 10 * time.Second
 	retryBase, retryMax = 100 * time.Millisecond, 30 * time.Second
-
-	fieldManager = "frond-cloudcore"
 )
 
 // Rules returns the RBAC rules that cloudcore needs for this package.
@@ -136,7 +131,7 @@ func (t *Reporter) writeHold(ctx context.Context, name string, hold *wire.Hold) 
 		if err != nil {
 			return fmt.Errorf("encode the hold: %w", err)
 		}
-		faults = append(faults, t.annotateNode(ctx, name, map[string]any{wire.HeldDeletionsAnnotation: string(value)}))
+		faults = append(faults, t.annotateNode(ctx, name, map[string]any{names.AnnotationHeldDeletions: string(value)}))
 	}
 	text := holdMessage(name, is)
 	return errors.Join(append(faults,
@@ -149,13 +144,13 @@ func (t *Reporter) clearHold(ctx context.Context, node *corev1.Node) error {
 	t.mu.Lock()
 	wrote := t.written[node.Name]
 	t.mu.Unlock()
-	_, held := node.Annotations[wire.HeldDeletionsAnnotation]
+	_, held := node.Annotations[names.AnnotationHeldDeletions]
 	if !held && !wrote && conditionOf(node).Status != corev1.ConditionTrue {
 		return nil
 	}
-	err := t.annotateNode(ctx, node.Name, map[string]any{wire.HeldDeletionsAnnotation: nil, wire.ConfirmDeletionsAnnotation: nil})
+	err := t.annotateNode(ctx, node.Name, map[string]any{names.AnnotationHeldDeletions: nil, names.AnnotationConfirmDeletions: nil})
 	if err == nil {
-		err = t.writeCondition(ctx, node, corev1.ConditionFalse, reasonNone, "no deletion is held back")
+		err = t.writeCondition(ctx, node, corev1.ConditionFalse, names.ReasonNothingHeld, "no deletion is held back")
 	}
 	if err == nil {
 		t.mu.Lock()
@@ -170,7 +165,7 @@ func (t *Reporter) annotateNode(ctx context.Context, node string, annotations ma
 	if err != nil {
 		return fmt.Errorf("encode the annotations: %w", err)
 	}
-	_, err = t.kube.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager})
+	_, err = t.kube.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: names.ManagerCloudcore})
 	if err != nil {
 		return fmt.Errorf("annotate: %w", err)
 	}
@@ -179,7 +174,7 @@ func (t *Reporter) annotateNode(ctx context.Context, node string, annotations ma
 
 func conditionOf(node *corev1.Node) corev1.NodeCondition {
 	for _, c := range node.Status.Conditions {
-		if c.Type == wire.DeletionsHeldCondition {
+		if c.Type == names.ConditionDeletionsHeld {
 			return c
 		}
 	}
@@ -192,7 +187,7 @@ func (t *Reporter) writeCondition(ctx context.Context, node *corev1.Node, status
 		return nil
 	}
 	condition := map[string]any{
-		"type": wire.DeletionsHeldCondition, "status": status, "reason": reason, "message": text, "lastHeartbeatTime": metav1.Now(),
+		"type": names.ConditionDeletionsHeld, "status": status, "reason": reason, "message": text, "lastHeartbeatTime": metav1.Now(),
 	}
 	if was.Status != status {
 		condition["lastTransitionTime"] = metav1.Now()
@@ -201,7 +196,7 @@ func (t *Reporter) writeCondition(ctx context.Context, node *corev1.Node, status
 	if err != nil {
 		return fmt.Errorf("encode the condition: %w", err)
 	}
-	_, err = t.kube.CoreV1().Nodes().Patch(ctx, node.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager}, "status")
+	_, err = t.kube.CoreV1().Nodes().Patch(ctx, node.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{FieldManager: names.ManagerCloudcore}, "status")
 	if err != nil {
 		return fmt.Errorf("condition: %w", err)
 	}
@@ -215,9 +210,9 @@ func (t *Reporter) createEvent(ctx context.Context, node *corev1.Node, hold wire
 	_, err := t.kube.CoreV1().Events(metav1.NamespaceDefault).Create(ctx, &corev1.Event{
 		ObjectMeta:     metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: node.Name + "." + hold.Token},
 		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID},
-		Type:           corev1.EventTypeWarning, Reason: eventHeld, Message: text,
-		Source: corev1.EventSource{Component: fieldManager}, FirstTimestamp: now, LastTimestamp: now, Count: 1,
-	}, metav1.CreateOptions{FieldManager: fieldManager})
+		Type:           corev1.EventTypeWarning, Reason: names.EventDeletionsHeld, Message: text,
+		Source: corev1.EventSource{Component: names.ManagerCloudcore}, FirstTimestamp: now, LastTimestamp: now, Count: 1,
+	}, metav1.CreateOptions{FieldManager: names.ManagerCloudcore})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("event: %w", err)
 	}
@@ -230,10 +225,10 @@ func holdMessage(node string, h wire.Hold) string {
 	if h.Reason == wire.HoldRestored {
 		why = "are unknown to the Kubernetes API since it went back in time"
 	}
-	names := strings.Join(h.MissingSample, ", ")
+	listed := strings.Join(h.MissingSample, ", ")
 	if h.Missing > len(h.MissingSample) {
-		names += ", …"
+		listed += ", …"
 	}
 	return fmt.Sprintf("%d of %d pods %s (%s); nothing is taken from the gateway until `frond confirm %s` or the annotation %s=%s",
-		h.Missing, h.Pods, why, names, node, wire.ConfirmDeletionsAnnotation, h.Token)
+		h.Missing, h.Pods, why, listed, node, names.AnnotationConfirmDeletions, h.Token)
 }

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/holds"
 	"github.com/frond-edge/frond/test/kit"
@@ -78,7 +79,7 @@ func eventuallyCondition(t *testing.T, client kubernetes.Interface, name string,
 			return fmt.Errorf("annotations %v", node.Annotations)
 		}
 		for _, c := range node.Status.Conditions {
-			if c.Type == wire.DeletionsHeldCondition && c.Status == status && c.Reason == reason && !c.LastTransitionTime.IsZero() {
+			if c.Type == names.ConditionDeletionsHeld && c.Status == status && c.Reason == reason && !c.LastTransitionTime.IsZero() {
 				return nil
 			}
 		}
@@ -136,7 +137,7 @@ func TestReporter_KeepsStartTimeOfHold(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	node.Annotations = map[string]string{wire.HeldDeletionsAnnotation: string(value), wire.ConfirmDeletionsAnnotation: "old"}
+	node.Annotations = map[string]string{names.AnnotationHeldDeletions: string(value), names.AnnotationConfirmDeletions: "old"}
 	if _, err := client.CoreV1().Nodes().Update(t.Context(), node, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}

@@ -7,15 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/frond-edge/frond/api/wire"
-)
-
-const (
-	// Connected is the condition that reports whether heartbeats of the node arrive.
-	Connected corev1.NodeConditionType = "EdgeConnected"
-	// UpToDate is the condition that reports whether the whole desired state is on the node's disk: False only after a
-	// change has waited for behindAfter, Unknown while the node is not connected.
-	UpToDate corev1.NodeConditionType = "EdgeUpToDate"
+	"github.com/frond-edge/frond/api/names"
 )
 
 const (
@@ -36,13 +28,6 @@ type Progress struct {
 	Behind int
 	Oldest time.Time
 }
-
-const (
-	// reasonRevoked is the reason of a Connected that is False because the node was revoked.
-	reasonRevoked = "Revoked"
-	// reasonSilent and reasonAutonomous are the reasons of a Connected that is False because no heartbeats arrive.
-	reasonSilent, reasonAutonomous = "NoHeartbeat", "Autonomous"
-)
 
 // Autonomy returns how long the pods of a Node stay while it is unreachable, as an annotation specifies, and the
 // NodeGroup with that annotation, "" being the Node itself. An empty value is the Kubernetes default; known is false
@@ -75,13 +60,13 @@ func conditionOf(object *corev1.Node, kind corev1.NodeConditionType) corev1.Node
 func (n *nodeHealth) wantLink(revoked bool) conditionState {
 	switch {
 	case revoked:
-		return conditionState{corev1.ConditionFalse, reasonRevoked}
+		return conditionState{corev1.ConditionFalse, names.ReasonRevoked}
 	case n.connected && n.healthy:
-		return conditionState{corev1.ConditionTrue, "HeartbeatsArrive"}
+		return conditionState{corev1.ConditionTrue, names.ReasonHeartbeatsArrive}
 	case n.connected:
-		return conditionState{corev1.ConditionTrue, "KubeletUnwell"}
+		return conditionState{corev1.ConditionTrue, names.ReasonKubeletUnwell}
 	case n.lost:
-		return conditionState{corev1.ConditionFalse, reasonSilent}
+		return conditionState{corev1.ConditionFalse, names.ReasonNoHeartbeat}
 	}
 	return conditionState{}
 }
@@ -92,11 +77,11 @@ func (n *nodeHealth) wantProgress(was conditionState, pace conditionTiming, now 
 	var want conditionState
 	switch {
 	case n.lost:
-		return conditionState{corev1.ConditionUnknown, "NotConnected"}
+		return conditionState{corev1.ConditionUnknown, names.ReasonNotConnected}
 	case !n.connected || !p.Loaded:
 		return was
 	case p.Behind == 0:
-		want = conditionState{corev1.ConditionTrue, "AllApplied"}
+		want = conditionState{corev1.ConditionTrue, names.ReasonAllApplied}
 	default:
 		since := p.Oldest
 		if n.connectedAt.After(since) {
@@ -104,9 +89,9 @@ func (n *nodeHealth) wantProgress(was conditionState, pace conditionTiming, now 
 		}
 		switch waited := now.Sub(since); {
 		case waited >= pace.behindAfter:
-			want = conditionState{corev1.ConditionFalse, "Behind"}
+			want = conditionState{corev1.ConditionFalse, names.ReasonBehind}
 		case was.status == corev1.ConditionFalse && waited < pace.caughtUpWithin:
-			want = conditionState{corev1.ConditionTrue, "AllApplied"}
+			want = conditionState{corev1.ConditionTrue, names.ReasonAllApplied}
 		default:
 			return was
 		}
@@ -140,15 +125,15 @@ func (e *conditionEvaluator) conditionChanges(n *nodeHealth, object *corev1.Node
 		}
 	}
 	link, message := e.linkState(n, object)
-	if was := conditionOf(object, Connected); link.reason == reasonAutonomous && link == stateOf(object, Connected) && message != was.Message {
-		list = append(list, conditionChange{kind: Connected, want: link, was: link, message: message}) // only the message differs
+	if was := conditionOf(object, names.ConditionConnected); link.reason == names.ReasonAutonomous && link == stateOf(object, names.ConditionConnected) && message != was.Message {
+		list = append(list, conditionChange{kind: names.ConditionConnected, want: link, was: link, message: message}) // only the message differs
 	}
-	add(Connected, link, message)
-	progress := n.wantProgress(stateOf(object, UpToDate), e.timing, now)
-	add(UpToDate, progress, progressMessage(progress, n.progress))
+	add(names.ConditionConnected, link, message)
+	progress := n.wantProgress(stateOf(object, names.ConditionUpToDate), e.timing, now)
+	add(names.ConditionUpToDate, progress, progressMessage(progress, n.progress))
 	if n.connected { // an upgrade of Kubernetes does not cause a write for a disconnected Node
 		version, message := wantVersion(e.version())
-		add(VersionSupported, version, message)
+		add(names.ConditionVersionSupported, version, message)
 	}
 	return list
 }
@@ -156,18 +141,18 @@ func (e *conditionEvaluator) conditionChanges(n *nodeHealth, object *corev1.Node
 // linkState returns the wanted state of Connected, with its message.
 func (e *conditionEvaluator) linkState(n *nodeHealth, object *corev1.Node) (conditionState, string) {
 	link := n.wantLink(e.revoked(n.name))
-	if link.reason != reasonSilent {
+	if link.reason != names.ReasonNoHeartbeat {
 		return link, linkMessage(link)
 	}
 	value, group, known := e.autonomy(object)
-	switch was := stateOf(object, Connected); {
-	case !known && was.reason == reasonAutonomous:
+	switch was := stateOf(object, names.ConditionConnected); {
+	case !known && was.reason == names.ReasonAutonomous:
 		return conditionState{}, "" // keeps the state that was written when the autonomy was known
 	case value == "":
 		return link, linkMessage(link)
 	}
-	link.reason = reasonAutonomous
-	by := wire.AutonomyAnnotation + ": " + value
+	link.reason = names.ReasonAutonomous
+	by := names.AnnotationAutonomy + ": " + value
 	if group != "" {
 		by += " of NodeGroup " + group
 	}
@@ -184,11 +169,11 @@ type conditionChange struct {
 // linkMessage returns the message about the link. For a lost link it includes what happens to the pods, unless autonomy keeps them.
 func linkMessage(s conditionState) string {
 	switch s.reason {
-	case "HeartbeatsArrive":
+	case names.ReasonHeartbeatsArrive:
 		return "heartbeats arrive over the link"
-	case reasonRevoked:
+	case names.ReasonRevoked:
 		return "the node was revoked: its keys are rejected and its links are closed; it can join again with a token issued for this node"
-	case "KubeletUnwell":
+	case names.ReasonKubeletUnwell:
 		return "heartbeats arrive over the link, but the kubelet has not renewed its lease"
 	}
 	return "no heartbeat; the gateway keeps running its current pods, and Kubernetes evicts them as for any unreachable node"

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/nodes"
 	"github.com/frond-edge/frond/test/kit"
@@ -70,7 +71,7 @@ func (w *monitorEnv) upToDateCondition() (corev1.NodeCondition, error) {
 		return corev1.NodeCondition{}, err
 	}
 	for _, c := range node.Status.Conditions {
-		if c.Type == nodes.UpToDate {
+		if c.Type == names.ConditionUpToDate {
 			return c, nil
 		}
 	}
@@ -158,7 +159,7 @@ func (w *monitorEnv) hasLinkMessage(reason, words string) func() error {
 			return err
 		}
 		for _, c := range node.Status.Conditions {
-			if c.Type == nodes.Connected && (c.Reason != reason || !strings.Contains(c.Message, words)) {
+			if c.Type == names.ConditionConnected && (c.Reason != reason || !strings.Contains(c.Message, words)) {
 				return fmt.Errorf("%s: %s", c.Reason, c.Message)
 			}
 		}
@@ -205,7 +206,7 @@ func TestMonitor_ReportsAutonomyOfLostNode(t *testing.T) {
 // annotateNode sets the Node's annotation to a JSON value.
 func (w *monitorEnv) annotateNode(value string) {
 	w.Helper()
-	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%s}}}`, wire.AutonomyAnnotation, value)
+	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%s}}}`, names.AnnotationAutonomy, value)
 	if _, err := w.client.CoreV1().Nodes().Patch(w.Context(), w.name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
 		w.Fatal(err)
 	}

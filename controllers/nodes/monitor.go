@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers"
 )
@@ -203,7 +204,7 @@ func (m *Monitor) Start(ctx context.Context) error {
 	wake := make(chan struct{}, 1) // one waiting signal covers all changes before it is received
 	m.mu.Lock()
 	m.queue, m.wake, m.store = queue, wake, store
-	m.recorder = broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: fieldManager})
+	m.recorder = broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: names.ManagerCloudcore})
 	for name := range m.nodes {
 		queue.Add(name) // heartbeats that arrived before Start
 	}
@@ -273,10 +274,10 @@ func (m *Monitor) trackNode(object *corev1.Node) {
 	if m.nodes[object.Name] != nil || !m.owner.Owns(object.Name) {
 		return
 	}
-	switch link := stateOf(object, Connected); {
+	switch link := stateOf(object, names.ConditionConnected); {
 	case link.status == corev1.ConditionTrue:
 		m.touchNode(object.Name)
-	case link.reason == reasonSilent || link.reason == reasonAutonomous: // as the previous owner has found
+	case link.reason == names.ReasonNoHeartbeat || link.reason == names.ReasonAutonomous: // as the previous owner has found
 		m.nodes[object.Name] = &nodeHealth{name: object.Name, lost: true}
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"github.com/frond-edge/frond/api/kubeversion"
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/nodes"
 	"github.com/frond-edge/frond/test/kit"
@@ -44,7 +45,7 @@ type fakeOwner struct {
 func (o *fakeOwner) autonomyOf(node *corev1.Node) (value, group string, known bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if own := node.Annotations[wire.AutonomyAnnotation]; own != "" {
+	if own := node.Annotations[names.AnnotationAutonomy]; own != "" {
 		return own, "", true
 	}
 	if o.group == "" || !o.groupLoaded {
@@ -189,7 +190,7 @@ func (w *monitorEnv) hasConnected(status corev1.ConditionStatus, reason string) 
 			return errors.New("no label")
 		}
 		for _, c := range node.Status.Conditions {
-			if c.Type == nodes.Connected && c.Status == status && c.Reason == reason && !c.LastTransitionTime.IsZero() {
+			if c.Type == names.ConditionConnected && c.Status == status && c.Reason == reason && !c.LastTransitionTime.IsZero() {
 				return nil
 			}
 		}
@@ -298,11 +299,11 @@ func TestMonitor_ReportsUntestedKubernetes(t *testing.T) {
 				return err
 			}
 			for _, c := range node.Status.Conditions {
-				if c.Type == nodes.VersionSupported && c.Status == status && c.Reason == reason {
+				if c.Type == names.ConditionVersionSupported && c.Status == status && c.Reason == reason {
 					return nil
 				}
 			}
-			return fmt.Errorf("no condition %s %s of reason %s in %v", nodes.VersionSupported, status, reason, node.Status.Conditions)
+			return fmt.Errorf("no condition %s %s of reason %s in %v", names.ConditionVersionSupported, status, reason, node.Status.Conditions)
 		})
 	}
 	o.setVersion("v1.20.1")
@@ -326,7 +327,7 @@ func TestMonitor_OverridesLateWriteOfOldOwner(t *testing.T) {
 func (w *monitorEnv) writeConnected() {
 	w.Helper()
 	patch := fmt.Sprintf(`{"status":{"conditions":[{"type":%q,"status":"True","reason":"HeartbeatsArrive","lastTransitionTime":%q}]}}`,
-		nodes.Connected, time.Now().UTC().Format(time.RFC3339))
+		names.ConditionConnected, time.Now().UTC().Format(time.RFC3339))
 	if _, err := w.client.CoreV1().Nodes().PatchStatus(w.Context(), w.name, []byte(patch)); err != nil {
 		w.Fatal(err)
 	}

@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/record"
 
-	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/api/names"
 )
 
 // nodeWriter writes what a Monitor decides: Leases, labels and conditions.
@@ -36,13 +36,13 @@ func (w *nodeWriter) renewLease(ctx context.Context, object *corev1.Node, now ti
 		return fmt.Errorf("encode the lease: %w", err)
 	}
 	leases := w.kube.CoordinationV1().Leases(corev1.NamespaceNodeLease)
-	_, err = leases.Patch(ctx, object.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager})
+	_, err = leases.Patch(ctx, object.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: names.ManagerCloudcore})
 	if apierrors.IsNotFound(err) {
 		owner := metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: object.Name, UID: object.UID}
 		lease := &coordinationv1.Lease{
 			ObjectMeta: metav1.ObjectMeta{Name: object.Name, OwnerReferences: []metav1.OwnerReference{owner}}, Spec: spec,
 		}
-		_, err = leases.Create(ctx, lease, metav1.CreateOptions{FieldManager: fieldManager})
+		_, err = leases.Create(ctx, lease, metav1.CreateOptions{FieldManager: names.ManagerCloudcore})
 	}
 	if err != nil {
 		return fmt.Errorf("renew the lease: %w", err)
@@ -53,8 +53,8 @@ func (w *nodeWriter) renewLease(ctx context.Context, object *corev1.Node, now ti
 
 // labelNode sets the labels of a gateway.
 func (w *nodeWriter) labelNode(ctx context.Context, name string) error {
-	patch := fmt.Appendf(nil, `{"metadata":{"labels":{%q:"",%q:""}}}`, identity.EdgeLabel, identity.AgentLabel)
-	_, err := w.kube.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager})
+	patch := fmt.Appendf(nil, `{"metadata":{"labels":{%q:"",%q:""}}}`, names.LabelEdge, names.LabelAgent)
+	_, err := w.kube.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: names.ManagerCloudcore})
 	if err != nil {
 		return fmt.Errorf("label: %w", err)
 	}
@@ -79,7 +79,7 @@ func (w *nodeWriter) writeConditions(ctx context.Context, object *corev1.Node, c
 	if err != nil {
 		return fmt.Errorf("encode the conditions: %w", err)
 	}
-	_, err = w.kube.CoreV1().Nodes().Patch(ctx, object.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager}, "status")
+	_, err = w.kube.CoreV1().Nodes().Patch(ctx, object.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{FieldManager: names.ManagerCloudcore}, "status")
 	if err != nil {
 		return fmt.Errorf("conditions: %w", err)
 	}
@@ -98,13 +98,13 @@ func recordConditionEvent(recorder record.EventRecorder, object *corev1.Node, c 
 		return
 	}
 	switch {
-	case c.kind == Connected && c.want.status == corev1.ConditionTrue:
-		recorder.Event(object, corev1.EventTypeNormal, "EdgeConnected", c.message)
-	case c.kind == Connected:
-		recorder.Event(object, corev1.EventTypeWarning, "EdgeDisconnected", c.message)
+	case c.kind == names.ConditionConnected && c.want.status == corev1.ConditionTrue:
+		recorder.Event(object, corev1.EventTypeNormal, names.EventConnected, c.message)
+	case c.kind == names.ConditionConnected:
+		recorder.Event(object, corev1.EventTypeWarning, names.EventDisconnected, c.message)
 	case c.want.status == corev1.ConditionFalse:
-		recorder.Event(object, corev1.EventTypeWarning, "EdgeBehind", c.message)
+		recorder.Event(object, corev1.EventTypeWarning, names.EventBehind, c.message)
 	case c.was.status == corev1.ConditionFalse && c.want.status == corev1.ConditionTrue:
-		recorder.Event(object, corev1.EventTypeNormal, "EdgeUpToDate", c.message)
+		recorder.Event(object, corev1.EventTypeNormal, names.EventUpToDate, c.message)
 	}
 }

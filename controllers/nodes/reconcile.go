@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 
-	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/api/names"
 )
 
 const (
@@ -16,8 +16,6 @@ const (
 	leaseSeconds = 40
 	// writeTimeout bounds the writes for one node.
 	writeTimeout = 10 * time.Second
-
-	fieldManager = "frond-cloudcore"
 )
 
 // Rules returns the RBAC rules that cloudcore needs for this package.
@@ -86,7 +84,7 @@ func (m *Monitor) reconcileConditions(ctx context.Context, known, n *nodeHealth,
 		return err
 	}
 	for _, c := range changes {
-		if c.kind == UpToDate {
+		if c.kind == names.ConditionUpToDate {
 			m.mu.Lock()
 			known.progressWritten = now
 			m.mu.Unlock()
@@ -96,7 +94,7 @@ func (m *Monitor) reconcileConditions(ctx context.Context, known, n *nodeHealth,
 }
 
 func hasGatewayLabels(object *corev1.Node) bool {
-	_, agent := object.Labels[identity.AgentLabel]
-	_, ok := object.Labels[identity.EdgeLabel]
+	_, agent := object.Labels[names.LabelAgent]
+	_, ok := object.Labels[names.LabelEdge]
 	return ok && agent
 }

@@ -6,9 +6,6 @@ import (
 	"github.com/frond-edge/frond/api/kubeversion"
 )
 
-// VersionSupported is the condition that reports whether Frond was tested with the version of the Kubernetes API.
-const VersionSupported corev1.NodeConditionType = "KubernetesVersionSupported"
-
 // wantVersion returns the wanted state of VersionSupported; the zero state while the version is not known.
 func wantVersion(server string) (conditionState, string) {
 	if server == "" {

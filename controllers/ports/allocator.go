@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/frond-edge/frond/api/config"
-	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/controllers"
 )
 
@@ -172,7 +172,7 @@ func (k *Allocator) clearDeleted() bool {
 
 // nodeSettled reports whether a node needs nothing.
 func (k *Allocator) nodeSettled(node *corev1.Node) bool {
-	if _, edge := node.Labels[identity.EdgeLabel]; !edge || node.DeletionTimestamp != nil || !k.owns(node.Name) {
+	if _, edge := node.Labels[names.LabelEdge]; !edge || node.DeletionTimestamp != nil || !k.owns(node.Name) {
 		return true
 	}
 	port, has := k.Port(node.Name)

@@ -16,10 +16,6 @@ func projectBundles(p corev1.ClusterTrustBundleProjection) corev1.VolumeSource {
 	return corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{ClusterTrustBundle: &p}}}}
 }
 
-func projectSigner(signer string, matching *metav1.LabelSelector) corev1.VolumeSource {
-	return projectBundles(corev1.ClusterTrustBundleProjection{SignerName: &signer, LabelSelector: matching})
-}
-
 func bundleKey(name string) wire.Key {
 	return wire.Key{Group: "certificates.k8s.io", Resource: "clustertrustbundles", Name: name}
 }

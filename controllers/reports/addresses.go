@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/api/wire"
 )
 
@@ -34,9 +35,9 @@ func (w NodeAddressing) mergeAddresses(node string, reported []corev1.NodeAddres
 		own = append(own, corev1.NodeAddress{Type: corev1.NodeHostName, Address: node})
 	}
 	own = append(own,
-		corev1.NodeAddress{Type: wire.AddressTunnel, Address: wire.TunnelAddress(node).String()})
+		corev1.NodeAddress{Type: names.AddressTunnel, Address: wire.TunnelAddress(node).String()})
 	if w.MetricsHost != "" {
-		own = append(own, corev1.NodeAddress{Type: wire.AddressMetrics, Address: w.MetricsHost})
+		own = append(own, corev1.NodeAddress{Type: names.AddressMetrics, Address: w.MetricsHost})
 	}
 	return own
 }
@@ -73,11 +74,11 @@ func (w NodeAddressing) daemonEndpoints(node string, reported corev1.NodeDaemonE
 func (w NodeAddressing) mergeAnnotations(node string, reported map[string]string) map[string]string {
 	path := "/nodes/" + node + "/kubelet/metrics/resource"
 	if w.MetricsHost != "" {
-		return overlayKeys(reported, map[string]string{wire.MetricsPathAnnotation: path}, []string{wire.MetricsPathAnnotation})
+		return overlayKeys(reported, map[string]string{names.AnnotationMetricsPath: path}, []string{names.AnnotationMetricsPath})
 	}
-	if reported[wire.MetricsPathAnnotation] == path { // left from when a host was configured
+	if reported[names.AnnotationMetricsPath] == path { // left from when a host was configured
 		reported = maps.Clone(reported)
-		delete(reported, wire.MetricsPathAnnotation)
+		delete(reported, names.AnnotationMetricsPath)
 	}
 	return reported
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/reports"
 )
@@ -14,8 +15,8 @@ func TestNodeAddressing_OwnNameOnly(t *testing.T) {
 	ip := corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}
 	six := corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: "fd00::1"}
 	own := corev1.NodeAddress{Type: corev1.NodeHostName, Address: "gw-1"}
-	tunnel := corev1.NodeAddress{Type: wire.AddressTunnel, Address: wire.TunnelAddress("gw-1").String()}
-	other := corev1.NodeAddress{Type: wire.AddressTunnel, Address: wire.TunnelAddress("gw-2").String()}
+	tunnel := corev1.NodeAddress{Type: names.AddressTunnel, Address: wire.TunnelAddress("gw-1").String()}
+	other := corev1.NodeAddress{Type: names.AddressTunnel, Address: wire.TunnelAddress("gw-2").String()}
 	for name, tt := range map[string]struct{ reported, want []corev1.NodeAddress }{
 		"as a kubelet says": {[]corev1.NodeAddress{ip, six, own}, []corev1.NodeAddress{ip, six, own, tunnel}},
 		"no name":           {[]corev1.NodeAddress{ip}, []corev1.NodeAddress{ip, own, tunnel}},
@@ -35,7 +36,7 @@ func TestNodeAddressing_ConfiguredHosts(t *testing.T) {
 		return corev1.NodeAddress{Type: kind, Address: a}
 	}
 	own, outside := address(corev1.NodeInternalIP, "10.0.0.1"), address(corev1.NodeExternalIP, "192.0.2.7")
-	tunnel := address(wire.AddressTunnel, wire.TunnelAddress("gw-1").String())
+	tunnel := address(names.AddressTunnel, wire.TunnelAddress("gw-1").String())
 	port := func(node string) (uint16, bool) { return 30001, node == "gw-1" }
 	for name, tt := range map[string]struct {
 		ways reports.NodeAddressing
@@ -43,7 +44,7 @@ func TestNodeAddressing_ConfiguredHosts(t *testing.T) {
 		want []corev1.NodeAddress
 		port int32
 	}{
-		"metrics": {reports.NodeAddressing{MetricsHost: "m"}, "gw-1", []corev1.NodeAddress{own, outside, address(corev1.NodeHostName, "gw-1"), tunnel, address(wire.AddressMetrics, "m")}, 10350},
+		"metrics": {reports.NodeAddressing{MetricsHost: "m"}, "gw-1", []corev1.NodeAddress{own, outside, address(corev1.NodeHostName, "gw-1"), tunnel, address(names.AddressMetrics, "m")}, 10350},
 		"direct": {
 			reports.NodeAddressing{DirectHost: "10.9.9.9", Port: port},
 			"gw-1",
@@ -54,7 +55,7 @@ func TestNodeAddressing_ConfiguredHosts(t *testing.T) {
 		"no port yet": {
 			reports.NodeAddressing{DirectHost: "10.9.9.9", Port: port},
 			"gw-2",
-			[]corev1.NodeAddress{address(wire.AddressTunnel, wire.TunnelAddress("gw-2").String())},
+			[]corev1.NodeAddress{address(names.AddressTunnel, wire.TunnelAddress("gw-2").String())},
 			0,
 		},
 	} {
@@ -74,8 +75,8 @@ func TestNodeAddressing_ConfiguredHosts(t *testing.T) {
 func TestNodeAddressing_MetricsPathAnnotation(t *testing.T) {
 	on, off := reports.NodeAddressing{MetricsHost: "m"}, reports.NodeAddressing{}
 	const path = "/nodes/gw-1/kubelet/metrics/resource"
-	said := reports.MergeAnnotations(on, "gw-1", map[string]string{"a": "b", wire.MetricsPathAnnotation: "/nodes/gw-2/kubelet/metrics/resource"})
-	if diff := cmp.Diff(map[string]string{"a": "b", wire.MetricsPathAnnotation: path}, said); diff != "" {
+	said := reports.MergeAnnotations(on, "gw-1", map[string]string{"a": "b", names.AnnotationMetricsPath: "/nodes/gw-2/kubelet/metrics/resource"})
+	if diff := cmp.Diff(map[string]string{"a": "b", names.AnnotationMetricsPath: path}, said); diff != "" {
 		t.Errorf("annotations (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(map[string]string{"a": "b"}, reports.MergeAnnotations(off, "gw-1", said)); diff != "" {

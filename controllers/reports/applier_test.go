@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
-	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers"
 	"github.com/frond-edge/frond/controllers/reports"
@@ -184,7 +184,7 @@ func TestApplier_RegistersNode(t *testing.T) {
 	w.removeNode(name)
 	reported := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
-			corev1.LabelHostname: name, identity.EdgeLabel: "", "example.com/site": "7",
+			corev1.LabelHostname: name, names.LabelEdge: "", "example.com/site": "7",
 			"node-restriction.kubernetes.io/secret": "1",
 		}},
 		Status: corev1.NodeStatus{
@@ -211,7 +211,7 @@ func TestApplier_RegistersNode(t *testing.T) {
 	if !ok {
 		t.Fatal("the watch ended")
 	}
-	for _, label := range []string{identity.EdgeLabel, identity.AgentLabel} {
+	for _, label := range []string{names.LabelEdge, names.LabelAgent} {
 		if _, labelled := first.Labels[label]; !labelled {
 			t.Errorf("first seen with labels %v, without %s", first.Labels, label)
 		}

@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 
-	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/api/names"
 )
 
 // podStatusPatch returns the patch from a pod's present status to the reported one, conditioned on the pod being the one
@@ -144,7 +144,7 @@ func (w NodeAddressing) mergeNodeStatus(node string, present, reported corev1.No
 	merged.Phase = present.Phase
 	has := map[corev1.NodeConditionType]bool{}
 	for _, c := range reported.Conditions {
-		has[c.Type] = !cloudOwns(c.Type)
+		has[c.Type] = !names.CloudWrites(c.Type)
 	}
 	merged.Conditions = nil
 	for _, c := range present.Conditions {
@@ -158,12 +158,6 @@ func (w NodeAddressing) mergeNodeStatus(node string, present, reported corev1.No
 		}
 	}
 	return merged
-}
-
-// cloudOwns reports whether the cloud writes a condition of a Node (nodes.Connected, nodes.UpToDate, and that of
-// package holds; peers do not import each other). The node's report of it is ignored: its copy may be old.
-func cloudOwns(kind corev1.NodeConditionType) bool {
-	return kind == "EdgeConnected" || kind == "EdgeUpToDate" || kind == wire.DeletionsHeldCondition
 }
 
 // overlayKeys returns the map with the values of some keys taken from another.

@@ -14,15 +14,15 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 
-	"github.com/frond-edge/frond/api/identity"
-	"github.com/frond-edge/frond/api/protection"
+	"github.com/frond-edge/frond/api/names"
+
 	"github.com/frond-edge/frond/deploy/policy"
 )
 
 // TestManifests_UseTheNamesOfTheAPI looks at each name that is written in a policy and stands in api/protection, too.
 func TestManifests_UseTheNamesOfTheAPI(t *testing.T) {
 	text := strings.Join(policy.Manifests(), "\n")
-	known := []string{identity.EdgeLabel, protection.NamespaceLabel, protection.AnnotationConfirmDeletion}
+	known := []string{names.LabelEdge, names.LabelProtected, names.AnnotationConfirmDeletion}
 	for _, name := range regexp.MustCompile(`\b(frond\.io|node-role\.kubernetes\.io)/[a-z-]+`).FindAllString(text, -1) {
 		if !slices.Contains(known, name) {
 			t.Errorf("a policy names %s, which is not in api/protection", name)

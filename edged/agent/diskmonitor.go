@@ -14,15 +14,14 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/leaf"
 	"github.com/frond-edge/frond/streams/outbox"
 )
 
 const (
-	// storageCondition is the condition of the store's disk; True: there is space. leaf/localapi treats it as the node's own.
-	storageCondition     corev1.NodeConditionType = "EdgeStorage"
-	storageCheckInterval                          = time.Second
+	storageCheckInterval = time.Second
 	// storageTimeout limits one write of the condition and one trimming.
 	storageTimeout = 10 * time.Second
 	// maxWaitingEvents is how many events wait for the link; at 1 to 2 KiB each they stay below the outbox's limit in
@@ -125,11 +124,11 @@ func (s *diskMonitor) checkReady() error {
 func spaceCondition(space leaf.DiskSpace) (reason string, status corev1.ConditionStatus) {
 	switch {
 	case space.Failed:
-		return "DiskFull", corev1.ConditionFalse
+		return names.ReasonDiskFull, corev1.ConditionFalse
 	case space.Low:
-		return "DiskAlmostFull", corev1.ConditionFalse
+		return names.ReasonDiskAlmostFull, corev1.ConditionFalse
 	default:
-		return "DiskHasSpace", corev1.ConditionTrue
+		return names.ReasonDiskHasSpace, corev1.ConditionTrue
 	}
 }
 
@@ -152,7 +151,7 @@ func (s *diskMonitor) trimEvents(ctx context.Context, space leaf.DiskSpace) {
 }
 
 func (s *diskMonitor) writeSpaceCondition(ctx context.Context, status corev1.ConditionStatus, reason, message string) error {
-	return writeCondition(ctx, s.client, s.node, storageCondition, status, reason, message)
+	return writeCondition(ctx, s.client, s.node, names.ConditionStorage, status, reason, message)
 }
 
 // writeCondition writes a condition like any client of the local API: it reaches the store and, by a report, the cloud.

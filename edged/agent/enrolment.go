@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/edged/enroll"
 	"github.com/frond-edge/frond/internal/health"
 	"github.com/frond-edge/frond/internal/lifecycle"
@@ -20,8 +21,6 @@ import (
 )
 
 const (
-	// identityCondition is the condition on the Node that shows how long the gateway's key is valid.
-	identityCondition = "EdgeIdentity"
 	// A node that has just registered gets its condition after one more of these intervals; a check costs a comparison.
 	identityCheckInterval = 10 * time.Second
 )
@@ -106,13 +105,13 @@ func keyCondition(r enroll.Record, refused string, now time.Time) (status corev1
 	until := r.Expires.UTC().Format(time.RFC3339)
 	switch {
 	case r.Key == "":
-		return corev1.ConditionFalse, "NotEnrolled", "this gateway is not enrolled: frond join, or a token in hub.tokenFile"
+		return corev1.ConditionFalse, names.ReasonNotEnrolled, "this gateway is not enrolled: frond join, or a token in hub.tokenFile"
 	case refused != "":
-		return corev1.ConditionFalse, "KeyNotRenewed", refused
+		return corev1.ConditionFalse, names.ReasonKeyNotRenewed, refused
 	case now.After(r.Expires):
-		return corev1.ConditionFalse, "KeyExpired", fmt.Sprintf("the key expired on %s; it is renewed with the next link, within the cloud's window", until)
+		return corev1.ConditionFalse, names.ReasonKeyExpired, fmt.Sprintf("the key expired on %s; it is renewed with the next link, within the cloud's window", until)
 	default:
-		return corev1.ConditionTrue, "KeyValid", fmt.Sprintf("the key is good until %s and renewed before", until)
+		return corev1.ConditionTrue, names.ReasonKeyValid, fmt.Sprintf("the key is good until %s and renewed before", until)
 	}
 }
 
@@ -127,7 +126,7 @@ func (n *Node) identityConditionParts(client kubernetes.Interface) []lifecycle.P
 		defer tick.Stop()
 		for {
 			status, reason, message := keyCondition(n.renewer.Record(), n.renewer.Refused(), n.renewer.Now())
-			if err := ensureCondition(ctx, client, n.cfg.Node, identityCondition, status, reason, message); err != nil {
+			if err := ensureCondition(ctx, client, n.cfg.Node, names.ConditionIdentity, status, reason, message); err != nil {
 				log.Debug("condition not written", zap.String("reason", reason), zap.Error(err))
 			}
 			select {

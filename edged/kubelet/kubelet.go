@@ -116,7 +116,7 @@ func (k *Kubelet) Start(ctx context.Context) error {
 func (k *Kubelet) announceReady(ctx context.Context, client kubernetes.Interface, began time.Time) error {
 	if err := awaitReady(ctx, client, k.cfg.Node, began); err != nil {
 		if ctx.Err() != nil {
-			return nil // we were asked to stop
+			return nil //nolint:nilerr // we were asked to stop
 		}
 		return err
 	}

@@ -20,7 +20,7 @@ import (
 	"k8s.io/client-go/tools/pager"
 
 	"github.com/frond-edge/frond/api/identity"
-	"github.com/frond-edge/frond/api/protection"
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/internal/buildinfo"
 	"github.com/frond-edge/frond/internal/install"
 )
@@ -93,16 +93,16 @@ func RecordTime(ctx context.Context, cfg *rest.Config, made time.Time) error {
 	if err != nil {
 		return err
 	}
-	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, protection.AnnotationLastBackup, made.UTC().Format(time.RFC3339))
-	if _, err := k.kube.CoreV1().Namespaces().Patch(ctx, identity.Namespace, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
-		return fmt.Errorf("write the time of the backup to the namespace %s: %w", identity.Namespace, err)
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, names.AnnotationLastBackup, made.UTC().Format(time.RFC3339))
+	if _, err := k.kube.CoreV1().Namespaces().Patch(ctx, names.Namespace, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		return fmt.Errorf("write the time of the backup to the namespace %s: %w", names.Namespace, err)
 	}
 	return nil
 }
 
 func (c clusterClients) readKeys(ctx context.Context, settings install.Settings, into *Content) error {
 	for _, name := range settings.Folders() {
-		o, err := c.kube.CoreV1().Secrets(identity.Namespace).Get(ctx, name, metav1.GetOptions{})
+		o, err := c.kube.CoreV1().Secrets(names.Namespace).Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return fmt.Errorf("read Secret %s: %w", name, err)
 		}
@@ -110,10 +110,10 @@ func (c clusterClients) readKeys(ctx context.Context, settings install.Settings,
 		into.Secrets = append(into.Secrets, bare)
 	}
 	for _, at := range []metav1.ObjectMeta{
-		{Namespace: identity.Namespace, Name: install.CloudcoreName},
-		{Namespace: identity.Namespace, Name: install.BundleName},
+		{Namespace: names.Namespace, Name: install.CloudcoreName},
+		{Namespace: names.Namespace, Name: install.BundleName},
 		{Namespace: portsNamespace, Name: portsName},
-		{Namespace: identity.Namespace, Name: install.SettingsName}, // last, as frond init writes it: it marks a complete installation
+		{Namespace: names.Namespace, Name: install.SettingsName}, // last, as frond init writes it: it marks a complete installation
 	} {
 		o, err := c.kube.CoreV1().ConfigMaps(at.Namespace).Get(ctx, at.Name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) && at.Name == portsName {
@@ -182,7 +182,7 @@ func (c clusterClients) readIdentities(ctx context.Context) (all []identity.Node
 // bareMeta returns the client-written part of an object's metadata. It drops a confirmed deletion, which must not apply to the restored object.
 func bareMeta(o metav1.ObjectMeta) metav1.ObjectMeta {
 	annotations := maps.Clone(o.Annotations)
-	delete(annotations, protection.AnnotationConfirmDeletion)
+	delete(annotations, names.AnnotationConfirmDeletion)
 	if len(annotations) == 0 {
 		annotations = nil
 	}

@@ -15,8 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 
-	"github.com/frond-edge/frond/api/identity"
-	"github.com/frond-edge/frond/api/protection"
+	"github.com/frond-edge/frond/api/names"
+
 	"github.com/frond-edge/frond/internal/install"
 )
 
@@ -123,13 +123,13 @@ func (c clusterClients) checkCluster(ctx context.Context, saved Content, o Optio
 		return fmt.Errorf("the backup is of the cluster %s, and this one is %s: see that the kubeconfig is the right one. "+
 			"--other-cluster restores it here all the same, so that its gateways belong to this cluster", saved.ClusterUID, uid)
 	}
-	ns, err := c.kube.CoreV1().Namespaces().Get(ctx, identity.Namespace, metav1.GetOptions{})
+	ns, err := c.kube.CoreV1().Namespaces().Get(ctx, names.Namespace, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
 	case err != nil:
-		return fmt.Errorf("read the namespace %s: %w", identity.Namespace, err)
+		return fmt.Errorf("read the namespace %s: %w", names.Namespace, err)
 	case ns.DeletionTimestamp != nil:
-		return fmt.Errorf("the namespace %s is still being deleted: wait until kubectl get namespace %s does not find it, and run this again", identity.Namespace, identity.Namespace)
+		return fmt.Errorf("the namespace %s is still being deleted: wait until kubectl get namespace %s does not find it, and run this again", names.Namespace, names.Namespace)
 	}
 	return nil
 }
@@ -211,7 +211,7 @@ func toManifest(c Change, o runtime.Object) (*unstructured.Unstructured, error) 
 // applyObject writes with the field manager of frond init, which owns these fields: fields that it later removes must have no other owner.
 func (c clusterClients) applyObject(ctx context.Context, o *unstructured.Unstructured) error {
 	resource := corev1.SchemeGroupVersion.WithResource(map[string]string{"Secret": "secrets", "ConfigMap": "configmaps"}[o.GetKind()])
-	options := metav1.ApplyOptions{FieldManager: install.FieldOwner, Force: true}
+	options := metav1.ApplyOptions{FieldManager: names.ManagerInstall, Force: true}
 	if _, err := c.objects.Resource(resource).Namespace(o.GetNamespace()).Apply(ctx, o.GetName(), o, options); err != nil {
 		return fmt.Errorf("write %s %s: %w", o.GetKind(), o.GetName(), err)
 	}
@@ -220,11 +220,11 @@ func (c clusterClients) applyObject(ctx context.Context, o *unstructured.Unstruc
 
 func (c clusterClients) ensureNamespace(ctx context.Context, saved time.Time) error {
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
-		Name: identity.Namespace, Annotations: map[string]string{protection.AnnotationLastBackup: saved.UTC().Format(time.RFC3339)},
+		Name: names.Namespace, Annotations: map[string]string{names.AnnotationLastBackup: saved.UTC().Format(time.RFC3339)},
 	}}
-	_, err := c.kube.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{FieldManager: install.FieldOwner})
+	_, err := c.kube.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{FieldManager: names.ManagerInstall})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("make the namespace %s: %w", identity.Namespace, err)
+		return fmt.Errorf("make the namespace %s: %w", names.Namespace, err)
 	}
 	return nil
 }

@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/util/retry"
 
 	"github.com/frond-edge/frond/api/identity"
-	"github.com/frond-edge/frond/internal/install"
+	"github.com/frond-edge/frond/api/names"
 )
 
 const (
@@ -112,12 +112,12 @@ func (c clusterClients) writeIdentity(ctx context.Context, id identity.NodeIdent
 }
 
 func (c clusterClients) createIdentity(ctx context.Context, o *unstructured.Unstructured) error {
-	_, err := c.identities.Create(ctx, o, metav1.CreateOptions{FieldManager: install.FieldOwner})
+	_, err := c.identities.Create(ctx, o, metav1.CreateOptions{FieldManager: names.ManagerInstall})
 	return err
 }
 
 // updateIdentity returns a conflict if the object changed since it was read.
 func (c clusterClients) updateIdentity(ctx context.Context, o *unstructured.Unstructured) error {
-	_, err := c.identities.Update(ctx, o, metav1.UpdateOptions{FieldManager: install.FieldOwner})
+	_, err := c.identities.Update(ctx, o, metav1.UpdateOptions{FieldManager: names.ManagerInstall})
 	return err
 }

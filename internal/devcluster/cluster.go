@@ -27,10 +27,11 @@ const (
 	Hollow     = folder.Hollow
 )
 
-// The parts of a gateway's store, as Cluster.Store lists them.
 type (
+	// StoreContents is a gateway's store, as Cluster.Store lists it.
 	StoreContents = gateway.StoreContents
-	StoredObject  = gateway.StoredObject
+	// StoredObject is one object of it.
+	StoredObject = gateway.StoredObject
 )
 
 var (

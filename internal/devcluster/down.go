@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
-	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/internal/devcluster/cgroups"
 	"github.com/frond-edge/frond/internal/devcluster/folder"
 	"github.com/frond-edge/frond/internal/devcluster/gateway"
@@ -85,7 +85,7 @@ func (t teardown) removeFiles(keepLogs bool) error {
 		t.disks.UnmountDisk(e)
 	}
 	names := []string{
-		"bin", "pki", "nats", identity.Namespace, "etcd", "env", "wan.json", "egress.yaml", "kubeconfig",
+		"bin", "pki", "nats", names.Namespace, "etcd", "env", "wan.json", "egress.yaml", "kubeconfig",
 		"controller-manager.kubeconfig", "scheduler.kubeconfig", "cloudcore.kubeconfig", "cloudcore.token",
 		"metrics-server.kubeconfig", "metrics-server.token", "metrics-server.yaml",
 	}

@@ -73,14 +73,14 @@ func readStatus(ctx context.Context, c *Cluster) Status {
 		}
 		s.Components = append(s.Components, status)
 	}
-	links, err := c.Links.States(ctx)
+	links, err := c.States(ctx)
 	if err != nil {
 		links = nil // the component "wan" reports the error
 	}
 	for _, e := range folder.Names("edge", c.f.State.Spec.Edges) {
 		l := links[e]
 		edge := EdgeStatus{
-			Name: e, Link: string(c.Links.StateOf(ctx, e, links)),
+			Name: e, Link: string(c.StateOf(ctx, e, links)),
 			Connections: l.Connections, UpBytes: l.UpBytes, DownBytes: l.DownBytes,
 		}
 		var n nodeObject

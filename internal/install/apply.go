@@ -9,10 +9,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/dynamic"
-)
 
-// FieldOwner is the field manager of the objects that this package writes.
-const FieldOwner = "frond-init"
+	"github.com/frond-edge/frond/api/names"
+)
 
 // The actions on an object.
 const (
@@ -63,7 +62,7 @@ func (a applier) applyAndRead(ctx context.Context, o *unstructured.Unstructured)
 	case err != nil:
 		return done, nil, fmt.Errorf("read %s %s: %w", o.GetKind(), o.GetName(), err)
 	}
-	options := metav1.ApplyOptions{FieldManager: FieldOwner, Force: true}
+	options := metav1.ApplyOptions{FieldManager: names.ManagerInstall, Force: true}
 	if a.dryRun {
 		options.DryRun = []string{metav1.DryRunAll}
 	}
@@ -98,7 +97,7 @@ func sameContent(a, b *unstructured.Unstructured) bool {
 func (a applier) reserveSecret(ctx context.Context, o *unstructured.Unstructured) error {
 	empty := o.DeepCopy()
 	unstructured.RemoveNestedField(empty.Object, "data")
-	made, err := a.clientFor(o).Create(ctx, empty, metav1.CreateOptions{FieldManager: FieldOwner})
+	made, err := a.clientFor(o).Create(ctx, empty, metav1.CreateOptions{FieldManager: names.ManagerInstall})
 	if err != nil {
 		return fmt.Errorf("create Secret %s: %w", o.GetName(), err)
 	}

@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/frond-edge/frond/api/config"
-	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/api/names"
 )
 
 const (
@@ -102,7 +102,7 @@ func mergeFields(into, from map[string]any) {
 // RenewWindow returns how long after its expiry cloudcore allows a key to be renewed, from the ConfigMap frond-cloudcore. Without a
 // ConfigMap of frond init it is the default.
 func RenewWindow(ctx context.Context, client kubernetes.Interface) (time.Duration, error) {
-	o, err := client.CoreV1().ConfigMaps(identity.Namespace).Get(ctx, CloudcoreName, metav1.GetOptions{})
+	o, err := client.CoreV1().ConfigMaps(names.Namespace).Get(ctx, CloudcoreName, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return config.DefaultRenewWindow, nil
 	}

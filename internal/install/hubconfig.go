@@ -6,7 +6,7 @@ import (
 	"path"
 	"strconv"
 
-	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/internal/hubconf"
 )
 
@@ -85,5 +85,5 @@ func anyAddress(port int) string { return "0.0.0.0:" + strconv.Itoa(port) }
 
 // serviceHost is the DNS name of a server of the hub within the cluster.
 func serviceHost(server string) string {
-	return fmt.Sprintf("%s.%s.%s.svc", server, hubService, identity.Namespace)
+	return fmt.Sprintf("%s.%s.%s.svc", server, hubService, names.Namespace)
 }

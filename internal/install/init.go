@@ -16,9 +16,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/api/kubeversion"
-	"github.com/frond-edge/frond/api/protection"
+	"github.com/frond-edge/frond/api/names"
+
 	"github.com/frond-edge/frond/internal/certs/mint"
 )
 
@@ -145,7 +145,7 @@ func (w *installWriter) runOnce(ctx context.Context, asked Settings) (Report, er
 	if verdict := kubeversion.Evaluate(server.GitVersion); !verdict.Tested {
 		found = append(found, verdict.Message)
 	}
-	r := Report{Settings: settings, Rollover: rollover, Namespace: identity.Namespace, Files: changes, Objects: []Applied{}, Warnings: found, Material: files}
+	r := Report{Settings: settings, Rollover: rollover, Namespace: names.Namespace, Files: changes, Objects: []Applied{}, Warnings: found, Material: files}
 	fixed, err := settings.loadManifests()
 	if err != nil {
 		return r, err
@@ -210,7 +210,7 @@ func (w *installWriter) readState(ctx context.Context, asked Settings) (Settings
 	have := Files{}
 	w.versions = map[string]string{}
 	for _, folder := range settings.Folders() {
-		o, err := w.client.CoreV1().Secrets(identity.Namespace).Get(ctx, folder, metav1.GetOptions{})
+		o, err := w.client.CoreV1().Secrets(names.Namespace).Get(ctx, folder, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			have.Put(folder, w.presetFiles.entriesOf(folder))
 			continue
@@ -221,7 +221,7 @@ func (w *installWriter) readState(ctx context.Context, asked Settings) (Settings
 		w.versions[folder] = o.ResourceVersion
 		have.Put(folder, o.Data)
 	}
-	o, err := w.client.CoreV1().ConfigMaps(identity.Namespace).Get(ctx, CloudcoreName, metav1.GetOptions{})
+	o, err := w.client.CoreV1().ConfigMaps(names.Namespace).Get(ctx, CloudcoreName, metav1.GetOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return settings, nil, fmt.Errorf("read ConfigMap %s: %w", CloudcoreName, err)
 	}
@@ -231,9 +231,9 @@ func (w *installWriter) readState(ctx context.Context, asked Settings) (Settings
 
 // backupDue says why an installation needs a backup, "" if a recent one exists.
 func (w *installWriter) backupDue(ctx context.Context) (string, error) {
-	ns, err := w.client.CoreV1().Namespaces().Get(ctx, identity.Namespace, metav1.GetOptions{})
+	ns, err := w.client.CoreV1().Namespaces().Get(ctx, names.Namespace, metav1.GetOptions{})
 	if err != nil {
-		return "", fmt.Errorf("read the namespace %s: %w", identity.Namespace, err)
+		return "", fmt.Errorf("read the namespace %s: %w", names.Namespace, err)
 	}
 	switch made := lastBackup(ns); {
 	case made.IsZero():
@@ -246,13 +246,13 @@ func (w *installWriter) backupDue(ctx context.Context) (string, error) {
 
 // lastBackup returns the time of the last backup, zero if there was none or its time is unknown.
 func lastBackup(ns *corev1.Namespace) time.Time {
-	made, _ := time.Parse(time.RFC3339, ns.Annotations[protection.AnnotationLastBackup]) // zero with an error
+	made, _ := time.Parse(time.RFC3339, ns.Annotations[names.AnnotationLastBackup]) // zero with an error
 	return made
 }
 
 // writeSecret writes a Secret if it differs from what it must be, and only over the version that was read.
 func (w *installWriter) writeSecret(ctx context.Context, name string, have, want map[string][]byte) (Applied, error) {
-	done := Applied{Kind: "Secret", Namespace: identity.Namespace, Name: name, Action: actionUnchanged}
+	done := Applied{Kind: "Secret", Namespace: names.Namespace, Name: name, Action: actionUnchanged}
 	version, there := w.versions[name]
 	if there && maps.EqualFunc(have, want, func(a, b []byte) bool { return string(a) == string(b) }) {
 		return done, nil
@@ -289,7 +289,7 @@ func checkSurplus(name string, want map[string][]byte, now *unstructured.Unstruc
 	for entry := range data {
 		if _, wanted := want[entry]; !wanted {
 			return fmt.Errorf("entry %s of Secret %s must go, but another field manager owns it: delete it (kubectl -n %s edit secret %s), and run this again",
-				entry, name, identity.Namespace, name)
+				entry, name, names.Namespace, name)
 		}
 	}
 	return nil

@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 
-	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/deploy/crd"
 	"github.com/frond-edge/frond/deploy/policy"
 	"github.com/frond-edge/frond/deploy/rbac"
@@ -28,13 +28,13 @@ const BundleName = "frond-hub-ca"
 
 // objectLabels are the labels of all objects of this package.
 func objectLabels() map[string]string {
-	return map[string]string{"app.kubernetes.io/part-of": "frond", "app.kubernetes.io/managed-by": FieldOwner}
+	return map[string]string{"app.kubernetes.io/part-of": "frond", "app.kubernetes.io/managed-by": names.ManagerInstall}
 }
 
 func configMap(name string, data map[string]string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
-		ObjectMeta: metav1.ObjectMeta{Namespace: identity.Namespace, Name: name, Labels: objectLabels()},
+		ObjectMeta: metav1.ObjectMeta{Namespace: names.Namespace, Name: name, Labels: objectLabels()},
 		Data:       data,
 	}
 }
@@ -42,7 +42,7 @@ func configMap(name string, data map[string]string) *corev1.ConfigMap {
 func newSecret(name string, data map[string][]byte) *corev1.Secret {
 	return &corev1.Secret{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
-		ObjectMeta: metav1.ObjectMeta{Namespace: identity.Namespace, Name: name, Labels: objectLabels()},
+		ObjectMeta: metav1.ObjectMeta{Namespace: names.Namespace, Name: name, Labels: objectLabels()},
 		Type:       corev1.SecretTypeOpaque,
 		Data:       data,
 	}

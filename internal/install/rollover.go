@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/internal/certs/mint"
 )
 
@@ -138,7 +138,7 @@ func Rotate(ctx context.Context, cfg *rest.Config, step Step, o Options, now tim
 
 // ReadRollover reads the rollover's progress from the cluster.
 func ReadRollover(ctx context.Context, client kubernetes.Interface) (Rollover, error) {
-	o, err := client.CoreV1().Secrets(identity.Namespace).Get(ctx, FolderCA, metav1.GetOptions{})
+	o, err := client.CoreV1().Secrets(names.Namespace).Get(ctx, FolderCA, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return Rollover{}, ErrNotInstalled
 	}

@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/internal/hubconf"
 )
 
@@ -62,7 +62,7 @@ var ErrNotInstalled = errors.New("Frond is not installed in this cluster: run fr
 
 // ReadSettings reads the settings from the cluster.
 func ReadSettings(ctx context.Context, client kubernetes.Interface) (Settings, error) {
-	o, err := client.CoreV1().ConfigMaps(identity.Namespace).Get(ctx, SettingsName, metav1.GetOptions{})
+	o, err := client.CoreV1().ConfigMaps(names.Namespace).Get(ctx, SettingsName, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return Settings{}, ErrNotInstalled
 	}
@@ -83,7 +83,7 @@ func parseSettings(data map[string]string) (s Settings, err error) {
 		s.TaintGateways = &taint
 	}
 	if err := errors.Join(faults[:]...); err != nil {
-		return s, fmt.Errorf("understand ConfigMap %s/%s: %w", identity.Namespace, SettingsName, err)
+		return s, fmt.Errorf("understand ConfigMap %s/%s: %w", names.Namespace, SettingsName, err)
 	}
 	return s, nil
 }
@@ -107,7 +107,7 @@ func (s Settings) toConfigMap() *corev1.ConfigMap {
 }
 
 // GatewayTaint is the taint of gateways where TaintGateways is set, in the format of frond join --taint.
-const GatewayTaint = identity.EdgeLabel + ":NoSchedule"
+const GatewayTaint = names.LabelEdge + ":NoSchedule"
 
 // JoinCommand returns the command to run on the gateway.
 func (s Settings) JoinCommand(token, node string) (string, error) {
@@ -199,7 +199,7 @@ func (s Settings) Servers() []Server {
 		name := hubService + "-" + strconv.Itoa(i)
 		own := slices.Clone(common)
 		for _, host := range []string{hubService, name + "." + hubService} {
-			own = append(own, host, host+"."+identity.Namespace, host+"."+identity.Namespace+".svc", host+"."+identity.Namespace+".svc.cluster.local")
+			own = append(own, host, host+"."+names.Namespace, host+"."+names.Namespace+".svc", host+"."+names.Namespace+".svc.cluster.local")
 		}
 		servers = append(servers, Server{Name: name, Hosts: own})
 	}

@@ -14,6 +14,7 @@ import (
 	bootstraputil "k8s.io/cluster-bootstrap/token/util"
 
 	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/api/names"
 )
 
 // TokenOptions are the administrator's choices for a token.
@@ -41,7 +42,7 @@ func NewToken(o TokenOptions, now time.Time) (token string, secret *corev1.Secre
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: identity.TokenNamespace, Name: bootstraputil.BootstrapTokenSecretName(id),
-			Annotations: map[string]string{identity.AnnotationUses: strconv.Itoa(o.Uses)},
+			Annotations: map[string]string{names.AnnotationUses: strconv.Itoa(o.Uses)},
 		},
 		Type: bootstrapapi.SecretTypeBootstrapToken,
 		Data: map[string][]byte{
@@ -55,7 +56,7 @@ func NewToken(o TokenOptions, now time.Time) (token string, secret *corev1.Secre
 		secret.Data[bootstrapapi.BootstrapTokenDescriptionKey] = []byte(o.Description)
 	}
 	if o.Node != "" {
-		secret.Annotations[identity.AnnotationNode] = o.Node
+		secret.Annotations[names.AnnotationNode] = o.Node
 	}
 	return token, secret, nil
 }

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/api/wire"
 )
 
@@ -173,7 +174,7 @@ func nodeConditionType(c corev1.NodeCondition) string { return string(c.Type) }
 // offline, the cloud sets them to Unknown; that describes the link, not the node, and must not be merged back.
 func isKubeletNodeCondition(kind string) bool {
 	switch corev1.NodeConditionType(kind) {
-	case corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure, "EdgeStorage":
+	case corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure, names.ConditionStorage:
 		return true
 	default:
 		return false

@@ -56,11 +56,11 @@ const (
 	planeHeartbeat subject.Plane = "beat"
 )
 
-// CallHandler answers one verb. It returns the payload of the reply; an error that wraps wire.ErrPermanent reports a malformed request.
+// Handler answers one verb. It returns the payload of the reply; an error that wraps wire.ErrPermanent reports a malformed request.
 // The context ends when the node would no longer wait.
 type Handler func(ctx context.Context, node string, request []byte) (any, error)
 
-// CallServer answers the calls of nodes on call.cloud.<node>.<verb>. Any cloudcore may answer any call.
+// Server answers the calls of nodes on call.cloud.<node>.<verb>. Any cloudcore may answer any call.
 type Server struct {
 	nc          *nats.Conn
 	handlers    map[string]Handler

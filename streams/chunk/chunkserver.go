@@ -31,7 +31,7 @@ const (
 	payloadCacheTTL = time.Minute
 )
 
-// ChunkServer serves nodes, in pieces, the payloads that are too large for one message. Any cloudcore answers for any piece.
+// Server serves nodes, in pieces, the payloads that are too large for one message. Any cloudcore answers for any piece.
 type Server struct {
 	js           jetstream.JetStream
 	reader       *read.StreamReader

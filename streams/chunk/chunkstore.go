@@ -84,7 +84,7 @@ func PayloadID(order string, payload []byte) string {
 	return order + "-" + hex.EncodeToString(sum[:])[:partDigestLength]
 }
 
-// ChunkStore stores the payloads of large reports in parts, keeps them until the report itself arrives, and assembles them. Any cloudcore
+// Store stores the payloads of large reports in parts, keeps them until the report itself arrives, and assembles them. Any cloudcore
 // takes any part, and any of them assembles.
 type Store struct {
 	js     jetstream.JetStream

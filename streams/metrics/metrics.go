@@ -26,7 +26,7 @@ type Metrics struct {
 	LinkBudget         *prometheus.GaugeVec
 }
 
-// NewMetrics returns the metrics and registers them; a nil registerer leaves them unregistered.
+// New returns the metrics and registers them; a nil registerer leaves them unregistered.
 func New(reg prometheus.Registerer) *Metrics {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "frond", Name: name, Help: help})

@@ -40,7 +40,7 @@ type Outbox struct {
 	codec      *envelope.Codec
 }
 
-// NewOutbox returns the outbox of a node over its in-process connection. storeEpoch marks each report.
+// New returns the outbox of a node over its in-process connection. storeEpoch marks each report.
 func New(node, storeEpoch string, nc *nats.Conn) (*Outbox, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {

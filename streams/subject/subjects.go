@@ -30,6 +30,7 @@ const (
 	VerbScopes = "scopes" // wire.ScopesRequest, wire.ScopesReply
 )
 
+// The first tokens of subjects, and the token that stands for each node.
 const (
 	AllNodes         = "*"
 	HeartbeatPrefix  = "beat."
@@ -49,7 +50,7 @@ func Filter(plane Plane, node string) string {
 	return string(plane) + "." + wire.Escape(node) + ".>"
 }
 
-// ParseSubject is the inverse of Subject. It refuses any other subject with wire.ErrToken.
+// Parse is the inverse of Of. It refuses any other subject with wire.ErrToken.
 func Parse(subject string) (plane Plane, node string, key wire.Key, err error) {
 	first, rest, ok := strings.Cut(subject, ".")
 	token, suffix, more := strings.Cut(rest, ".")

@@ -24,6 +24,7 @@ const (
 )
 
 const (
+	// MiB is 2^20 bytes.
 	MiB = 1 << 20
 
 	// MaxMessage bounds one stored message: the apiserver refuses objects above 3 MiB, etcd above 1.5 MiB.

@@ -18,7 +18,7 @@ import (
 // topologyPeriod is how often the hub's topology is checked; a stream that was deleted by hand is missing for at most that long.
 const topologyPeriod = 2 * time.Second
 
-// TopologyReconciler keeps the hub's topology in place: it creates missing streams. It reports when the stream of desired state began a
+// Reconciler keeps the hub's topology in place: it creates missing streams. It reports when the stream of desired state began a
 // new life or went back to an older copy, so that its content is published again.
 type Reconciler struct {
 	js              jetstream.JetStream

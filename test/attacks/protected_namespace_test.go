@@ -19,7 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/streams/subject"
 )
@@ -28,12 +28,12 @@ import (
 const protectedSecret = "treasure"
 
 // ownPath returns an API path in Frond's own namespace.
-func ownPath(rest string) string { return "/api/v1/namespaces/" + identity.Namespace + "/" + rest }
+func ownPath(rest string) string { return "/api/v1/namespaces/" + names.Namespace + "/" + rest }
 
 // createProtectedSecret creates the protected Secret.
 func createProtectedSecret(t *testing.T) {
 	t.Helper()
-	secrets := kube.CoreV1().Secrets(identity.Namespace)
+	secrets := kube.CoreV1().Secrets(names.Namespace)
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: protectedSecret}, StringData: map[string]string{"word": canary}}
 	if _, err := secrets.Create(t.Context(), secret, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -48,10 +48,10 @@ func createProtectedSecret(t *testing.T) {
 func liftAdmission(t *testing.T) {
 	t.Helper()
 	bound := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "refused"}, Spec: corev1.PodSpec{NodeName: stolen, Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
-	pods := kube.CoreV1().Pods(identity.Namespace)
+	pods := kube.CoreV1().Pods(names.Namespace)
 	dry := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}
 	if _, err := pods.Create(t.Context(), bound, dry); !apierrors.IsForbidden(err) {
-		t.Errorf("a pod of %s on a gateway: %v, want a refusal at admission", identity.Namespace, err)
+		t.Errorf("a pod of %s on a gateway: %v, want a refusal at admission", names.Namespace, err)
 	}
 	bindings := kube.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings()
 	all, err := bindings.List(t.Context(), metav1.ListOptions{})
@@ -85,7 +85,7 @@ func liftAdmission(t *testing.T) {
 func bindProtectedPod(t *testing.T, node string) *corev1.Pod {
 	t.Helper()
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "smuggled-" + node}}
-	accounts, pods := kube.CoreV1().ServiceAccounts(identity.Namespace), kube.CoreV1().Pods(identity.Namespace)
+	accounts, pods := kube.CoreV1().ServiceAccounts(names.Namespace), kube.CoreV1().Pods(names.Namespace)
 	if _, err := accounts.Create(t.Context(), account, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +122,7 @@ func protectedSubjects(t *testing.T) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	info, err := stream.Info(t.Context(), jetstream.WithSubjectFilter("desired.*.*.*."+identity.Namespace+".*"))
+	info, err := stream.Info(t.Context(), jetstream.WithSubjectFilter("desired.*.*.*."+names.Namespace+".*"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,7 +168,7 @@ func TestProtectedNamespace_IsNotPublished(t *testing.T) {
 		"a token of its account":      {Method: http.MethodPost, Path: ownPath("serviceaccounts/" + pod.Spec.ServiceAccountName + "/token"), ContentType: "application/json", Body: bound},
 		"the bound pod":               {Method: http.MethodGet, Path: ownPath("pods/" + pod.Name)},
 		"the pod's status":            {Method: http.MethodPatch, Path: ownPath("pods/" + pod.Name + "/status"), ContentType: "application/merge-patch+json", Body: []byte(`{"status":{"reason":"thief"}}`)},
-		"a mirror pod there":          {Method: http.MethodPost, Path: ownPath("pods"), ContentType: "application/json", Body: mirrorPod(identity.Namespace)},
+		"a mirror pod there":          {Method: http.MethodPost, Path: ownPath("pods"), ContentType: "application/json", Body: mirrorPod(names.Namespace)},
 	}
 	for name, r := range tries {
 		if reply := th.requestKube(t, r); reply.Code != http.StatusForbidden || !strings.Contains(string(reply.Body), "is protected") {
@@ -180,7 +180,7 @@ func TestProtectedNamespace_IsNotPublished(t *testing.T) {
 	awaitCounter(t, "each eviction", evicted, 2)
 	for _, node := range []string{stolen, victim} {
 		awaitNodeEvent(t, node, "ProtectedPodEvicted")
-		got, err := kube.CoreV1().Pods(identity.Namespace).Get(t.Context(), "smuggled-"+node, metav1.GetOptions{})
+		got, err := kube.CoreV1().Pods(names.Namespace).Get(t.Context(), "smuggled-"+node, metav1.GetOptions{})
 		if err != nil || got.DeletionTimestamp == nil {
 			t.Errorf("the pod on %s is not deleted: %v", node, err)
 		}
@@ -193,7 +193,7 @@ func TestProtectedNamespace_IsNotPublished(t *testing.T) {
 		"pods of all namespaces":     {Method: http.MethodGet, Path: "/api/v1/pods", Query: "fieldSelector=spec.nodeName%3D" + stolen},
 		"services of all namespaces": {Method: http.MethodGet, Path: "/api/v1/services"},
 	} {
-		if reply := th.requestKube(t, r); reply.Code != http.StatusOK || strings.Contains(string(reply.Body), `"`+identity.Namespace+`"`) {
+		if reply := th.requestKube(t, r); reply.Code != http.StatusOK || strings.Contains(string(reply.Body), `"`+names.Namespace+`"`) {
 			t.Errorf("%s: %d %s %.300s", name, reply.Code, reply.Error, reply.Body)
 		}
 	}
@@ -269,7 +269,7 @@ func TestProtectedNamespace_PrivilegedPodIsRefused(t *testing.T) {
 		}
 		return reply.Verdicts
 	}
-	verdicts := wants(identity.Namespace, "kube-public")
+	verdicts := wants(names.Namespace, "kube-public")
 	defer wants()
 	for i, want := range []wire.ScopeReason{wire.ScopeForbidden, ""} {
 		if got := verdicts[i]; got.Reason != want {
@@ -287,11 +287,11 @@ func TestProtectedNamespace_StaticPodIsDropped(t *testing.T) {
 	dropped := counterDelta(t, "frond_reports_dropped_total", "reason=protected")
 	th := stealCredentials(t, stolen).mustOpenLink(t, nil)
 	th.subscribe(th.inbox(), "")
-	key := wire.Key{Resource: "pods", Namespace: identity.Namespace, Name: "static-" + stolen}
-	th.publish(subject.Of(subject.Report, stolen, key), th.inbox(), mirrorPod(identity.Namespace), "Frond-Version: 1", "Frond-Op: apply", "Frond-UID: ",
+	key := wire.Key{Resource: "pods", Namespace: names.Namespace, Name: "static-" + stolen}
+	th.publish(subject.Of(subject.Report, stolen, key), th.inbox(), mirrorPod(names.Namespace), "Frond-Version: 1", "Frond-Op: apply", "Frond-UID: ",
 		"Frond-Store: thief", "Frond-Order: 1", "Frond-Time: "+time.Now().UTC().Format(time.RFC3339Nano))
 	awaitCounter(t, "the report", dropped, 1)
-	pods, err := kube.CoreV1().Pods(identity.Namespace).List(t.Context(), metav1.ListOptions{FieldSelector: "spec.nodeName=" + stolen})
+	pods, err := kube.CoreV1().Pods(names.Namespace).List(t.Context(), metav1.ListOptions{FieldSelector: "spec.nodeName=" + stolen})
 	if err != nil || len(pods.Items) > 0 {
 		t.Errorf("pods of the namespace on the stolen gateway: %v, %v", pods.Items, err)
 	}

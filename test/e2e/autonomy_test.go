@@ -10,13 +10,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/frond-edge/frond/api/inspect"
-	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/api/names"
 )
 
 // nodeGroupManifest is a NodeGroup of one node with a value of the annotation frond.io/autonomy.
 func nodeGroupManifest(name, node, value string) string {
 	return fmt.Sprintf("apiVersion: apps.kubeedge.io/v1alpha1\nkind: NodeGroup\nmetadata: {name: %s, annotations: {%s: %q}}\nspec: {nodes: [%s]}\n",
-		name, wire.AutonomyAnnotation, value, node)
+		name, names.AnnotationAutonomy, value, node)
 }
 
 // checkTolerations returns a message unless the selected pods all have (or, with want false, all lack) unlimited tolerations; "" if they do.
@@ -54,20 +54,20 @@ func expectAutonomy(node, value, group string) func(context.Context) string {
 func TestNodeGroup_IsAutonomous(t *testing.T) {
 	applyManifest(t, strings.ReplaceAll(evictedPod, "leaver", "grouped"))
 	awaitRunning(t, "app=grouped", 1)
-	applyManifest(t, nodeGroupManifest("calm", "edge-1", wire.AutonomyForever))
+	applyManifest(t, nodeGroupManifest("calm", "edge-1", names.AutonomyForever))
 	eventually(t, "its pod tolerates that it is away", func(ctx context.Context) string { return checkTolerations(ctx, "app=grouped", true) })
-	eventually(t, "frond status tells", expectAutonomy("edge-1", wire.AutonomyForever, "calm"))
-	runKubectl(t, "annotate", "node", "edge-1", wire.AutonomyAnnotation+"=0s")
+	eventually(t, "frond status tells", expectAutonomy("edge-1", names.AutonomyForever, "calm"))
+	runKubectl(t, "annotate", "node", "edge-1", names.AnnotationAutonomy+"=0s")
 	t.Cleanup(func() {
-		if _, err := shared.Kubectl(context.WithoutCancel(t.Context()), "", "annotate", "node", "edge-1", wire.AutonomyAnnotation+"-"); err != nil {
+		if _, err := shared.Kubectl(context.WithoutCancel(t.Context()), "", "annotate", "node", "edge-1", names.AnnotationAutonomy+"-"); err != nil {
 			t.Error(err)
 		}
 	})
 	eventually(t, "the Node has opted out", func(ctx context.Context) string { return checkTolerations(ctx, "app=grouped", false) })
 	eventually(t, "frond status tells", expectAutonomy("edge-1", "", ""))
-	runKubectl(t, "annotate", "node", "edge-1", wire.AutonomyAnnotation+"-")
+	runKubectl(t, "annotate", "node", "edge-1", names.AnnotationAutonomy+"-")
 	eventually(t, "and in again", func(ctx context.Context) string { return checkTolerations(ctx, "app=grouped", true) })
-	runKubectl(t, "annotate", "nodegroup", "calm", "--overwrite", wire.AutonomyAnnotation+"=soon")
+	runKubectl(t, "annotate", "nodegroup", "calm", "--overwrite", names.AnnotationAutonomy+"=soon")
 	eventually(t, "what is not understood is as if it were not there", func(ctx context.Context) string { return checkTolerations(ctx, "app=grouped", false) })
 	eventually(t, "kubectl describe tells what is not understood", func(ctx context.Context) string {
 		text, err := shared.Kubectl(ctx, "", "describe", "ng", "calm")

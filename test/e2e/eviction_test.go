@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/frond-edge/frond/api/inspect"
-	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/api/names"
 )
 
 // evictedPod is a pod on edge-1 that Kubernetes evicts soon after it considers the node unreachable.
@@ -39,7 +39,7 @@ type cutGateways struct {
 func newCutGateways(t *testing.T) cutGateways {
 	t.Helper()
 	a := cutGateways{kube: kubeClient(t)}
-	applyManifest(t, nodeGroupManifest("away", "edge-2", wire.AutonomyForever))
+	applyManifest(t, nodeGroupManifest("away", "edge-2", names.AutonomyForever))
 	a.keepThird(t)
 	applyManifest(t, evictedPod)
 	awaitRunning(t, "app=leaver", 1)
@@ -155,8 +155,8 @@ func (a cutGateways) checkReported(t *testing.T) {
 	if err := setConfigMap(t.Context(), a.kube, "flow-0", "changed while away"); err != nil {
 		t.Fatal(err)
 	}
-	for _, value := range []string{wire.AutonomyForever, "9999h"} { // a change is noticed at once
-		runKubectl(t, "annotate", "nodegroup", "away", "--overwrite", wire.AutonomyAnnotation+"="+value)
+	for _, value := range []string{names.AutonomyForever, "9999h"} { // a change is noticed at once
+		runKubectl(t, "annotate", "nodegroup", "away", "--overwrite", names.AnnotationAutonomy+"="+value)
 		eventually(t, "the Node tells", func(ctx context.Context) string {
 			node, err := a.kube.CoreV1().Nodes().Get(ctx, "edge-2", metav1.GetOptions{})
 			if err != nil {

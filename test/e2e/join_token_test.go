@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/frond-edge/frond/api/protection"
+	"github.com/frond-edge/frond/api/names"
 )
 
 // runFrond runs the cluster's frond program, and returns its output.
@@ -46,7 +46,7 @@ func TestToken_PrintedCommandJoins(t *testing.T) {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), waitTimeout)
 		defer cancel()
-		if _, err := shared.Kubectl(ctx, "", "annotate", "nodeidentity", node, protection.AnnotationConfirmDeletion+"="+node); err != nil {
+		if _, err := shared.Kubectl(ctx, "", "annotate", "nodeidentity", node, names.AnnotationConfirmDeletion+"="+node); err != nil {
 			t.Log(err) // it never joined
 		}
 		if _, err := shared.Kubectl(ctx, "", "delete", "nodeidentity", node, "--ignore-not-found"); err != nil {

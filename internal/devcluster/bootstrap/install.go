@@ -18,8 +18,8 @@ import (
 
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/api/kubeversion"
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/deploy/rbac"
 	"github.com/frond-edge/frond/internal/devcluster/daemon"
 	"github.com/frond-edge/frond/internal/devcluster/folder"
@@ -37,7 +37,7 @@ func NewInstaller(f *folder.Folder) *Installer { return &Installer{f: f} }
 // CreateAccounts creates the service accounts of the components outside Kubernetes, and fetches their tokens.
 func (in *Installer) CreateAccounts(ctx context.Context) error {
 	return errors.Join(in.Apply(ctx), in.allowImpersonation(ctx), in.installMetricsServer(ctx), in.installServices(ctx),
-		in.writeAccountToken(ctx, "cloudcore", identity.Namespace, render.CloudcoreToken(in.f.Layout)))
+		in.writeAccountToken(ctx, "cloudcore", names.Namespace, render.CloudcoreToken(in.f.Layout)))
 }
 
 // allowImpersonation grants cloudcore the rights that it needs where constrained impersonation is missing.

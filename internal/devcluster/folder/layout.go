@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/api/names"
 )
 
 // Layout names each file of a cluster. Dir is persistent; Run holds sockets and mounts, is short and may vanish in a reboot.
@@ -43,16 +43,32 @@ func (l Layout) Path(elem ...string) string {
 	return filepath.Join(append([]string{l.Dir}, elem...)...)
 }
 
-// The files and folders of the cluster.
+// ProgramFile is the link to a program, which names the one that runs.
 func (l Layout) ProgramFile(name string) string { return l.Path("bin", name) }
-func (l Layout) PKIDir() string                 { return l.Path("pki") }
-func (l Layout) MaterialDir() string            { return l.Path(identity.Namespace) }
-func (l Layout) EgressFile() string             { return l.Path("egress.yaml") }
-func (l Layout) KubeconfigFile() string         { return l.Path("kubeconfig") }
-func (l Layout) LogFile(part string) string     { return l.Path("logs", part+".log") }
-func (l Layout) WanConfig() string              { return l.Path("wan.json") }
-func (l Layout) WanSocket() string              { return filepath.Join(l.Run, "wan.sock") }
-func (l Layout) HubConfig(h string) string      { return l.Path(h, "nats-server.conf") }
+
+// PKIDir is the folder of the Kubernetes certificates.
+func (l Layout) PKIDir() string { return l.Path("pki") }
+
+// MaterialDir is the folder of the Secrets that frond init makes.
+func (l Layout) MaterialDir() string { return l.Path(names.Namespace) }
+
+// EgressFile is the egress configuration of kube-apiserver.
+func (l Layout) EgressFile() string { return l.Path("egress.yaml") }
+
+// KubeconfigFile is the administrator's kubeconfig.
+func (l Layout) KubeconfigFile() string { return l.Path("kubeconfig") }
+
+// LogFile is a component's log.
+func (l Layout) LogFile(part string) string { return l.Path("logs", part+".log") }
+
+// WanConfig is the configuration of the simulated network.
+func (l Layout) WanConfig() string { return l.Path("wan.json") }
+
+// WanSocket is the control socket of the simulated network.
+func (l Layout) WanSocket() string { return filepath.Join(l.Run, "wan.sock") }
+
+// HubConfig is a hub server's configuration.
+func (l Layout) HubConfig(h string) string { return l.Path(h, "nats-server.conf") }
 
 // SecretFile returns the file of one entry of a Secret that frond init makes.
 func (l Layout) SecretFile(folder, entry string) string {
@@ -67,28 +83,55 @@ func (l Layout) Gateway(edge string) Gateway {
 // Gateway names the files of one gateway. Cgroup is relative to the root of each hierarchy.
 type Gateway struct{ Dir, Run, Cgroup string }
 
-// The files and folders of a gateway.
-func (e Gateway) ConfigFile() string       { return filepath.Join(e.Dir, "edgecore.yaml") }
-func (e Gateway) StoreDir() string         { return filepath.Join(e.Dir, "data") }
-func (e Gateway) StreamsDir() string       { return filepath.Join(e.StoreDir(), "nats") }
-func (e Gateway) HistoryFile() string      { return filepath.Join(e.Dir, "history.jsonl") }
-func (e Gateway) TokenFile() string        { return filepath.Join(e.Dir, "join.token") }
-func (e Gateway) ManifestDir() string      { return filepath.Join(e.Dir, "manifests") }
-func (e Gateway) APISocket() string        { return filepath.Join(e.Run, "api.sock") }
+// ConfigFile is edgecore's configuration.
+func (e Gateway) ConfigFile() string { return filepath.Join(e.Dir, "edgecore.yaml") }
+
+// StoreDir is edgecore's data.
+func (e Gateway) StoreDir() string { return filepath.Join(e.Dir, "data") }
+
+// StreamsDir is the leaf's JetStream.
+func (e Gateway) StreamsDir() string { return filepath.Join(e.StoreDir(), "nats") }
+
+// HistoryFile is the record of the changes of its store.
+func (e Gateway) HistoryFile() string { return filepath.Join(e.Dir, "history.jsonl") }
+
+// TokenFile is its bootstrap token.
+func (e Gateway) TokenFile() string { return filepath.Join(e.Dir, "join.token") }
+
+// ManifestDir is its static pods.
+func (e Gateway) ManifestDir() string { return filepath.Join(e.Dir, "manifests") }
+
+// APISocket is the socket of its local API.
+func (e Gateway) APISocket() string { return filepath.Join(e.Run, "api.sock") }
+
+// ContainerdSocket is containerd's socket.
 func (e Gateway) ContainerdSocket() string { return filepath.Join(e.Run, "containerd.sock") }
+
+// ContainerdConfig is containerd's configuration.
 func (e Gateway) ContainerdConfig() string {
 	return filepath.Join(e.Dir, "containerd", "config.toml")
 }
+
+// PodNetworkDir is its CNI configurations.
 func (e Gateway) PodNetworkDir() string { return filepath.Join(e.Dir, "containerd", "net.d") }
+
+// PodNetworkTemplate is the template of its CNI configuration.
 func (e Gateway) PodNetworkTemplate() string {
 	return filepath.Join(e.Dir, "containerd", "net.conflist.tmpl")
 }
 
+// RegistryDir is containerd's registry configurations.
 func (e Gateway) RegistryDir() string {
 	return filepath.Join(e.Dir, "containerd", "certs.d")
 }
-func (e Gateway) ProxyConfig() string     { return filepath.Join(e.Dir, "kube-proxy.yaml") }
+
+// ProxyConfig is kube-proxy's configuration.
+func (e Gateway) ProxyConfig() string { return filepath.Join(e.Dir, "kube-proxy.yaml") }
+
+// ProxyKubeconfig is kube-proxy's kubeconfig.
 func (e Gateway) ProxyKubeconfig() string { return filepath.Join(e.Dir, "kube-proxy.kubeconfig") }
+
+// HolderReadyFile is the file that exists when its namespaces are held.
 func (e Gateway) HolderReadyFile() string { return filepath.Join(e.Run, "held") }
 
 // PrivateMounts are the host folders of which each gateway has a private copy: upstream programs have their paths built in.

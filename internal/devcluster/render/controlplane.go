@@ -3,7 +3,7 @@ package render
 import (
 	"fmt"
 
-	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/internal/devcluster/folder"
 	"github.com/frond-edge/frond/internal/devcluster/pki"
 )
@@ -71,7 +71,7 @@ func egressFlags(l folder.Layout, s folder.State) []string {
 		return nil
 	}
 	return []string{
-		"--kubelet-preferred-address-types=" + wire.AddressTunnel + ",Hostname,InternalIP",
+		"--kubelet-preferred-address-types=" + names.AddressTunnel + ",Hostname,InternalIP",
 		"--egress-selector-config-file=" + l.EgressFile(),
 	}
 }

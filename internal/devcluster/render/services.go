@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/internal/devcluster/folder"
 	"github.com/frond-edge/frond/internal/devcluster/pki"
 	"github.com/frond-edge/frond/internal/toolchain"
@@ -69,7 +69,7 @@ func MetricsServerFlags(l folder.Layout, ports map[string]int) []string {
 		"--kubeconfig=" + kubeconfig, "--authentication-kubeconfig=" + kubeconfig, "--authorization-kubeconfig=" + kubeconfig,
 		"--bind-address=127.0.0.1", "--secure-port=" + strconv.Itoa(ports[folder.MetricsServer]),
 		"--tls-cert-file=" + p + "/metrics-server.crt", "--tls-private-key-file=" + p + "/metrics-server.key",
-		"--kubelet-preferred-address-types=" + wire.AddressMetrics,
+		"--kubelet-preferred-address-types=" + names.AddressMetrics,
 		"--kubelet-port=" + strconv.Itoa(ports["scrape"]),
 		"--kubelet-certificate-authority=" + p + "/egress-ca.crt",
 		"--kubelet-request-timeout=5s",

@@ -7,7 +7,7 @@ import (
 )
 
 const (
-	// MaxDeferredReports and maxDeferredEvents limit the objects and the events of one node that may be deferred: far more than a gateway
+	// MaxDeferredReports and MaxDeferredEvents limit the objects and the events of one node that may be deferred: far more than a gateway
 	// has pods, and more than its outbox has events of the usual size. A stream delivers its messages in order, and only a limited number
 	// at a time, so all other nodes wait behind a node that has more.
 	MaxDeferredReports = 2048

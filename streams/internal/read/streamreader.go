@@ -19,12 +19,12 @@ import (
 )
 
 const (
-	// PageMessages and pageBytes bound one page of a snapshot, for nodes that do not state their budget.
+	// PageMessages and PageBytes bound one page of a snapshot, for nodes that do not state their budget.
 	PageMessages = 256
 	PageBytes    = 512 << 10
 	// MinPageRead is the least number of bytes read from the hub for a page, however small the page is to be.
 	MinPageRead = 64 << 10
-	// InventoryPageBytes and inventoryPageMessages are for readers inside the data centre.
+	// InventoryPageBytes and InventoryPageMessages are for readers inside the data centre.
 	InventoryPageBytes    = 4 * topology.MiB
 	InventoryPageMessages = 1000
 	// DirectGetTimeout bounds one page.
@@ -49,6 +49,7 @@ type DirectGetRequest struct {
 	MaxBytes  int      `json:"max_bytes,omitempty"`
 }
 
+// ErrTooManySubjects reports that a request has to be made in parts.
 var ErrTooManySubjects = errors.New("more subjects than one direct get can match")
 
 // StreamReader reads the last message of each subject of a stream, in pages.
@@ -180,6 +181,7 @@ func (p *SnapshotPage) AddMessage(msg *nats.Msg) (done bool, err error) {
 	return false, nil
 }
 
+// ParseHeaderNumber returns the number in a header.
 func ParseHeaderNumber(h nats.Header, name string) (uint64, error) {
 	n, err := strconv.ParseUint(h.Get(name), 10, 64)
 	if err != nil {

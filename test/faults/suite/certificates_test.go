@@ -13,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/internal/certs"
 	"github.com/frond-edge/frond/internal/devcluster"
 	"github.com/frond-edge/frond/internal/devcluster/pki"
@@ -59,7 +59,7 @@ func (r *testCluster) runInstall(t *testing.T, args ...string) {
 // installedCertificate returns the last certificate of frond init for a folder.
 func (r *testCluster) installedCertificate(t *testing.T, folder string) *x509.Certificate {
 	t.Helper()
-	cert, err := certs.ReadCertificate(r.path(identity.Namespace, folder, install.EntryCert))
+	cert, err := certs.ReadCertificate(r.path(names.Namespace, folder, install.EntryCert))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/internal/devcluster"
 	"github.com/frond-edge/frond/internal/install"
@@ -159,7 +159,7 @@ func TestCARotation_OfflineGatewayRejoins(t *testing.T) {
 	shared.awaitShortKeys(t, 40*time.Second, here...) // a gateway learns a new CA when it renews its key
 	links := shared.linkReconnects(t, here...)
 
-	old := mustReadFile(t, shared.path(identity.Namespace, install.FolderCA, install.EntryBundle))
+	old := mustReadFile(t, shared.path(names.Namespace, install.FolderCA, install.EntryBundle))
 	step := func(args ...string) (believed []byte) {
 		t.Helper()
 		shared.runInstall(t, append([]string{"ca", "rotate"}, args...)...)

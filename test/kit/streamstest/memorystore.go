@@ -8,12 +8,14 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
+// ObjectCount returns the number of objects that are held.
 func (s *MemoryStore) ObjectCount() int {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
 	return len(s.Objects)
 }
 
+// ObjectOf returns the object of a key, "" without one.
 func (s *MemoryStore) ObjectOf(name string) string {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
@@ -37,6 +39,7 @@ func (s *MemoryStore) notifyChange() {
 	}
 }
 
+// Replace implements deliver.Store.
 func (s *MemoryStore) Replace(_ context.Context, messages []wire.Message, epoch string, sequence uint64) error {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
@@ -57,6 +60,7 @@ func (s *MemoryStore) Replace(_ context.Context, messages []wire.Message, epoch 
 	return nil
 }
 
+// Apply implements deliver.Store.
 func (s *MemoryStore) Apply(_ context.Context, messages []wire.Message, sequence uint64) error {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
@@ -72,17 +76,19 @@ func (s *MemoryStore) Apply(_ context.Context, messages []wire.Message, sequence
 	return nil
 }
 
+// Cursor implements deliver.Store.
 func (s *MemoryStore) Cursor() wire.Cursor {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
 	return s.At
 }
 
+// NewMemoryStore returns an empty store.
 func NewMemoryStore() *MemoryStore {
 	return &MemoryStore{At: wire.Cursor{StoreEpoch: "s1"}, Objects: map[wire.Key]wire.Message{}}
 }
 
-// memory is a chunk.Store in memory.
+// MemoryStore is a deliver.Store in memory.
 type MemoryStore struct {
 	Mu        sync.Mutex
 	At        wire.Cursor               // guarded by mu

@@ -10,6 +10,7 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
+// ObjectVersion returns the version in an object's content.
 func ObjectVersion(object string) string {
 	v, _, _ := strings.Cut(strings.TrimPrefix(object, `{"v":"`), `"`)
 	return v
@@ -25,10 +26,12 @@ func LargeMessage(name, version string, bytes int) wire.Message {
 	return m
 }
 
+// TombstoneMessage returns the deletion of a ConfigMap of a node.
 func TombstoneMessage(name string) wire.Message {
 	return wire.Message{Node: "edge.1", Key: ConfigMapKey(name), Op: wire.Delete, UID: "uid-" + name, Version: "x", Time: time.Now()}
 }
 
+// DesiredMessage returns a version of a ConfigMap of a node.
 func DesiredMessage(name, version string) wire.Message {
 	return wire.Message{
 		Node: "edge.1", Key: ConfigMapKey(name), Op: wire.Apply, UID: "uid-" + name, Version: version, Time: time.Now(),
@@ -36,6 +39,7 @@ func DesiredMessage(name, version string) wire.Message {
 	}
 }
 
+// ConfigMapKey returns the key of a ConfigMap in the namespace default.
 func ConfigMapKey(name string) wire.Key {
 	return wire.Key{Resource: "configmaps", Namespace: "default", Name: name}
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
+// CountDeadLetters returns the number of dead letters in the hub.
 func CountDeadLetters(t *testing.T, reg *prometheus.Registry, plane string) float64 {
 	t.Helper()
 	return SumCounters(t, reg, "frond_dead_letters_total", plane)

@@ -14,6 +14,7 @@ import (
 	"github.com/frond-edge/frond/test/kit/leaftest"
 )
 
+// StartOutbox starts a leaf and returns its outbox.
 func StartOutbox(t *testing.T, dir string) (*leaftest.Leaf, *outbox.Outbox, jetstream.JetStream) {
 	t.Helper()
 	l := leaftest.StartLeaf(t, leaf.Config{Dir: dir})

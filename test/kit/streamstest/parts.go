@@ -54,6 +54,7 @@ func StartPart(t *testing.T, start func(context.Context) error) (stop func()) {
 	return stop
 }
 
+// StartNode starts a node's delivery into a store. It ends with the test.
 func StartNode(t *testing.T, hub *server.Server, store deliver.Store, link link.Link) *prometheus.Registry {
 	t.Helper()
 	nc := Node(t, hub, "edge.1")
@@ -66,6 +67,7 @@ func StartNode(t *testing.T, hub *server.Server, store deliver.Store, link link.
 	return reg
 }
 
+// PublishNext publishes a message after the last one of its key.
 func (c CloudSide) PublishNext(t *testing.T, m wire.Message) uint64 {
 	t.Helper()
 	held, err := c.Publisher.Held(t.Context(), m.Node)
@@ -79,6 +81,7 @@ func (c CloudSide) PublishNext(t *testing.T, m wire.Message) uint64 {
 	return sequence
 }
 
+// StartCloudOver starts the cloud's side over connections of its own.
 func StartCloudOver(t *testing.T, nc *nats.Conn, known bool) CloudSide {
 	t.Helper()
 	reg := prometheus.NewRegistry()
@@ -104,6 +107,7 @@ func StartCloudOver(t *testing.T, nc *nats.Conn, known bool) CloudSide {
 	return CloudSide{Publisher: publisher, Metrics: reg}
 }
 
+// StartCloud starts the cloud's side of calls and deliveries. It ends with the test.
 func StartCloud(t *testing.T, hub *server.Server, known bool) CloudSide {
 	t.Helper()
 	return StartCloudOver(t, Connect(t, hub), known)

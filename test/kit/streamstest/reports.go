@@ -18,10 +18,12 @@ import (
 	"github.com/frond-edge/frond/streams/subject"
 )
 
+// ReportOf returns a report of a ConfigMap with a value.
 func ReportOf(name, value string) wire.Message {
 	return wire.Message{Key: ConfigMapKey(name), Op: wire.Apply, UID: "u", Object: fmt.Appendf(nil, `{"s":%q}`, value)}
 }
 
+// LastObject returns the content of the last report of a name.
 func (a *ReportRecorder) LastObject(name string) string {
 	a.Mu.Lock()
 	defer a.Mu.Unlock()
@@ -32,6 +34,7 @@ func (a *ReportRecorder) LastObject(name string) string {
 	return string(list[len(list)-1].Object)
 }
 
+// RecordReport is a consume.ReportHandler.
 func (a *ReportRecorder) RecordReport(_ context.Context, m wire.Message) error {
 	a.Mu.Lock()
 	defer a.Mu.Unlock()
@@ -90,6 +93,7 @@ func PutReports(t *testing.T, nc *nats.Conn, node string, first, number int) {
 	}
 }
 
+// PodReport returns a report of a pod.
 func PodReport(name string) wire.Message {
 	return wire.Message{
 		Key: wire.Key{Resource: "pods", Namespace: "default", Name: name}, Op: wire.Apply, UID: "u", Object: []byte(`{"metadata":{}}`),

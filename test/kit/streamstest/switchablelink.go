@@ -4,7 +4,8 @@ import (
 	"sync"
 )
 
-func (l *switchableLink) SetUp(up bool) {
+// SetUp makes the link up or down.
+func (l *SwitchableLink) SetUp(up bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.up = up
@@ -12,18 +13,20 @@ func (l *switchableLink) SetUp(up bool) {
 	l.changed = make(chan struct{})
 }
 
-func (l *switchableLink) State() (bool, <-chan struct{}) {
+// State implements link.Link.
+func (l *SwitchableLink) State() (bool, <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.up, l.changed
 }
 
-func NewSwitchableLink() *switchableLink {
-	return &switchableLink{up: true, changed: make(chan struct{})}
+// NewSwitchableLink returns a link that is up.
+func NewSwitchableLink() *SwitchableLink {
+	return &SwitchableLink{up: true, changed: make(chan struct{})}
 }
 
-// switchableLink is a link.Link that a test turns on and off.
-type switchableLink struct {
+// SwitchableLink is a link.Link that a test turns on and off.
+type SwitchableLink struct {
 	mu      sync.Mutex
 	up      bool          // guarded by mu
 	changed chan struct{} // guarded by mu

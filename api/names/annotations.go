@@ -1,0 +1,44 @@
+package names
+
+const (
+	// AnnotationAutonomy of a Node or a NodeGroup sets how long the pods of the node, or of the group's nodes, stay while the nodes are
+	// unreachable: a Go duration, or AutonomyForever. The annotation of the Node takes precedence; 0s means no time at all.
+	AnnotationAutonomy = "frond.io/autonomy"
+	// AutonomyForever is the value of AnnotationAutonomy for pods that always stay.
+	AutonomyForever = "forever"
+	// AnnotationToleratedBefore of a pod holds the toleration seconds that the pod had before, by taint.
+	AnnotationToleratedBefore = "frond.io/tolerated-before"
+
+	// AnnotationHeldDeletions is on a Node while deletions for it are held; its value is the JSON of a wire.Hold. The cloud writes it.
+	AnnotationHeldDeletions = "frond.io/held-deletions"
+	// AnnotationConfirmDeletions on a Node releases the deletions of the Hold with this Token, and no later ones. Operators set it; the
+	// cloud removes it with AnnotationHeldDeletions.
+	AnnotationConfirmDeletions = "frond.io/confirm-deletions"
+
+	// AnnotationConfirmDeletion permits the deletion of a protected object. Its value is the object's name, so that one command cannot
+	// confirm several deletions by mistake.
+	AnnotationConfirmDeletion = "frond.io/confirm-deletion"
+	// AnnotationLastBackup on Frond's namespace is the time of its last backup, in RFC 3339.
+	AnnotationLastBackup = "frond.io/last-backup"
+
+	// AnnotationMetricsPath holds the path for metrics-server on the host of AddressMetrics; the name is metrics-server's.
+	AnnotationMetricsPath = "metrics.k8s.io/resource-metrics-path"
+)
+
+// The annotations of the Secret of a bootstrap token.
+const (
+	// AnnotationUses is the number of gateways that may join with the token; 0 is no limit, and without the annotation it is one.
+	AnnotationUses = "frond.io/uses"
+	// AnnotationNode is the only node that may join with the token; it then admits a node that was revoked or has another key.
+	AnnotationNode = "frond.io/node"
+	// AnnotationUsed lists the uses, "NODE=KEY", separated by commas; not for a token without a limit. Only cloudcore writes it.
+	AnnotationUsed = "frond.io/used"
+)
+
+// The types of the addresses that the cloud adds to those of an edge Node. Clients of nodes are configured to prefer one of them.
+const (
+	// AddressTunnel is the type of wire.TunnelAddress, for kube-apiserver.
+	AddressTunnel = "frond.io/tunnel"
+	// AddressMetrics is the type of the host that serves a node's metrics, for metrics-server.
+	AddressMetrics = "frond.io/metrics"
+)

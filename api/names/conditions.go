@@ -1,0 +1,71 @@
+package names
+
+import corev1 "k8s.io/api/core/v1"
+
+// The conditions of a Node that the cloud writes. A gateway's report of them is ignored: its copy may be old.
+const (
+	// ConditionConnected reports whether heartbeats of the node arrive.
+	ConditionConnected corev1.NodeConditionType = "EdgeConnected"
+	// ConditionUpToDate reports whether the whole desired state is on the node's disk: False only after a change has waited for some
+	// time, Unknown while the node is not connected.
+	ConditionUpToDate corev1.NodeConditionType = "EdgeUpToDate"
+	// ConditionDeletionsHeld is True while deletions are held.
+	ConditionDeletionsHeld corev1.NodeConditionType = "EdgeDeletionsHeld"
+	// ConditionVersionSupported reports whether Frond was tested with the version of the Kubernetes API.
+	ConditionVersionSupported corev1.NodeConditionType = "KubernetesVersionSupported"
+)
+
+// The conditions of a Node that the gateway's agent writes.
+const (
+	// ConditionStorage reports whether the store's disk has space.
+	ConditionStorage corev1.NodeConditionType = "EdgeStorage"
+	// ConditionIdentity reports how long the gateway's key is valid.
+	ConditionIdentity corev1.NodeConditionType = "EdgeIdentity"
+)
+
+// CloudWrites reports whether the cloud writes a condition of a Node.
+func CloudWrites(condition corev1.NodeConditionType) bool {
+	switch condition {
+	case ConditionConnected, ConditionUpToDate, ConditionDeletionsHeld, ConditionVersionSupported:
+		return true
+	default:
+		return false
+	}
+}
+
+// The reasons of ConditionConnected.
+const (
+	ReasonHeartbeatsArrive = "HeartbeatsArrive"
+	// ReasonKubeletUnwell: heartbeats arrive, and say that the kubelet is not alive.
+	ReasonKubeletUnwell = "KubeletUnwell"
+	ReasonNoHeartbeat   = "NoHeartbeat"
+	// ReasonAutonomous: no heartbeats arrive, and the pods stay as AnnotationAutonomy says.
+	ReasonAutonomous = "Autonomous"
+	// ReasonRevoked: the node was revoked and its links are closed.
+	ReasonRevoked = "Revoked"
+)
+
+// The reasons of ConditionUpToDate.
+const (
+	ReasonAllApplied   = "AllApplied"
+	ReasonBehind       = "Behind"
+	ReasonNotConnected = "NotConnected"
+)
+
+// ReasonNothingHeld is the reason of ConditionDeletionsHeld when nothing is held; the others are those of wire.Hold.
+const ReasonNothingHeld = "NothingHeld"
+
+// The reasons of ConditionStorage.
+const (
+	ReasonDiskHasSpace   = "DiskHasSpace"
+	ReasonDiskAlmostFull = "DiskAlmostFull"
+	ReasonDiskFull       = "DiskFull"
+)
+
+// The reasons of ConditionIdentity.
+const (
+	ReasonKeyValid      = "KeyValid"
+	ReasonKeyExpired    = "KeyExpired"
+	ReasonKeyNotRenewed = "KeyNotRenewed"
+	ReasonNotEnrolled   = "NotEnrolled"
+)

@@ -1,0 +1,33 @@
+package names
+
+// The reasons of Events about a Node.
+const (
+	EventConnected    = "EdgeConnected"
+	EventDisconnected = "EdgeDisconnected"
+	EventBehind       = "EdgeBehind"
+	EventUpToDate     = "EdgeUpToDate"
+	// EventDeletionsHeld: deletions wait for a confirmation.
+	EventDeletionsHeld = "DeletionsHeld"
+	// EventAuditDifference: the gateway's store differed from what the cloud holds for it, and is repaired.
+	EventAuditDifference = "AuditDifference"
+	// EventDuplicateNode: two agents are connected as one node.
+	EventDuplicateNode = "DuplicateNode"
+	// EventLinkClosed: the hub closed the gateway's link for what came over it.
+	EventLinkClosed = "LinkClosed"
+	// EventIdentityRevoked: the node was revoked.
+	EventIdentityRevoked = "IdentityRevoked"
+	// EventCertificateDenied: a request for a certificate was denied.
+	EventCertificateDenied = "CertificateDenied"
+	// EventAutonomyNotUnderstood: the value of AnnotationAutonomy is no duration.
+	EventAutonomyNotUnderstood = "AutonomyNotUnderstood"
+	// EventProtectedPodEvicted: a pod of a protected namespace was deleted from a gateway.
+	EventProtectedPodEvicted = "ProtectedPodEvicted"
+	// EventProtectedObjectWithheld: an object of a protected namespace was not given to a gateway.
+	EventProtectedObjectWithheld = "ProtectedObjectWithheld"
+)
+
+// The reasons of the conditions of a CertificateSigningRequest.
+const (
+	ReasonGatewayServing   = "FrondGatewayServing"
+	ReasonNotTheNodesNames = "FrondNotTheNodesOwn"
+)
