@@ -2,6 +2,7 @@ package loadtest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -9,26 +10,25 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// AttachedNodes connects many nodes to one hub server of their own and measures its memory. The nodes are simulated at the protocol
-// level (leafClient). The server, the attaches and the consumers are real; each node has objectsEach objects and an open pull.
-type AttachedNodes struct {
-	// Nodes are the numbers of nodes at which memory is measured, ascending.
-	Nodes []int
-	// Settle is the pause before each measurement.
-	Settle time.Duration
+// attachedNodes connects many nodes to one hub server of their own and measures its memory at each of these numbers of nodes, which
+// ascend. The nodes are simulated at the protocol level (leafClient). The server, the attaches and the consumers are real; each node has
+// objectsEach objects and an open pull.
+func attachedNodes(numbers []int, settle time.Duration) scenario {
+	return scenario{"attached nodes", func(ctx context.Context, w *Environment) (err error) {
+		s := &attachment{}
+		if s.server, err = startHub(ctx, numbers[len(numbers)-1]); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, s.server.close()) }()
+		return s.measure(ctx, w, numbers, settle)
+	}}
+}
 
+// attachment is the hub server and the nodes attached to it.
+type attachment struct {
 	server    *hubServer
 	attached  int
 	delivered atomic.Int64
-	idle      memory
-	states    []attachedState
-}
-
-// attachedState is the measurement at one number of nodes.
-type attachedState struct {
-	memory
-	nodes int
-	took  time.Duration
 }
 
 const (
@@ -38,49 +38,53 @@ const (
 	maxDialers = 16
 )
 
-// Name returns the name of the scenario.
-func (*AttachedNodes) Name() string { return "attached nodes" }
-
-// Prepare starts the server.
-func (s *AttachedNodes) Prepare(ctx context.Context, _ *Environment) (err error) {
-	if s.server, err = startHub(ctx, s.Nodes[len(s.Nodes)-1]); err != nil {
+// measure attaches more and more nodes. Their connections last until the server is closed.
+func (s *attachment) measure(ctx context.Context, w *Environment, numbers []int, settle time.Duration) error {
+	const kb, mb, gb = 1e3, 1e6, 1e9
+	if err := sleepFor(ctx, settle); err != nil {
 		return err
 	}
-	if err := sleepFor(ctx, s.Settle); err != nil {
+	idle, err := s.server.memoryUse()
+	if err != nil {
 		return err
 	}
-	s.idle, err = s.server.memoryUse()
-	return err
-}
-
-// Once attaches more and more nodes. The connections last until Close.
-func (s *AttachedNodes) Once(ctx context.Context, w *Environment) error {
+	w.record(measure{text: "hub server without nodes: RSS", unit: unitMemory}, float64(idle.rss)/mb)
 	cloud, err := s.server.newCloudSide()
 	if err != nil {
 		return err
 	}
 	defer cloud.nc.Close()
-	for _, n := range s.Nodes {
+	var resident []float64
+	for _, n := range numbers {
 		began := time.Now()
 		if err := s.attachNodes(ctx, cloud, n); err != nil {
 			return err
 		}
 		took := time.Since(began)
-		if err := sleepFor(ctx, s.Settle); err != nil {
+		if err := sleepFor(ctx, settle); err != nil {
 			return err
 		}
 		now, err := s.server.memoryUse()
 		if err != nil {
 			return err
 		}
-		s.states = append(s.states, attachedState{nodes: n, memory: now, took: took})
-		w.logProgress("%s: %d in %.0f ms, %d MB", s.Name(), n, milliseconds(took), now.rss/1e6)
+		at := fmt.Sprintf("hub server with %d nodes of %d objects", n, objectsEach)
+		w.recordLine(measure{text: at + ": RSS", unit: unitMemory}, float64(now.rss)/mb)
+		w.recordLine(measure{text: "  a node more than without: RSS", unit: unitSmall}, float64(now.rss-idle.rss)/float64(n)/kb)
+		w.recordLine(measure{text: "  of it RssAnon", unit: unitSmall}, float64(now.anonymous-idle.anonymous)/float64(n)/kb)
+		w.recordLine(measure{text: "  the last of them attached after", unit: unitTime}, milliseconds(took))
+		resident = append(resident, float64(now.rss))
+		w.logProgress("%s: %d in %.0f ms, %d MB", w.name, n, milliseconds(took), now.rss/1e6)
+	}
+	if last := len(numbers) - 1; last > 0 {
+		slope := (resident[last] - resident[0]) / float64(numbers[last]-numbers[0])
+		w.record(measure{text: "by that slope, 100,000 nodes", unit: unitLarge}, (float64(idle.rss)+slope*100_000)/gb)
 	}
 	return s.verifyDelivery(ctx, cloud)
 }
 
 // attachNodes raises the number of nodes to n.
-func (s *AttachedNodes) attachNodes(ctx context.Context, cloud *cloudSide, n int) error {
+func (s *attachment) attachNodes(ctx context.Context, cloud *cloudSide, n int) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(maxDialers)
 	for ; s.attached < n; s.attached++ {
@@ -101,7 +105,7 @@ func (s *AttachedNodes) attachNodes(ctx context.Context, cloud *cloudSide, n int
 }
 
 // verifyDelivery changes one object of each node and waits until all nodes have received their change.
-func (s *AttachedNodes) verifyDelivery(ctx context.Context, cloud *cloudSide) error {
+func (s *attachment) verifyDelivery(ctx context.Context, cloud *cloudSide) error {
 	before := s.delivered.Load()
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(maxDialers)
@@ -114,35 +118,4 @@ func (s *AttachedNodes) verifyDelivery(ctx context.Context, cloud *cloudSide) er
 	return waitUntil(ctx, "each node gets a change", func(context.Context) (bool, error) {
 		return s.delivered.Load()-before >= int64(s.attached), nil
 	})
-}
-
-// Lines returns the lines of the report.
-func (s *AttachedNodes) Lines() []ReportLine {
-	const kb, mb, gb = 1e3, 1e6, 1e9
-	line := func(measure, unit string, value float64) ReportLine {
-		return ReportLine{Scenario: s.Name(), Measure: measure, Unit: unit, Summary: Summarize([]float64{value})}
-	}
-	lines := []ReportLine{line("hub server without nodes: RSS", unitMemory, float64(s.idle.rss)/mb)}
-	for _, at := range s.states {
-		n := float64(at.nodes)
-		lines = append(lines,
-			line(fmt.Sprintf("hub server with %d nodes of %d objects: RSS", at.nodes, objectsEach), unitMemory, float64(at.rss)/mb),
-			line("  a node more than without: RSS", unitSmall, float64(at.rss-s.idle.rss)/n/kb),
-			line("  of it RssAnon", unitSmall, float64(at.anonymous-s.idle.anonymous)/n/kb),
-			line("  the last of them attached after", unitTime, milliseconds(at.took)))
-	}
-	if len(s.states) > 1 {
-		first, last := s.states[0], s.states[len(s.states)-1]
-		slope := float64(last.rss-first.rss) / float64(last.nodes-first.nodes)
-		lines = append(lines, line("by that slope, 100,000 nodes", unitLarge, (float64(s.idle.rss)+slope*100_000)/gb))
-	}
-	return lines
-}
-
-// Close closes the connections and stops the server.
-func (s *AttachedNodes) Close(context.Context, *Environment) error {
-	if s.server == nil {
-		return nil
-	}
-	return s.server.close()
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/nats-io/jsm.go/natscontext"
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,7 +20,6 @@ import (
 	"github.com/frond-edge/frond/internal/devcluster"
 	"github.com/frond-edge/frond/streams/metrics"
 	"github.com/frond-edge/frond/streams/publish"
-	"github.com/frond-edge/frond/streams/subject"
 )
 
 const (
@@ -40,12 +38,16 @@ type Environment struct {
 	cluster *devcluster.Cluster
 	kube    kubernetes.Interface
 	nc      *nats.Conn
-	desired jetstream.Stream
 	// publisher reads the stream's messages for a node; it never publishes.
 	publisher *publish.Publisher
 	acks      *ackSubscription
 	rand      *rand.Rand
 	progress  io.Writer
+
+	// Of the present scenario: its name, its measurements, and what is undone after it.
+	name  string
+	taken []measurement
+	undo  []func(context.Context) error
 }
 
 // NewEnvironment connects to a cluster. Close it before the cluster goes down.
@@ -77,13 +79,6 @@ func (w *Environment) connect(ctx context.Context) error {
 	}
 	if w.nc, err = admin.Connect(nats.Name("loadtest")); err != nil {
 		return fmt.Errorf("connect to the hub: %w", err)
-	}
-	js, err := jetstream.New(w.nc)
-	if err != nil {
-		return fmt.Errorf("jetstream: %w", err)
-	}
-	if w.desired, err = js.Stream(ctx, subject.DesiredStream); err != nil {
-		return fmt.Errorf("stream %s: %w", subject.DesiredStream, err)
 	}
 	if w.publisher, err = publish.NewPublisher(w.nc, metrics.New(nil)); err != nil {
 		return err

@@ -141,14 +141,13 @@ const (
 
 // followMemory is the memory of each kind of process at each moment, in MB: resident, and for the tunnels' ends also the heap.
 type followMemory struct {
-	gateways  int
 	rss, heap map[string][]float64
 }
 
 // recordMoment measures the memory of all processes at the ends and in between.
 func (m *followMemory) recordMoment(ctx context.Context, w *Environment, moment string) error {
 	if m.rss == nil {
-		m.rss, m.heap, m.gateways = map[string][]float64{}, map[string][]float64{}, len(w.edgeNames())
+		m.rss, m.heap = map[string][]float64{}, map[string][]float64{}
 	}
 	ends, err := w.readStreamCosts(ctx)
 	if err != nil {
@@ -173,15 +172,15 @@ func (m *followMemory) recordMoment(ctx context.Context, w *Environment, moment 
 	return nil
 }
 
-func (m *followMemory) reportLines(scenario string) (lines []ReportLine) {
+// report records the memory of each kind of process.
+func (m *followMemory) report(w *Environment) {
 	for _, kind := range []string{"cloudcore", "hub", "edge"} {
 		for _, moment := range []string{memoryBefore, memoryWith, memoryAfter} {
 			name := "each " + kind + " " + moment
-			lines = append(lines, ReportLine{Scenario: scenario, Measure: name + ": RSS", Unit: unitMemory, Summary: Summarize(m.rss[kind+moment])})
+			w.record(measure{text: name + ": RSS", unit: unitMemory}, m.rss[kind+moment]...)
 			if heap := m.heap[kind+moment]; len(heap) > 0 {
-				lines = append(lines, ReportLine{Scenario: scenario, Measure: name + ": heap", Unit: unitMemory, Summary: Summarize(heap)})
+				w.record(measure{text: name + ": heap", unit: unitMemory}, heap...)
 			}
 		}
 	}
-	return lines
 }
