@@ -18,11 +18,11 @@ import (
 func catchup(objects, times, rounds int) scenario {
 	return scenario{"catch-up", func(ctx context.Context, w *Environment) error {
 		list := numberedNames("catchup", objects)
-		if err := w.prepareCatchup(ctx, list); err != nil {
+		if err := prepareCatchup(ctx, w, list); err != nil {
 			return err
 		}
 		for range rounds {
-			if err := w.catchUp(ctx, list, times); err != nil {
+			if err := measureCatchup(ctx, w, list, times); err != nil {
 				return err
 			}
 		}
@@ -35,7 +35,7 @@ const catchupShare = 1000
 
 // prepareCatchup creates the objects, and pods that take environment variables from them: the kubelet reads those once, but would read
 // volumes again at intervals.
-func (w *Environment) prepareCatchup(ctx context.Context, list []string) error {
+func prepareCatchup(ctx context.Context, w *Environment, list []string) error {
 	versions, err := w.putAll(ctx, w.createConfigMap, list)
 	if err != nil {
 		return err
@@ -54,14 +54,14 @@ func (w *Environment) prepareCatchup(ctx context.Context, list []string) error {
 	if err := w.launchPods(ctx, pods...); err != nil {
 		return err
 	}
-	return waitUntil(ctx, "the gateway holds them all", func(ctx context.Context) (bool, error) { return w.holdsVersions(ctx, versions) })
+	return waitUntil(ctx, "the gateway holds them all", func(ctx context.Context) (bool, error) { return holdsVersions(ctx, w, versions) })
 }
 
 // appliedMetric counts synced changes of the store.
 const appliedMetric = "frond_store_applied_total"
 
-// catchUp cuts the link, changes the objects, heals the link and waits.
-func (w *Environment) catchUp(ctx context.Context, list []string, times int) (err error) {
+// measureCatchup cuts the link, changes the objects, heals the link and waits.
+func measureCatchup(ctx context.Context, w *Environment, list []string, times int) (err error) {
 	edge := w.edgeNames()[0]
 	if err := w.cluster.Cut(ctx, edge, true); err != nil {
 		return err
@@ -72,7 +72,7 @@ func (w *Environment) catchUp(ctx context.Context, list []string, times int) (er
 			err = errors.Join(err, w.cluster.Heal(context.WithoutCancel(ctx), edge))
 		}
 	}()
-	ran, err := w.containerRuns(ctx)
+	ran, err := containerRuns(ctx, w)
 	if err != nil {
 		return err
 	}
@@ -82,14 +82,14 @@ func (w *Environment) catchUp(ctx context.Context, list []string, times int) (er
 			return err
 		}
 	}
-	if err := w.awaitPublished(ctx, edge, versions); err != nil {
+	if err := awaitPublished(ctx, w, edge, versions); err != nil {
 		return err
 	}
 	applied, err := w.cluster.Metric(ctx, edge, appliedMetric)
 	if err != nil {
 		return err
 	}
-	before := w.linkTraffic(ctx, edge)
+	before := linkTraffic(ctx, w, edge)
 	began := time.Now()
 	if err := w.cluster.Heal(ctx, edge); err != nil {
 		return err
@@ -102,11 +102,11 @@ func (w *Environment) catchUp(ctx context.Context, list []string, times int) (er
 	if err != nil {
 		return err
 	}
-	took, after := time.Since(began), w.linkTraffic(ctx, edge)
-	if whole, err := w.holdsVersions(ctx, versions); err != nil || !whole {
+	took, after := time.Since(began), linkTraffic(ctx, w, edge)
+	if whole, err := holdsVersions(ctx, w, versions); err != nil || !whole {
 		return errors.Join(errors.New("the gateway does not hold each object's last version"), err)
 	}
-	runs, err := w.containerRuns(ctx)
+	runs, err := containerRuns(ctx, w)
 	if err != nil {
 		return err
 	}
@@ -124,7 +124,7 @@ func (w *Environment) catchUp(ctx context.Context, list []string, times int) (er
 }
 
 // awaitPublished waits until the stream holds these versions for a node.
-func (w *Environment) awaitPublished(ctx context.Context, node string, versions map[wire.Key]string) error {
+func awaitPublished(ctx context.Context, w *Environment, node string, versions map[wire.Key]string) error {
 	return waitUntil(ctx, "the changes are published", func(ctx context.Context) (bool, error) {
 		held, err := w.publisher.Held(ctx, node)
 		if err != nil {
@@ -140,7 +140,7 @@ func (w *Environment) awaitPublished(ctx context.Context, node string, versions 
 }
 
 // holdsVersions reports whether the first gateway holds these versions.
-func (w *Environment) holdsVersions(ctx context.Context, versions map[wire.Key]string) (bool, error) {
+func holdsVersions(ctx context.Context, w *Environment, versions map[wire.Key]string) (bool, error) {
 	held, err := w.cluster.Store(ctx, w.edgeNames()[0])
 	if err != nil {
 		return false, err
@@ -155,7 +155,7 @@ func (w *Environment) holdsVersions(ctx context.Context, versions map[wire.Key]s
 }
 
 // linkTraffic returns the traffic counters of a gateway's link.
-func (w *Environment) linkTraffic(ctx context.Context, edge string) devcluster.EdgeStatus {
+func linkTraffic(ctx context.Context, w *Environment, edge string) devcluster.EdgeStatus {
 	for _, e := range w.cluster.Status(ctx).Edges {
 		if e.Name == edge {
 			return e
@@ -165,7 +165,7 @@ func (w *Environment) linkTraffic(ctx context.Context, edge string) devcluster.E
 }
 
 // containerRuns identifies the present run of each container, as Kubernetes reports it.
-func (w *Environment) containerRuns(ctx context.Context) (map[string]string, error) {
+func containerRuns(ctx context.Context, w *Environment) (map[string]string, error) {
 	list, err := w.kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("list pods: %w", err)

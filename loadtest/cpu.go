@@ -30,8 +30,8 @@ const tick = time.Second / 100
 // cpuTimes is the CPU time used so far by each group.
 type cpuTimes map[string]time.Duration
 
-// cpuNow reads the CPU times. A process that has ended counts as 0, so a round with a restart shows a negative value.
-func (w *Environment) cpuNow() cpuTimes {
+// readCPU reads the CPU times. A process that has ended counts as 0, so a round with a restart shows a negative value.
+func readCPU(w *Environment) cpuTimes {
 	spec, now := w.cluster.Spec(), cpuTimes{}
 	parts := map[string]string{
 		"etcd": cpuKubernetes, "apiserver": cpuKubernetes, "controller-manager": cpuKubernetes, "scheduler": cpuKubernetes, "wan": cpuWan,
@@ -92,7 +92,7 @@ func parseTicks(s string) time.Duration {
 }
 
 // recordCPU records the CPU time of each group per delivery: two cores give 2,000,000 µs a second.
-func (w *Environment) recordCPU(before, after cpuTimes, deliveries int) {
+func recordCPU(w *Environment, before, after cpuTimes, deliveries int) {
 	for _, group := range cpuGroups() {
 		w.record(measure{text: "  CPU per delivery: " + group, unit: unitCPU}, float64((after[group]-before[group])/time.Microsecond)/float64(deliveries))
 	}

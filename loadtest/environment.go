@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/nats-io/jsm.go/natscontext"
@@ -43,11 +44,9 @@ type Environment struct {
 	acks      *ackSubscription
 	rand      *rand.Rand
 	progress  io.Writer
-
-	// Of the present scenario: its name, its measurements, and what is undone after it.
-	name  string
-	taken []measurement
-	undo  []func(context.Context) error
+	// recorder has the measurements of the present scenario, undo is called after it.
+	recorder
+	undo []func(context.Context) error
 }
 
 // NewEnvironment connects to a cluster. Close it before the cluster goes down.
@@ -120,6 +119,24 @@ func (w *Environment) disconnect() error {
 		w.nc.Close()
 	}
 	return err
+}
+
+// atEnd runs undo after the present scenario, also when it fails.
+func (w *Environment) atEnd(undo func(context.Context) error) { w.undo = append(w.undo, undo) }
+
+// runScenario runs one scenario. It returns the completed measurements also with an error.
+func (w *Environment) runScenario(ctx context.Context, s scenario) (lines []ReportLine, err error) {
+	w.recorder, w.undo = recorder{name: s.name}, nil
+	err = s.run(ctx, w)
+	// Leftovers would disturb the next scenario, so they are removed also when this one was interrupted.
+	last := context.WithoutCancel(ctx)
+	for _, undo := range slices.Backward(w.undo) {
+		err = errors.Join(err, undo(last))
+	}
+	if err = errors.Join(err, w.deletePods(last), w.deleteConfigMaps(last), w.awaitReleasedObjects(last)); err != nil {
+		err = fmt.Errorf("%s: %w", s.name, err)
+	}
+	return w.reportLines(), err
 }
 
 // edgeNames returns the names of the cluster's gateways, which are its nodes.

@@ -22,7 +22,7 @@ const (
 
 // deliverOne writes one ConfigMap of the first node and waits for its ack. It returns the time until the ack, and until the apiserver's
 // answer.
-func (w *Environment) deliverOne(ctx context.Context, how writeFunc, name string) (acked, written time.Duration, err error) {
+func deliverOne(ctx context.Context, w *Environment, how writeFunc, name string) (acked, written time.Duration, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, waitTimeout, fmt.Errorf("not within %s", waitTimeout))
 	defer cancel()
 	w.acks.dropPending()
@@ -40,7 +40,7 @@ func (w *Environment) deliverOne(ctx context.Context, how writeFunc, name string
 }
 
 // mountOne creates a ConfigMap and a pod of the first node that mounts it.
-func (w *Environment) mountOne(ctx context.Context, name string) error {
+func mountOne(ctx context.Context, w *Environment, name string) error {
 	if _, err := w.putAll(ctx, w.createConfigMap, []string{name}); err != nil {
 		return err
 	}
@@ -52,11 +52,11 @@ func (w *Environment) mountOne(ctx context.Context, name string) error {
 func singleUpdate(updates int) scenario {
 	const name = "single"
 	return scenario{"one update", func(ctx context.Context, w *Environment) error {
-		if err := w.mountOne(ctx, name); err != nil {
+		if err := mountOne(ctx, w, name); err != nil {
 			return err
 		}
 		for i := range warmUpUpdates + updates {
-			acked, written, err := w.deliverOne(ctx, w.updateConfigMap, name)
+			acked, written, err := deliverOne(ctx, w, w.updateConfigMap, name)
 			if err != nil {
 				return err
 			}
@@ -79,7 +79,7 @@ func firstDelivery(objects int) scenario {
 		}
 		deliver := func(list []string, cloudcores, peer string) error {
 			for _, name := range list {
-				acked, _, err := w.deliverOne(ctx, w.createConfigMap, name)
+				acked, _, err := deliverOne(ctx, w, w.createConfigMap, name)
 				if err != nil {
 					return err
 				}
@@ -87,7 +87,7 @@ func firstDelivery(objects int) scenario {
 			}
 			return nil
 		}
-		if err := w.awaitMembers(ctx, "cloudcore-1", "cloudcore-2"); err != nil {
+		if err := awaitMembers(ctx, w, "cloudcore-1", "cloudcore-2"); err != nil {
 			return err
 		}
 		if err := deliver(list[:objects], "2 cloudcores", firstPeerTwo); err != nil {
@@ -98,7 +98,7 @@ func firstDelivery(objects int) scenario {
 			return err
 		}
 		defer func() { err = errors.Join(err, w.cluster.Start(context.WithoutCancel(ctx), other)) }()
-		if err := w.awaitMembers(ctx, "cloudcore-1"); err != nil {
+		if err := awaitMembers(ctx, w, "cloudcore-1"); err != nil {
 			return err
 		}
 		return deliver(list[objects:], "1 cloudcore", firstPeerOne)
@@ -110,14 +110,14 @@ func firstDelivery(objects int) scenario {
 func takeover(kills int) scenario {
 	const name = "takeover"
 	return scenario{"takeover", func(ctx context.Context, w *Environment) error {
-		if err := w.mountOne(ctx, name); err != nil {
+		if err := mountOne(ctx, w, name); err != nil {
 			return err
 		}
 		for range kills {
-			if err := w.awaitMembers(ctx, "cloudcore-1", "cloudcore-2"); err != nil {
+			if err := awaitMembers(ctx, w, "cloudcore-1", "cloudcore-2"); err != nil {
 				return err
 			}
-			took, err := w.killOwner(ctx, name)
+			took, err := killOwner(ctx, w, name)
 			if err != nil {
 				return err
 			}
@@ -128,8 +128,8 @@ func takeover(kills int) scenario {
 }
 
 // killOwner kills the owner of the first node, changes an object, and starts the owner again.
-func (w *Environment) killOwner(ctx context.Context, object string) (took time.Duration, err error) {
-	owner, err := w.nodeOwner(ctx, w.edgeNames()[0])
+func killOwner(ctx context.Context, w *Environment, object string) (took time.Duration, err error) {
+	owner, err := nodeOwner(ctx, w, w.edgeNames()[0])
 	if err != nil {
 		return 0, err
 	}
@@ -139,6 +139,6 @@ func (w *Environment) killOwner(ctx context.Context, object string) (took time.D
 	}
 	defer func() { err = errors.Join(err, w.cluster.Start(context.WithoutCancel(ctx), owner)) }()
 	killed := time.Since(began)
-	acked, _, err := w.deliverOne(ctx, w.updateConfigMap, object)
+	acked, _, err := deliverOne(ctx, w, w.updateConfigMap, object)
 	return killed + acked, err
 }

@@ -58,9 +58,9 @@ func (s logFollow) run(ctx context.Context, w *Environment) error {
 		w.logProgress("%s: %d readers of %d: fs.inotify.max_user_instances allows no more on one machine", w.name, allowed, s.readers)
 		s.readers = allowed
 	}
-	s.open = w.followLog
+	s.open = func(ctx context.Context, pod string) (io.ReadCloser, error) { return followLog(ctx, w, pod) }
 	if s.direct {
-		if s.open, err = w.kubeletLogs(ctx); err != nil {
+		if s.open, err = kubeletLogs(ctx, w); err != nil {
 			return err
 		}
 	}
@@ -80,7 +80,7 @@ func (s logFollow) run(ctx context.Context, w *Environment) error {
 		}
 		w.recordTime(measure{text: "asked for → first byte, one after the other"}, time.Since(began))
 	}
-	before, err := w.readStreamCosts(ctx)
+	before, err := readStreamCosts(ctx, w)
 	if err != nil {
 		return err
 	}
@@ -91,11 +91,11 @@ func (s logFollow) run(ctx context.Context, w *Environment) error {
 	if err := s.followAll(ctx, w, pods, &memory); err != nil {
 		return err
 	}
-	if err := w.awaitReleased(ctx, before); err != nil {
+	if err := awaitReleased(ctx, w, before); err != nil {
 		return err
 	}
 	if s.collected {
-		if err := w.awaitCollected(ctx, before); err != nil {
+		if err := awaitCollected(ctx, w, before); err != nil {
 			return err
 		}
 	}
@@ -189,12 +189,12 @@ func readLines(body io.Reader, lines int, opened func()) error {
 }
 
 // followLog follows the log of a pod through the apiserver.
-func (w *Environment) followLog(ctx context.Context, pod string) (io.ReadCloser, error) {
+func followLog(ctx context.Context, w *Environment, pod string) (io.ReadCloser, error) {
 	return w.kube.CoreV1().Pods(namespace).GetLogs(pod, &corev1.PodLogOptions{Follow: true}).Stream(ctx)
 }
 
 // kubeletLogs follows the log of a pod as the apiserver would, but each over a tunnel of its own.
-func (w *Environment) kubeletLogs(ctx context.Context) (func(ctx context.Context, pod string) (io.ReadCloser, error), error) {
+func kubeletLogs(ctx context.Context, w *Environment) (func(ctx context.Context, pod string) (io.ReadCloser, error), error) {
 	egress, secret, err := w.cluster.Egress()
 	if err != nil {
 		return nil, err

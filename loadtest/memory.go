@@ -13,7 +13,7 @@ type memoryPace struct {
 }
 
 // recordMemory samples a component's memory in a state. peerRSS and peerAnon are the peer's values.
-func (w *Environment) recordMemory(ctx context.Context, pace memoryPace, part, state, peerRSS, peerAnon string) error {
+func recordMemory(ctx context.Context, w *Environment, pace memoryPace, part, state, peerRSS, peerAnon string) error {
 	if err := sleepFor(ctx, pace.settle); err != nil {
 		return err
 	}
@@ -37,7 +37,7 @@ func (w *Environment) recordMemory(ctx context.Context, pace memoryPace, part, s
 func memoryUse(pods, configMaps int, pace memoryPace) scenario {
 	return scenario{"memory", func(ctx context.Context, w *Environment) error {
 		node := w.edgeNames()[0]
-		if err := w.recordMemory(ctx, pace, node, "edgecore idle", "78-80", "16"); err != nil {
+		if err := recordMemory(ctx, w, pace, node, "edgecore idle", "78-80", "16"); err != nil {
 			return err
 		}
 		for _, name := range numberedNames("memory", pods) {
@@ -45,7 +45,7 @@ func memoryUse(pods, configMaps int, pace memoryPace) scenario {
 				return err
 			}
 		}
-		if err := w.recordMemory(ctx, pace, node, fmt.Sprintf("edgecore with %d real pods", pods), "", ""); err != nil {
+		if err := recordMemory(ctx, w, pace, node, fmt.Sprintf("edgecore with %d real pods", pods), "", ""); err != nil {
 			return err
 		}
 		list := numberedNames("memory-configs", configMaps)
@@ -60,17 +60,17 @@ func memoryUse(pods, configMaps int, pace memoryPace) scenario {
 		if _, err := w.awaitAcks(ctx, []string{node}, versions); err != nil {
 			return err
 		}
-		if err := w.recordMemory(ctx, pace, node, fmt.Sprintf("edgecore with %d ConfigMaps as well", configMaps), "121", "25"); err != nil {
+		if err := recordMemory(ctx, w, pace, node, fmt.Sprintf("edgecore with %d ConfigMaps as well", configMaps), "121", "25"); err != nil {
 			return err
 		}
 		pace.settle = 0
 		for i := range w.cluster.Spec().Cloudcores {
-			if err := w.recordMemory(ctx, pace, fmt.Sprint("cloudcore-", i+1), "each cloudcore then", "98", "44"); err != nil {
+			if err := recordMemory(ctx, w, pace, fmt.Sprint("cloudcore-", i+1), "each cloudcore then", "98", "44"); err != nil {
 				return err
 			}
 		}
 		for i := range w.cluster.Spec().Hubs {
-			if err := w.recordMemory(ctx, pace, fmt.Sprint("hub-", i+1), "each hub server then", "", ""); err != nil {
+			if err := recordMemory(ctx, w, pace, fmt.Sprint("hub-", i+1), "each hub server then", "", ""); err != nil {
 				return err
 			}
 		}

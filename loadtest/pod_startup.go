@@ -16,7 +16,7 @@ import (
 func podStartup(pods int, peer string) scenario {
 	return scenario{"pod start", func(ctx context.Context, w *Environment) error {
 		for i := range 1 + pods {
-			took, err := w.startPod(ctx, fmt.Sprintf("startup-%d", i+1))
+			took, err := startPod(ctx, w, fmt.Sprintf("startup-%d", i+1))
 			if err != nil {
 				return err
 			}
@@ -28,7 +28,7 @@ func podStartup(pods int, peer string) scenario {
 	}}
 }
 
-func (w *Environment) startPod(ctx context.Context, name string) (took time.Duration, err error) {
+func startPod(ctx context.Context, w *Environment, name string) (took time.Duration, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, waitTimeout, fmt.Errorf("not within %s", waitTimeout))
 	defer cancel()
 	p := pausePod(name, w.edgeNames()[0], nil)

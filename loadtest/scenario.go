@@ -2,8 +2,6 @@ package loadtest
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"slices"
 	"time"
 )
@@ -26,54 +24,42 @@ type measurement struct {
 	samples []float64
 }
 
+// recorder collects the measurements of the present scenario, by its name.
+type recorder struct {
+	name  string
+	taken []measurement
+}
+
 // record adds samples to a measure of the present scenario. The lines of a report have the order of their first samples.
-func (w *Environment) record(of measure, values ...float64) {
-	for i := range w.taken {
-		if w.taken[i].text == of.text {
-			w.taken[i].samples = append(w.taken[i].samples, values...)
+func (r *recorder) record(of measure, values ...float64) {
+	for i := range r.taken {
+		if r.taken[i].text == of.text {
+			r.taken[i].samples = append(r.taken[i].samples, values...)
 			return
 		}
 	}
-	w.recordLine(of, values...)
+	r.recordLine(of, values...)
 }
 
 // recordLine adds a line of its own, whatever the lines before it are called.
-func (w *Environment) recordLine(of measure, values ...float64) {
-	w.taken = append(w.taken, measurement{of, values})
+func (r *recorder) recordLine(of measure, values ...float64) {
+	r.taken = append(r.taken, measurement{of, values})
 }
 
 // recordTime adds a duration to a measure of the present scenario.
-func (w *Environment) recordTime(of measure, took time.Duration) {
+func (r *recorder) recordTime(of measure, took time.Duration) {
 	of.unit = unitTime
-	w.record(of, milliseconds(took))
+	r.record(of, milliseconds(took))
 }
 
 // reportLines summarizes the samples of the present scenario. A group of processes that took no CPU time has no line.
-func (w *Environment) reportLines() []ReportLine {
+func (r *recorder) reportLines() []ReportLine {
 	var lines []ReportLine
-	for _, m := range w.taken {
+	for _, m := range r.taken {
 		if m.unit == unitCPU && !slices.ContainsFunc(m.samples, func(v float64) bool { return v != 0 }) {
 			continue
 		}
-		lines = append(lines, ReportLine{Scenario: w.name, Measure: m.text, Unit: m.unit, Summary: Summarize(m.samples), Peer: m.peer, Aim: m.aim})
+		lines = append(lines, ReportLine{Scenario: r.name, Measure: m.text, Unit: m.unit, Summary: Summarize(m.samples), Peer: m.peer, Aim: m.aim})
 	}
 	return lines
-}
-
-// atEnd runs undo after the present scenario, also when it fails.
-func (w *Environment) atEnd(undo func(context.Context) error) { w.undo = append(w.undo, undo) }
-
-// runScenario runs one scenario. It returns the completed measurements also with an error.
-func (w *Environment) runScenario(ctx context.Context, s scenario) (lines []ReportLine, err error) {
-	w.name, w.taken, w.undo = s.name, nil, nil
-	err = s.run(ctx, w)
-	// Leftovers would disturb the next scenario, so they are removed also when this one was interrupted.
-	last := context.WithoutCancel(ctx)
-	for _, undo := range slices.Backward(w.undo) {
-		err = errors.Join(err, undo(last))
-	}
-	if err = errors.Join(err, w.deletePods(last), w.deleteConfigMaps(last), w.awaitReleasedObjects(last)); err != nil {
-		err = fmt.Errorf("%s: %w", s.name, err)
-	}
-	return w.reportLines(), err
 }

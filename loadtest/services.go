@@ -18,28 +18,28 @@ import (
 func services(n int, pace memoryPace) scenario {
 	return scenario{"services", func(ctx context.Context, w *Environment) error {
 		edge := w.edgeNames()[0]
-		had, err := w.countProxyRules(ctx, edge)
+		had, err := countProxyRules(ctx, w, edge)
 		if err != nil {
 			return err
 		}
-		if err := w.recordProxyMemory(ctx, pace, edge, "few Services"); err != nil {
+		if err := recordProxyMemory(ctx, w, pace, edge, "few Services"); err != nil {
 			return err
 		}
 		list := numberedNames("services", n)
-		w.atEnd(func(ctx context.Context) error { return w.deleteServices(ctx, list) })
-		if err := w.makeServices(ctx, list); err != nil {
+		w.atEnd(func(ctx context.Context) error { return deleteServices(ctx, w, list) })
+		if err := makeServices(ctx, w, list); err != nil {
 			return err
 		}
 		began := time.Now()
 		err = waitUntil(ctx, fmt.Sprintf("kube-proxy has rules for %d Services", n), func(ctx context.Context) (bool, error) {
-			has, err := w.countProxyRules(ctx, edge)
+			has, err := countProxyRules(ctx, w, edge)
 			return err == nil && has >= had+n, err
 		})
 		if err != nil {
 			return err
 		}
 		took := time.Since(began)
-		if err := w.recordProxyMemory(ctx, pace, edge, fmt.Sprintf("%d Services", n)); err != nil {
+		if err := recordProxyMemory(ctx, w, pace, edge, fmt.Sprintf("%d Services", n)); err != nil {
 			return err
 		}
 		w.recordTime(measure{text: fmt.Sprintf("%d Services made → the gateway's kernel leads to the last", n)}, took)
@@ -47,16 +47,16 @@ func services(n int, pace memoryPace) scenario {
 	}}
 }
 
-func (w *Environment) recordProxyMemory(ctx context.Context, pace memoryPace, edge, state string) error {
-	if err := w.recordMemory(ctx, pace, edge, "edgecore with kube-proxy and "+state, "", ""); err != nil {
+func recordProxyMemory(ctx context.Context, w *Environment, pace memoryPace, edge, state string) error {
+	if err := recordMemory(ctx, w, pace, edge, "edgecore with kube-proxy and "+state, "", ""); err != nil {
 		return err
 	}
 	pace.settle = 0
-	return w.recordMemory(ctx, pace, "proxy-"+strings.TrimPrefix(edge, "edge-"), "kube-proxy then, with "+state, "", "")
+	return recordMemory(ctx, w, pace, "proxy-"+strings.TrimPrefix(edge, "edge-"), "kube-proxy then, with "+state, "", "")
 }
 
 // countProxyRules counts the Service addresses for which a gateway's kernel has rules.
-func (w *Environment) countProxyRules(ctx context.Context, edge string) (int, error) {
+func countProxyRules(ctx context.Context, w *Environment, edge string) (int, error) {
 	cmd, err := w.cluster.Command(ctx, edge, "nft", "list", "map", "ip", "kube-proxy", "service-ips")
 	if err != nil {
 		return 0, err
@@ -69,7 +69,7 @@ func (w *Environment) countProxyRules(ctx context.Context, edge string) (int, er
 }
 
 // makeServices creates Services together with their endpoints, so that no controller does that at its own pace.
-func (w *Environment) makeServices(ctx context.Context, list []string) error {
+func makeServices(ctx context.Context, w *Environment, list []string) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(writers)
 	for i, name := range list {
@@ -98,7 +98,7 @@ func (w *Environment) makeServices(ctx context.Context, list []string) error {
 }
 
 // deleteServices removes the Services, and the slices, which no controller removes.
-func (w *Environment) deleteServices(ctx context.Context, list []string) error {
+func deleteServices(ctx context.Context, w *Environment, list []string) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(writers)
 	for _, name := range list {

@@ -45,9 +45,9 @@ func allowedFollowers(wanted int) (int, error) {
 type streamCost struct{ streams, goroutines, heap float64 }
 
 // readStreamCosts reads the streams, goroutines and heap of cloudcores and gateways.
-func (w *Environment) readStreamCosts(ctx context.Context) (map[string]streamCost, error) {
+func readStreamCosts(ctx context.Context, w *Environment) (map[string]streamCost, error) {
 	all := map[string]streamCost{}
-	for _, part := range w.tunnelEnds() {
+	for _, part := range tunnelEnds(w) {
 		streams, err := w.cluster.Metric(ctx, part, "frond_tunnel_streams")
 		if err != nil {
 			return nil, err
@@ -66,7 +66,7 @@ func (w *Environment) readStreamCosts(ctx context.Context) (map[string]streamCos
 }
 
 // tunnelEnds lists the processes at the ends of tunnels.
-func (w *Environment) tunnelEnds() []string {
+func tunnelEnds(w *Environment) []string {
 	parts := w.edgeNames()
 	for i := range w.cluster.Spec().Cloudcores {
 		parts = append(parts, fmt.Sprint("cloudcore-", i+1))
@@ -75,10 +75,10 @@ func (w *Environment) tunnelEnds() []string {
 }
 
 // awaitReleased waits until the numbers of streams and goroutines are back at their earlier values.
-func (w *Environment) awaitReleased(ctx context.Context, before map[string]streamCost) error {
+func awaitReleased(ctx context.Context, w *Environment, before map[string]streamCost) error {
 	var missing string
 	err := waitUntil(ctx, "what readers took is given back", func(ctx context.Context) (bool, error) {
-		now, err := w.readStreamCosts(ctx)
+		now, err := readStreamCosts(ctx, w)
 		if err != nil {
 			return false, err
 		}
@@ -103,7 +103,7 @@ const (
 )
 
 // awaitCollected waits until each process has collected its garbage since now, and then has no larger heap than before.
-func (w *Environment) awaitCollected(ctx context.Context, before map[string]streamCost) error {
+func awaitCollected(ctx context.Context, w *Environment, before map[string]streamCost) error {
 	since := float64(time.Now().UnixNano()) / 1e9
 	left := maps.Clone(before)
 	var missing string
@@ -149,7 +149,7 @@ func (m *followMemory) recordMoment(ctx context.Context, w *Environment, moment 
 	if m.rss == nil {
 		m.rss, m.heap = map[string][]float64{}, map[string][]float64{}
 	}
-	ends, err := w.readStreamCosts(ctx)
+	ends, err := readStreamCosts(ctx, w)
 	if err != nil {
 		return err
 	}
@@ -157,7 +157,7 @@ func (m *followMemory) recordMoment(ctx context.Context, w *Environment, moment 
 		kind, _, _ := strings.Cut(part, "-")
 		m.heap[kind+moment] = append(m.heap[kind+moment], now.heap/1e6)
 	}
-	parts := w.tunnelEnds()
+	parts := tunnelEnds(w)
 	for i := range w.cluster.Spec().Hubs {
 		parts = append(parts, fmt.Sprint("hub-", i+1))
 	}

@@ -124,7 +124,7 @@ func (s throughput) run(ctx context.Context, w *Environment, withCPU bool) error
 	n := s.nodes * s.objects
 	for range s.rounds {
 		w.acks.dropPending()
-		before, began := w.cpuNow(), time.Now()
+		before, began := readCPU(w), time.Now()
 		versions, err := s.deliver(ctx, w, nodes, list)
 		if err != nil {
 			return err
@@ -134,14 +134,14 @@ func (s throughput) run(ctx context.Context, w *Environment, withCPU bool) error
 		if err != nil {
 			return err
 		}
-		after := w.cpuNow()
+		after := readCPU(w)
 		w.record(s.rate, perSecond(n, last.Sub(began)))
 		if s.calls != "" {
 			w.record(measure{text: s.calls, unit: unitRate}, perSecond(s.objects, written.Sub(began)))
 			w.recordTime(measure{text: "  the last ack after the last answer"}, last.Sub(written))
 		}
 		if withCPU {
-			w.recordCPU(before, after, n)
+			recordCPU(w, before, after, n)
 		}
 		w.logProgress("%s: written in %.0f ms, %d deliveries acked after %.0f ms", w.name, milliseconds(written.Sub(began)), n, milliseconds(last.Sub(began)))
 		if s.undo == nil {
