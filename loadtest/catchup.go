@@ -11,6 +11,7 @@ import (
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/internal/devcluster"
+	"github.com/frond-edge/frond/loadtest/poll"
 )
 
 // catchup changes every object of a gateway whose link is cut, times times, and heals the link. It measures the bytes over the link until
@@ -54,7 +55,7 @@ func prepareCatchup(ctx context.Context, w *Environment, list []string) error {
 	if err := w.launchPods(ctx, pods...); err != nil {
 		return err
 	}
-	return waitUntil(ctx, "the gateway holds them all", func(ctx context.Context) (bool, error) { return holdsVersions(ctx, w, versions) })
+	return poll.Until(ctx, "the gateway holds them all", func(ctx context.Context) (bool, error) { return holdsVersions(ctx, w, versions) })
 }
 
 // appliedMetric counts synced changes of the store.
@@ -95,7 +96,7 @@ func measureCatchup(ctx context.Context, w *Environment, list []string, times in
 		return err
 	}
 	healed = true
-	err = waitUntil(ctx, "the changes are on disk", func(ctx context.Context) (bool, error) {
+	err = poll.Until(ctx, "the changes are on disk", func(ctx context.Context) (bool, error) {
 		now, err := w.cluster.Metric(ctx, edge, appliedMetric)
 		return err == nil && now-applied >= float64(len(list)), err
 	})
@@ -125,7 +126,7 @@ func measureCatchup(ctx context.Context, w *Environment, list []string, times in
 
 // awaitPublished waits until the stream holds these versions for a node.
 func awaitPublished(ctx context.Context, w *Environment, node string, versions map[wire.Key]string) error {
-	return waitUntil(ctx, "the changes are published", func(ctx context.Context) (bool, error) {
+	return poll.Until(ctx, "the changes are published", func(ctx context.Context) (bool, error) {
 		held, err := w.publisher.Held(ctx, node)
 		if err != nil {
 			return false, nil //nolint:nilerr // a busy hub does not answer in time: it is asked again

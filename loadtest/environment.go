@@ -7,7 +7,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"slices"
-	"time"
 
 	"github.com/nats-io/jsm.go/natscontext"
 	"github.com/nats-io/nats.go"
@@ -19,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/frond-edge/frond/internal/devcluster"
+	"github.com/frond-edge/frond/loadtest/poll"
 	"github.com/frond-edge/frond/streams/metrics"
 	"github.com/frond-edge/frond/streams/publish"
 )
@@ -26,10 +26,6 @@ import (
 const (
 	// namespace holds all objects of scenarios; it is deleted when the Environment closes.
 	namespace = "loadtest"
-	// waitTimeout bounds a step that takes seconds: the machine may be busy.
-	waitTimeout = 3 * time.Minute
-	// pollInterval is the polling interval of conditions without an event. No measured time depends on it.
-	pollInterval = 100 * time.Millisecond
 	// writers is the number of clients that write to the apiserver concurrently.
 	writers = 32
 )
@@ -92,7 +88,7 @@ func (w *Environment) makeNamespace(ctx context.Context) error {
 	if _, err := w.kube.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("make namespace: %w", err)
 	}
-	return waitUntil(ctx, "the service account of the namespace", func(ctx context.Context) (bool, error) {
+	return poll.Until(ctx, "the service account of the namespace", func(ctx context.Context) (bool, error) {
 		_, err := w.kube.CoreV1().ServiceAccounts(namespace).Get(ctx, "default", metav1.GetOptions{})
 		return err == nil, ignoreNotFound(err)
 	})
@@ -102,7 +98,7 @@ func (w *Environment) makeNamespace(ctx context.Context) error {
 func (w *Environment) Close(ctx context.Context) error {
 	err := w.kube.CoreV1().Namespaces().Delete(ctx, namespace, metav1.DeleteOptions{})
 	if err == nil {
-		err = waitUntil(ctx, "the namespace goes", func(ctx context.Context) (bool, error) {
+		err = poll.Until(ctx, "the namespace goes", func(ctx context.Context) (bool, error) {
 			_, err := w.kube.CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{})
 			return apierrors.IsNotFound(err), ignoreNotFound(err)
 		})
@@ -150,38 +146,6 @@ func (w *Environment) edgeNames() []string {
 
 func (w *Environment) logProgress(format string, args ...any) {
 	fmt.Fprintf(w.progress, "  "+format+"\n", args...)
-}
-
-// waitUntil polls for a condition without an event.
-func waitUntil(ctx context.Context, what string, holds func(context.Context) (bool, error)) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, waitTimeout, fmt.Errorf("not within %s", waitTimeout))
-	defer cancel()
-	ticker := time.NewTicker(pollInterval)
-	defer ticker.Stop()
-	for {
-		done, err := holds(ctx)
-		if err != nil {
-			return fmt.Errorf("wait until %s: %w", what, err)
-		}
-		if done {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("wait until %s: %w", what, context.Cause(ctx))
-		case <-ticker.C:
-		}
-	}
-}
-
-// sleepFor waits until earlier activity has settled.
-func sleepFor(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
 }
 
 func ignoreNotFound(err error) error {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/frond-edge/frond/loadtest/poll"
 )
 
 // idleTraffic counts the bytes of idle links: heartbeats, pings, open pulls, lease renewals and statuses. Each gateway is a sample.
@@ -12,7 +14,7 @@ func idleTraffic(window time.Duration) scenario {
 		edges := w.edgeNames()
 		began := time.Now()
 		before := w.cluster.Status(ctx).Edges
-		if err := sleepFor(ctx, window); err != nil {
+		if err := poll.Sleep(ctx, window); err != nil {
 			return err
 		}
 		after := w.cluster.Status(ctx).Edges

@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/frond-edge/frond/api/inspect"
+	"github.com/frond-edge/frond/loadtest/poll"
 )
 
 // inspectNodes queries the cloudcores, as frond status does.
@@ -61,7 +62,7 @@ func nodeOwner(ctx context.Context, w *Environment, node string) (string, error)
 
 // awaitMembers waits until these cloudcores, and no other, are live.
 func awaitMembers(ctx context.Context, w *Environment, want ...string) error {
-	return waitUntil(ctx, fmt.Sprint("the cloudcores are ", want), func(ctx context.Context) (bool, error) {
+	return poll.Until(ctx, fmt.Sprint("the cloudcores are ", want), func(ctx context.Context) (bool, error) {
 		all, err := inspectNodes(ctx, w)
 		return err == nil && slices.Equal(all.Live, want), nil
 	})

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/frond-edge/frond/loadtest/poll"
 )
 
 const (
@@ -23,7 +25,7 @@ const (
 // deliverOne writes one ConfigMap of the first node and waits for its ack. It returns the time until the ack, and until the apiserver's
 // answer.
 func deliverOne(ctx context.Context, w *Environment, how writeFunc, name string) (acked, written time.Duration, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, waitTimeout, fmt.Errorf("not within %s", waitTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, poll.Timeout, fmt.Errorf("not within %s", poll.Timeout))
 	defer cancel()
 	w.acks.dropPending()
 	began := time.Now()

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/frond-edge/frond/loadtest/poll"
 )
 
 // memoryPace says how memory is sampled: after a pause to settle, so many samples a second apart.
@@ -14,7 +16,7 @@ type memoryPace struct {
 
 // recordMemory samples a component's memory in a state. peerRSS and peerAnon are the peer's values.
 func recordMemory(ctx context.Context, w *Environment, pace memoryPace, part, state, peerRSS, peerAnon string) error {
-	if err := sleepFor(ctx, pace.settle); err != nil {
+	if err := poll.Sleep(ctx, pace.settle); err != nil {
 		return err
 	}
 	for range pace.samples {
@@ -25,7 +27,7 @@ func recordMemory(ctx context.Context, w *Environment, pace memoryPace, part, st
 		const mb = 1e6
 		w.record(measure{text: state + ": RSS", unit: unitMemory, peer: peerRSS}, float64(now.rss)/mb)
 		w.record(measure{text: state + ": RssAnon", unit: unitMemory, peer: peerAnon}, float64(now.anonymous)/mb)
-		if err := sleepFor(ctx, time.Second); err != nil {
+		if err := poll.Sleep(ctx, time.Second); err != nil {
 			return err
 		}
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/internal/toolchain"
+	"github.com/frond-edge/frond/loadtest/poll"
 )
 
 // payloadBytes is the size of one ConfigMap's content, the same as in the peer's measurement.
@@ -111,7 +112,7 @@ func (w *Environment) launchPods(ctx context.Context, pods ...*corev1.Pod) error
 			return fmt.Errorf("make pod %s: %w", p.Name, err)
 		}
 	}
-	return waitUntil(ctx, fmt.Sprintf("%d pods run", len(pods)), func(ctx context.Context) (bool, error) {
+	return poll.Until(ctx, fmt.Sprintf("%d pods run", len(pods)), func(ctx context.Context) (bool, error) {
 		list, err := w.kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return false, err
@@ -146,7 +147,7 @@ func (w *Environment) bindPods(ctx context.Context, name string, nodes, configMa
 
 // awaitRunning waits until n pods run.
 func (w *Environment) awaitRunning(ctx context.Context, n int) error {
-	return waitUntil(ctx, "the pods run", func(ctx context.Context) (bool, error) {
+	return poll.Until(ctx, "the pods run", func(ctx context.Context) (bool, error) {
 		list, err := w.kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{FieldSelector: "status.phase=Running"})
 		return err == nil && len(list.Items) == n, err
 	})
@@ -158,7 +159,7 @@ func (w *Environment) deletePods(ctx context.Context) error {
 	if err := pods.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
 		return fmt.Errorf("delete pods: %w", err)
 	}
-	return waitUntil(ctx, "the pods are gone", func(ctx context.Context) (bool, error) {
+	return poll.Until(ctx, "the pods are gone", func(ctx context.Context) (bool, error) {
 		list, err := pods.List(ctx, metav1.ListOptions{})
 		return err == nil && len(list.Items) == 0, err
 	})
@@ -186,7 +187,7 @@ func (w *Environment) deleteConfigMaps(ctx context.Context) error {
 
 // awaitReleasedObjects waits until the stream of desired state has tombstones for all ConfigMaps of scenarios that no pod needs.
 func (w *Environment) awaitReleasedObjects(ctx context.Context) error {
-	return waitUntil(ctx, "the nodes gave up what they no longer need", func(ctx context.Context) (bool, error) {
+	return poll.Until(ctx, "the nodes gave up what they no longer need", func(ctx context.Context) (bool, error) {
 		for _, node := range w.edgeNames() {
 			held, err := w.publisher.Held(ctx, node)
 			if err != nil {
@@ -208,7 +209,7 @@ const rootCA = "kube-root-ca.crt"
 // awaitAcks waits until every node has acked these versions of these objects and returns the time of the last ack. It first counts the
 // acks received since dropPending, so that it sends the hub no other request while the hub is busy.
 func (w *Environment) awaitAcks(ctx context.Context, nodes []string, versions map[wire.Key]string) (time.Time, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, waitTimeout, fmt.Errorf("not within %s", waitTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, poll.Timeout, fmt.Errorf("not within %s", poll.Timeout))
 	defer cancel()
 	at := make(map[string]map[uint64]time.Time, len(nodes))
 	for _, node := range nodes {

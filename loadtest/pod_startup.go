@@ -9,6 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/frond-edge/frond/loadtest/poll"
 )
 
 // podStartup creates bound pods, one after the other, and waits until a watch of the API shows each Running. The first one, which finds
@@ -29,7 +31,7 @@ func podStartup(pods int, peer string) scenario {
 }
 
 func startPod(ctx context.Context, w *Environment, name string) (took time.Duration, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, waitTimeout, fmt.Errorf("not within %s", waitTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, poll.Timeout, fmt.Errorf("not within %s", poll.Timeout))
 	defer cancel()
 	p := pausePod(name, w.edgeNames()[0], nil)
 	pods := w.kube.CoreV1().Pods(namespace)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/frond-edge/frond/internal/devcluster"
 	"github.com/frond-edge/frond/internal/toolchain"
+	"github.com/frond-edge/frond/loadtest/poll"
 )
 
 // Options of Run.
@@ -185,7 +186,7 @@ func (b *runner) runStage(ctx context.Context, st clusterStage) (err error) {
 	if err := b.startCluster(ctx, st.spec); err != nil {
 		return err
 	}
-	if err := sleepFor(ctx, b.Size.QuietTime); err != nil {
+	if err := poll.Sleep(ctx, b.Size.QuietTime); err != nil {
 		return err
 	}
 	w, err := NewEnvironment(ctx, b.cluster, b.Seed, b.Progress)

@@ -11,6 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/frond-edge/frond/loadtest/poll"
 )
 
 // services measures the memory of a gateway whose kube-proxy watches Services and EndpointSlices at the local API: with hardly any in the
@@ -31,7 +33,7 @@ func services(n int, pace memoryPace) scenario {
 			return err
 		}
 		began := time.Now()
-		err = waitUntil(ctx, fmt.Sprintf("kube-proxy has rules for %d Services", n), func(ctx context.Context) (bool, error) {
+		err = poll.Until(ctx, fmt.Sprintf("kube-proxy has rules for %d Services", n), func(ctx context.Context) (bool, error) {
 			has, err := countProxyRules(ctx, w, edge)
 			return err == nil && has >= had+n, err
 		})

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/frond-edge/frond/loadtest/poll"
 )
 
 const (
@@ -77,7 +79,7 @@ func tunnelEnds(w *Environment) []string {
 // awaitReleased waits until the numbers of streams and goroutines are back at their earlier values.
 func awaitReleased(ctx context.Context, w *Environment, before map[string]streamCost) error {
 	var missing string
-	err := waitUntil(ctx, "what readers took is given back", func(ctx context.Context) (bool, error) {
+	err := poll.Until(ctx, "what readers took is given back", func(ctx context.Context) (bool, error) {
 		now, err := readStreamCosts(ctx, w)
 		if err != nil {
 			return false, err
@@ -107,7 +109,7 @@ func awaitCollected(ctx context.Context, w *Environment, before map[string]strea
 	since := float64(time.Now().UnixNano()) / 1e9
 	left := maps.Clone(before)
 	var missing string
-	err := waitUntil(ctx, "heaps are as small as before", func(ctx context.Context) (bool, error) {
+	err := poll.Until(ctx, "heaps are as small as before", func(ctx context.Context) (bool, error) {
 		missing = ""
 		for part, had := range left {
 			last, err := w.cluster.Metric(ctx, part, collectMetric)
