@@ -31,6 +31,7 @@ import (
 	"github.com/frond-edge/frond/streams/metrics"
 	"github.com/frond-edge/frond/streams/publish"
 	"github.com/frond-edge/frond/streams/subject"
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/kubetest"
 	"github.com/frond-edge/frond/test/kit/streamstest"
 )
@@ -141,7 +142,7 @@ func (s *clusterFixture) waitForPods(want map[string]string) {
 	if err != nil {
 		s.Fatal(err)
 	}
-	kubetest.Eventually(s, time.Minute, func() error {
+	kit.Succeeds(s, time.Minute, func() error {
 		held, err := publisher.Held(s.Context(), "edge")
 		if err != nil {
 			return err
@@ -205,13 +206,8 @@ func TestTracker_RestoredEtcdIsRepublished(t *testing.T) {
 	s.waitForPods(map[string]string{"old1": before, "old2": before, "old3": before, "new": before})
 
 	s.cluster.Restore(t, snapshot)
-	select {
-	case err := <-failed:
-		if !errors.Is(err, epoch.ErrRestored) {
-			t.Fatalf("after the restore the replica ended with %v", err)
-		}
-	case <-time.After(time.Minute):
-		t.Fatal("the restore is not noticed")
+	if err := kit.Receive(t, "the restore is noticed", failed); !errors.Is(err, epoch.ErrRestored) {
+		t.Fatalf("after the restore the replica ended with %v", err)
 	}
 	stop()
 	// The replica that did not know of the restore yet has removed nothing from the node.
@@ -224,7 +220,7 @@ func TestTracker_RestoredEtcdIsRepublished(t *testing.T) {
 	}
 	s.waitForPods(map[string]string{"old0": next, "old1": next, "old2": next, "old3": next, "new": before})
 	var hold wire.Hold
-	kubetest.Eventually(t, time.Minute, func() error {
+	kit.Succeeds(t, time.Minute, func() error {
 		node, err := s.kube.CoreV1().Nodes().Get(t.Context(), "edge", metav1.GetOptions{})
 		if err != nil {
 			return err

@@ -21,7 +21,7 @@ import (
 	"github.com/frond-edge/frond/cloud/kube"
 	"github.com/frond-edge/frond/controllers/scopes"
 	"github.com/frond-edge/frond/streams/subject"
-	"github.com/frond-edge/frond/test/kit/kubetest"
+	"github.com/frond-edge/frond/test/kit"
 )
 
 func TestScopes_MarkerFollowsLostObjects(t *testing.T) {
@@ -54,7 +54,7 @@ func TestScopes_MarkerFollowsLostObjects(t *testing.T) {
 			t.Fatal(err)
 		}
 		core.engine.Resync(a)
-		kubetest.Eventually(t, settleTimeout, func() error {
+		kit.Succeeds(t, settleTimeout, func() error {
 			if now := c.publishedFor(a, scope)[before:]; len(now) == 0 || now[len(now)-1].Key != scope.Marker() || now[len(now)-1].Op != wire.Apply {
 				return fmt.Errorf("%s: %d messages, none of them a new marker", round, len(now))
 			}
@@ -84,7 +84,7 @@ func TestScopes_AccountAccessAndTokenKeys(t *testing.T) {
 	}
 	eventually := func(what string, condition func() bool) {
 		t.Helper()
-		kubetest.Eventually(t, settleTimeout, func() error {
+		kit.Succeeds(t, settleTimeout, func() error {
 			if !condition() {
 				return fmt.Errorf("not so: %s", what)
 			}
@@ -161,7 +161,7 @@ func (c *scopeFixture) checkTokenKeys(core *scopeReplica, node string) {
 			c.Fatal(err)
 		}
 	}
-	kubetest.Eventually(c, settleTimeout, func() error {
+	kit.Succeeds(c, settleTimeout, func() error {
 		delivered := c.publishedFor(node, wire.Scope{Group: "frond.io", Resource: "keys"})
 		if len(delivered) == 0 {
 			return errors.New("no keys")

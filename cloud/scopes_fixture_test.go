@@ -37,6 +37,7 @@ import (
 	"github.com/frond-edge/frond/streams/metrics"
 	"github.com/frond-edge/frond/streams/publish"
 	"github.com/frond-edge/frond/streams/subject"
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/kubetest"
 	"github.com/frond-edge/frond/test/kit/streamstest"
 )
@@ -113,7 +114,7 @@ func (c *scopeFixture) defineWidgets() {
 	if _, err := crds.Create(c.Context(), crd, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 		c.Fatal(err)
 	}
-	kubetest.Eventually(c, settleTimeout, func() error {
+	kit.Succeeds(c, settleTimeout, func() error {
 		_, err := c.dynamic.Resource(widgetResource).Namespace(c.ns).List(c.Context(), metav1.ListOptions{})
 		return err
 	})
@@ -274,11 +275,7 @@ func (c *scopeFixture) startCloudcore(id string, cfg scopes.Config) *scopeReplic
 		_ = g.Wait() // one whose connection was cut ends with that error
 	})
 	c.Cleanup(p.stop)
-	select {
-	case <-p.engine.Ready():
-	case <-time.After(settleTimeout):
-		c.Fatal("engine not ready")
-	}
+	kit.Receive(c, "the engine is ready", p.engine.Ready())
 	for _, start := range []func(context.Context) error{p.keeper.Start, calls.Start} {
 		g.Go(func() error { return start(ctx) })
 	}
@@ -291,7 +288,7 @@ func (c *scopeFixture) requestScopes(node string, order uint64, wants ...wire.Sc
 	nc := streamstest.Node(c, c.hub, node)
 	defer nc.Close()
 	var reply wire.ScopesReply
-	kubetest.Eventually(c, settleTimeout, func() error { // as an agent, repeated while there is no answer or a want is undecided
+	kit.Succeeds(c, settleTimeout, func() error { // as an agent, repeated while there is no answer or a want is undecided
 		if err := call.Call(c.Context(), nc, node, subject.VerbScopes, wire.ScopesRequest{Order: order, Wants: wants}, &reply); err != nil {
 			return err
 		}
@@ -332,7 +329,7 @@ func (c *scopeFixture) heldMessages(p *scopeReplica, node string) map[wire.Key]w
 func (c *scopeFixture) waitForScope(p *scopeReplica, node string, scope wire.Scope, marked bool, names ...string) {
 	c.Helper()
 	names = slices.Sorted(slices.Values(names))
-	kubetest.Eventually(c, settleTimeout, func() error {
+	kit.Succeeds(c, settleTimeout, func() error {
 		var found []string
 		held := c.heldMessages(p, node)
 		for key, m := range held {

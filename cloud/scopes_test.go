@@ -13,7 +13,7 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/scopes"
 	"github.com/frond-edge/frond/streams/subject"
-	"github.com/frond-edge/frond/test/kit/kubetest"
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/streamstest"
 )
 
@@ -58,7 +58,7 @@ func TestScopes_ReachTheAskingNodeOnce(t *testing.T) {
 	c.deleteWidget("w-4")
 	names = append(append(names[:4:4], names[5:]...), "w-new")
 	c.waitForScope(core, a, scope, true, names...)
-	kubetest.Eventually(t, settleTimeout, func() error {
+	kit.Succeeds(t, settleTimeout, func() error {
 		for _, m := range c.publishedFor(a, scope) {
 			if m.Key.Name != "w-3" || !strings.Contains(string(m.Object), "large") {
 				continue
@@ -183,7 +183,7 @@ func TestScopes_MalformedRequestIsAnError(t *testing.T) {
 		"too many":      `{"order":1,"wants":[` + strings.Repeat(`{"version":"v1","resource":"pods","users":["u"]},`, 256) + `{"version":"v1","resource":"pods","users":["u"]}]}`,
 	} {
 		var reply wire.ScopesReply
-		kubetest.Eventually(t, settleTimeout, func() error {
+		kit.Succeeds(t, settleTimeout, func() error {
 			m, err := nc.Request(subject.CallSubject(a, subject.VerbScopes), []byte(body), 10*time.Second)
 			if err != nil {
 				return err
@@ -222,7 +222,7 @@ func TestScopes_EndWithRightAndPod(t *testing.T) {
 
 	// Another node's report about a pod reaches the components that read the pod; the node's own report does not return to it.
 	c.setPodIP("far-0", "10.9.9.9")
-	kubetest.Eventually(t, settleTimeout, func() error {
+	kit.Succeeds(t, settleTimeout, func() error {
 		for _, m := range c.publishedFor(a, pods) {
 			if m.Key.Name == "far-0" && strings.Contains(string(m.Object), "10.9.9.9") {
 				return nil
@@ -264,7 +264,7 @@ func TestScopes_SurviveTakeover(t *testing.T) {
 	for i := range 5 {
 		c.putWidget(fmt.Sprint("w-", i), "small")
 	}
-	streamstest.Eventually(t, "two members", func() bool { return len(one.members.Live()) == 2 && len(two.members.Live()) == 2 })
+	kit.Eventually(t, "two members", func() bool { return len(one.members.Live()) == 2 && len(two.members.Live()) == 2 })
 	scope := c.widgetScope()
 	if reply := c.requestScopes(a, 1, newScopeWant(scope, user)); reply.Verdicts[0].Reason != "" {
 		t.Fatalf("answer %+v", reply)
@@ -276,7 +276,7 @@ func TestScopes_SurviveTakeover(t *testing.T) {
 	}
 	// Creation times are whole seconds: an object that seems as old as the marker would make the new owner distrust the marker.
 	marked := c.heldMessages(heir, a)[scope.Marker()].Time
-	kubetest.Eventually(t, settleTimeout, func() error {
+	kit.Succeeds(t, settleTimeout, func() error {
 		if time.Now().Truncate(time.Second).After(marked) {
 			return nil
 		}

@@ -19,6 +19,7 @@ import (
 	"github.com/frond-edge/frond/streams/metrics"
 	"github.com/frond-edge/frond/streams/publish"
 	"github.com/frond-edge/frond/streams/subject"
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/streamstest"
 )
 
@@ -97,7 +98,7 @@ func BenchmarkTakeover(b *testing.B) {
 func (s *clusterFixture) killReplica(b *testing.B, survivor *publishingReplica, round int, nodes []string, arrived chan *nats.Msg) []time.Duration {
 	b.Helper()
 	victim := startReplica(b, s, fmt.Sprint("victim-", round))
-	streamstest.Eventually(b, "two members", func() bool { return len(survivor.members.Live()) == 2 && len(victim.members.Live()) == 2 })
+	kit.Eventually(b, "two members", func() bool { return len(survivor.members.Live()) == 2 && len(victim.members.Live()) == 2 })
 	subjects := map[string]bool{}
 	for _, node := range nodes {
 		if victim.members.Owns(node) {

@@ -2,147 +2,69 @@ package loadtest
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/errgroup"
+	"github.com/frond-edge/frond/loadtest/hubload"
+	"github.com/frond-edge/frond/loadtest/poll"
 )
 
-// AttachedNodes connects many nodes to one hub server of their own and measures its memory. The nodes are simulated at the protocol
-// level (leafClient). The server, the attaches and the consumers are real; each node has objectsEach objects and an open pull.
-type AttachedNodes struct {
-	// Nodes are the numbers of nodes at which memory is measured, ascending.
-	Nodes []int
-	// Settle is the pause before each measurement.
-	Settle time.Duration
-
-	server    *hubServer
-	attached  int
-	delivered atomic.Int64
-	idle      memory
-	states    []attachedState
-}
-
-// attachedState is the measurement at one number of nodes.
-type attachedState struct {
-	memory
-	nodes int
-	took  time.Duration
-}
-
-const (
-	// objectsEach is the number of objects of an ordinary gateway: some pods and the objects they refer to.
-	objectsEach = 10
-	// maxDialers bounds the concurrent connects and attaches.
-	maxDialers = 16
-)
-
-// Name returns the name of the scenario.
-func (*AttachedNodes) Name() string { return "attached nodes" }
-
-// Prepare starts the server.
-func (s *AttachedNodes) Prepare(ctx context.Context, _ *Environment) (err error) {
-	if s.server, err = startHub(ctx, s.Nodes[len(s.Nodes)-1]); err != nil {
-		return err
-	}
-	if err := sleepFor(ctx, s.Settle); err != nil {
-		return err
-	}
-	s.idle, err = s.server.memoryUse()
-	return err
-}
-
-// Once attaches more and more nodes. The connections last until Close.
-func (s *AttachedNodes) Once(ctx context.Context, w *Environment) error {
-	cloud, err := s.server.newCloudSide()
-	if err != nil {
-		return err
-	}
-	defer cloud.nc.Close()
-	for _, n := range s.Nodes {
-		began := time.Now()
-		if err := s.attachNodes(ctx, cloud, n); err != nil {
-			return err
-		}
-		took := time.Since(began)
-		if err := sleepFor(ctx, s.Settle); err != nil {
-			return err
-		}
-		now, err := s.server.memoryUse()
+// attachedNodes connects many nodes to one hub server of their own and measures its memory at each of these numbers of nodes, which
+// ascend. The nodes are simulated at the protocol level (leafClient). The server, the attaches and the consumers are real; each node has
+// hubload.ObjectsEach objects and an open pull.
+func attachedNodes(numbers []int, settle time.Duration) scenario {
+	return scenario{"attached nodes", func(ctx context.Context, w *Environment) (err error) {
+		server, err := hubload.Start(ctx, numbers[len(numbers)-1])
 		if err != nil {
 			return err
 		}
-		s.states = append(s.states, attachedState{nodes: n, memory: now, took: took})
-		w.logProgress("%s: %d in %.0f ms, %d MB", s.Name(), n, milliseconds(took), now.rss/1e6)
-	}
-	return s.verifyDelivery(ctx, cloud)
+		defer func() { err = errors.Join(err, server.Close()) }()
+		return measureAttached(ctx, w, server, numbers, settle)
+	}}
 }
 
-// attachNodes raises the number of nodes to n.
-func (s *AttachedNodes) attachNodes(ctx context.Context, cloud *cloudSide, n int) error {
-	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(maxDialers)
-	for ; s.attached < n; s.attached++ {
-		node := nodeName(s.attached)
-		g.Go(func() error {
-			if err := cloud.attachNode(gctx, node); err != nil {
-				return fmt.Errorf("attach %s: %w", node, err)
-			}
-			l, err := s.server.dialNode(gctx, node, &s.delivered)
-			if err != nil {
-				return fmt.Errorf("connect %s: %w", node, err)
-			}
-			s.server.leafs.Go(func() error { return l.serve(s.server.ctx) })
-			return nil
-		})
-	}
-	return g.Wait()
-}
-
-// verifyDelivery changes one object of each node and waits until all nodes have received their change.
-func (s *AttachedNodes) verifyDelivery(ctx context.Context, cloud *cloudSide) error {
-	before := s.delivered.Load()
-	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(maxDialers)
-	for i := range s.attached {
-		g.Go(func() error { return cloud.publishObject(gctx, nodeName(i), objectsEach) })
-	}
-	if err := g.Wait(); err != nil {
+// measureAttached attaches more and more nodes. Their connections last until the server is closed.
+func measureAttached(ctx context.Context, w *Environment, server *hubload.Server, numbers []int, settle time.Duration) error {
+	const kb, mb, gb = 1e3, 1e6, 1e9
+	if err := poll.Sleep(ctx, settle); err != nil {
 		return err
 	}
-	return waitUntil(ctx, "each node gets a change", func(context.Context) (bool, error) {
-		return s.delivered.Load()-before >= int64(s.attached), nil
-	})
-}
-
-// Lines returns the lines of the report.
-func (s *AttachedNodes) Lines() []ReportLine {
-	const kb, mb, gb = 1e3, 1e6, 1e9
-	line := func(measure, unit string, value float64) ReportLine {
-		return ReportLine{Scenario: s.Name(), Measure: measure, Unit: unit, Summary: Summarize([]float64{value})}
+	idle, err := readMemory(server.PID())
+	if err != nil {
+		return err
 	}
-	lines := []ReportLine{line("hub server without nodes: RSS", unitMemory, float64(s.idle.rss)/mb)}
-	for _, at := range s.states {
-		n := float64(at.nodes)
-		lines = append(lines,
-			line(fmt.Sprintf("hub server with %d nodes of %d objects: RSS", at.nodes, objectsEach), unitMemory, float64(at.rss)/mb),
-			line("  a node more than without: RSS", unitSmall, float64(at.rss-s.idle.rss)/n/kb),
-			line("  of it RssAnon", unitSmall, float64(at.anonymous-s.idle.anonymous)/n/kb),
-			line("  the last of them attached after", unitTime, milliseconds(at.took)))
+	w.record(measure{text: "hub server without nodes: RSS", unit: unitMemory}, float64(idle.rss)/mb)
+	cloud, err := server.NewCloud()
+	if err != nil {
+		return err
 	}
-	if len(s.states) > 1 {
-		first, last := s.states[0], s.states[len(s.states)-1]
-		slope := float64(last.rss-first.rss) / float64(last.nodes-first.nodes)
-		lines = append(lines, line("by that slope, 100,000 nodes", unitLarge, (float64(s.idle.rss)+slope*100_000)/gb))
+	defer cloud.Close()
+	var resident []float64
+	for _, n := range numbers {
+		began := time.Now()
+		if err := server.AttachNodes(ctx, cloud, n); err != nil {
+			return err
+		}
+		took := time.Since(began)
+		if err := poll.Sleep(ctx, settle); err != nil {
+			return err
+		}
+		now, err := readMemory(server.PID())
+		if err != nil {
+			return err
+		}
+		at := fmt.Sprintf("hub server with %d nodes of %d objects", n, hubload.ObjectsEach)
+		w.recordLine(measure{text: at + ": RSS", unit: unitMemory}, float64(now.rss)/mb)
+		w.recordLine(measure{text: "  a node more than without: RSS", unit: unitSmall}, float64(now.rss-idle.rss)/float64(n)/kb)
+		w.recordLine(measure{text: "  of it RssAnon", unit: unitSmall}, float64(now.anonymous-idle.anonymous)/float64(n)/kb)
+		w.recordLine(measure{text: "  the last of them attached after", unit: unitTime}, milliseconds(took))
+		resident = append(resident, float64(now.rss))
+		w.logProgress("%s: %d in %.0f ms, %d MB", w.name, n, milliseconds(took), now.rss/1e6)
 	}
-	return lines
-}
-
-// Close closes the connections and stops the server.
-func (s *AttachedNodes) Close(context.Context, *Environment) error {
-	if s.server == nil {
-		return nil
+	if last := len(numbers) - 1; last > 0 {
+		slope := (resident[last] - resident[0]) / float64(numbers[last]-numbers[0])
+		w.record(measure{text: "by that slope, 100,000 nodes", unit: unitLarge}, (float64(idle.rss)+slope*100_000)/gb)
 	}
-	return s.server.close()
+	return server.VerifyDelivery(ctx, cloud)
 }

@@ -7,36 +7,36 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/internal/devcluster"
+	"github.com/frond-edge/frond/loadtest/poll"
 )
 
-// Catchup changes every object of a gateway whose link is cut, and heals the link. It measures the bytes over the link until all is on
-// disk. The length of the outage does not matter, as only last values are kept.
-type Catchup struct {
-	// Objects is the number of the gateway's objects.
-	Objects int
-	// Times is the number of changes of each object during the cut; 0 means one.
-	Times int
-
-	seconds, down, up, restarts []float64
+// catchup changes every object of a gateway whose link is cut, times times, and heals the link. It measures the bytes over the link until
+// all is on disk. The length of the outage does not matter, as only last values are kept.
+func catchup(objects, times, rounds int) scenario {
+	return scenario{"catch-up", func(ctx context.Context, w *Environment) error {
+		list := numberedNames("catchup", objects)
+		if err := prepareCatchup(ctx, w, list); err != nil {
+			return err
+		}
+		for range rounds {
+			if err := measureCatchup(ctx, w, list, times); err != nil {
+				return err
+			}
+		}
+		return nil
+	}}
 }
 
-const (
-	catchupPod    = "catchup"
-	catchupConfig = "catchup-config"
-	// catchupShare is the number of ConfigMaps that one pod may name: a pod is one object, of 1.5 MB at most.
-	catchupShare = 1000
-)
+// catchupShare is the number of ConfigMaps that one pod may name: a pod is one object, of 1.5 MB at most.
+const catchupShare = 1000
 
-// Name returns the name of the scenario.
-func (*Catchup) Name() string { return "catch-up" }
-
-// Prepare creates the objects, and pods that take environment variables from them: the kubelet reads those once, but would read volumes
-// again at intervals.
-func (s *Catchup) Prepare(ctx context.Context, w *Environment) error {
-	list := numberedNames(catchupConfig, s.Objects)
+// prepareCatchup creates the objects, and pods that take environment variables from them: the kubelet reads those once, but would read
+// volumes again at intervals.
+func prepareCatchup(ctx context.Context, w *Environment, list []string) error {
 	versions, err := w.putAll(ctx, w.createConfigMap, list)
 	if err != nil {
 		return err
@@ -44,8 +44,7 @@ func (s *Catchup) Prepare(ctx context.Context, w *Environment) error {
 	optional := true
 	var pods []*corev1.Pod
 	for i := 0; i < len(list); i += catchupShare {
-		p := pausePod(fmt.Sprintf("%s-%d", catchupPod, i/catchupShare), w.edgeNames()[0], nil)
-		p.Labels["app"] = catchupPod
+		p := pausePod(fmt.Sprintf("catchup-%d", i/catchupShare), w.edgeNames()[0], nil)
 		for _, name := range list[i:min(i+catchupShare, len(list))] {
 			p.Spec.Containers[0].EnvFrom = append(p.Spec.Containers[0].EnvFrom, corev1.EnvFromSource{
 				ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}, Optional: &optional},
@@ -56,11 +55,14 @@ func (s *Catchup) Prepare(ctx context.Context, w *Environment) error {
 	if err := w.launchPods(ctx, pods...); err != nil {
 		return err
 	}
-	return waitUntil(ctx, "the gateway holds them all", func(ctx context.Context) (bool, error) { return w.holdsVersions(ctx, versionsByName(versions)) })
+	return poll.Until(ctx, "the gateway holds them all", func(ctx context.Context) (bool, error) { return holdsVersions(ctx, w, versions) })
 }
 
-// Once cuts the link, changes the objects, heals the link and waits.
-func (s *Catchup) Once(ctx context.Context, w *Environment) (err error) {
+// appliedMetric counts synced changes of the store.
+const appliedMetric = "frond_store_applied_total"
+
+// measureCatchup cuts the link, changes the objects, heals the link and waits.
+func measureCatchup(ctx context.Context, w *Environment, list []string, times int) (err error) {
 	edge := w.edgeNames()[0]
 	if err := w.cluster.Cut(ctx, edge, true); err != nil {
 		return err
@@ -71,89 +73,60 @@ func (s *Catchup) Once(ctx context.Context, w *Environment) (err error) {
 			err = errors.Join(err, w.cluster.Heal(context.WithoutCancel(ctx), edge))
 		}
 	}()
-	ran, err := w.containerRuns(ctx, "app="+catchupPod)
+	ran, err := containerRuns(ctx, w)
 	if err != nil {
 		return err
 	}
 	var versions map[wire.Key]string
-	for range max(s.Times, 1) {
-		if versions, err = w.putAll(ctx, w.updateConfigMap, numberedNames(catchupConfig, s.Objects)); err != nil {
+	for range times {
+		if versions, err = w.putAll(ctx, w.updateConfigMap, list); err != nil {
 			return err
 		}
 	}
-	if err := w.awaitPublished(ctx, edge, versions); err != nil {
+	if err := awaitPublished(ctx, w, edge, versions); err != nil {
 		return err
 	}
 	applied, err := w.cluster.Metric(ctx, edge, appliedMetric)
 	if err != nil {
 		return err
 	}
-	before := w.linkTraffic(ctx, edge)
+	before := linkTraffic(ctx, w, edge)
 	began := time.Now()
 	if err := w.cluster.Heal(ctx, edge); err != nil {
 		return err
 	}
 	healed = true
-	err = waitUntil(ctx, "the changes are on disk", func(ctx context.Context) (bool, error) {
+	err = poll.Until(ctx, "the changes are on disk", func(ctx context.Context) (bool, error) {
 		now, err := w.cluster.Metric(ctx, edge, appliedMetric)
-		return err == nil && now-applied >= float64(s.Objects), err
+		return err == nil && now-applied >= float64(len(list)), err
 	})
 	if err != nil {
 		return err
 	}
-	took, after := time.Since(began), w.linkTraffic(ctx, edge)
-	if whole, err := w.holdsVersions(ctx, versionsByName(versions)); err != nil || !whole {
+	took, after := time.Since(began), linkTraffic(ctx, w, edge)
+	if whole, err := holdsVersions(ctx, w, versions); err != nil || !whole {
 		return errors.Join(errors.New("the gateway does not hold each object's last version"), err)
 	}
-	runs, err := w.containerRuns(ctx, "app="+catchupPod)
+	runs, err := containerRuns(ctx, w)
 	if err != nil {
 		return err
 	}
-	s.restarts = append(s.restarts, float64(countChanged(ran, runs)))
+	changed := fmt.Sprintf("%d changed ConfigMaps", len(list))
+	if times > 1 {
+		changed = fmt.Sprintf("%d changes of %d ConfigMaps", len(list)*times, len(list))
+	}
 	const mb = 1e6
-	s.seconds = append(s.seconds, milliseconds(took))
-	s.down = append(s.down, float64(after.DownBytes-before.DownBytes)/mb)
-	s.up = append(s.up, float64(after.UpBytes-before.UpBytes)/mb)
-	w.logProgress("%s: %d changed objects after %.0f ms", s.Name(), s.Objects, milliseconds(took))
+	w.recordTime(measure{text: fmt.Sprintf("link healed → %s on disk", changed)}, took)
+	w.record(measure{text: "  over the link, down", unit: unitMemory}, float64(after.DownBytes-before.DownBytes)/mb)
+	w.record(measure{text: "  over the link, up", unit: unitMemory}, float64(after.UpBytes-before.UpBytes)/mb)
+	w.record(measure{text: "  containers restarted or pods made anew"}, float64(countChanged(ran, runs)))
+	w.logProgress("%s: %d changed objects after %.0f ms", w.name, len(list), milliseconds(took))
 	return nil
 }
 
-// appliedMetric counts synced changes of the store.
-const appliedMetric = "frond_store_applied_total"
-
-// Lines returns the lines of the report.
-func (s *Catchup) Lines() []ReportLine {
-	return []ReportLine{
-		{Scenario: s.Name(), Measure: fmt.Sprintf("link healed → %s on disk", s.changeLabel()), Unit: unitTime, Summary: Summarize(s.seconds)},
-		{Scenario: s.Name(), Measure: "  over the link, down", Unit: unitMemory, Summary: Summarize(s.down)},
-		{Scenario: s.Name(), Measure: "  over the link, up", Unit: unitMemory, Summary: Summarize(s.up)},
-		{Scenario: s.Name(), Measure: "  containers restarted or pods made anew", Summary: Summarize(s.restarts)},
-	}
-}
-
-func (s *Catchup) changeLabel() string {
-	if s.Times < 2 {
-		return fmt.Sprintf("%d changed ConfigMaps", s.Objects)
-	}
-	return fmt.Sprintf("%d changes of %d ConfigMaps", s.Objects*s.Times, s.Objects)
-}
-
-// Close removes the pods and objects.
-func (s *Catchup) Close(ctx context.Context, w *Environment) error {
-	return w.deleteObjects(ctx, "app="+catchupPod, numberedNames(catchupConfig, s.Objects))
-}
-
-func versionsByName(versions map[wire.Key]string) map[string]string {
-	list := make(map[string]string, len(versions))
-	for key, version := range versions {
-		list[key.Name] = version
-	}
-	return list
-}
-
 // awaitPublished waits until the stream holds these versions for a node.
-func (w *Environment) awaitPublished(ctx context.Context, node string, versions map[wire.Key]string) error {
-	return waitUntil(ctx, "the changes are published", func(ctx context.Context) (bool, error) {
+func awaitPublished(ctx context.Context, w *Environment, node string, versions map[wire.Key]string) error {
+	return poll.Until(ctx, "the changes are published", func(ctx context.Context) (bool, error) {
 		held, err := w.publisher.Held(ctx, node)
 		if err != nil {
 			return false, nil //nolint:nilerr // a busy hub does not answer in time: it is asked again
@@ -168,14 +141,14 @@ func (w *Environment) awaitPublished(ctx context.Context, node string, versions 
 }
 
 // holdsVersions reports whether the first gateway holds these versions.
-func (w *Environment) holdsVersions(ctx context.Context, versions map[string]string) (bool, error) {
+func holdsVersions(ctx context.Context, w *Environment, versions map[wire.Key]string) (bool, error) {
 	held, err := w.cluster.Store(ctx, w.edgeNames()[0])
 	if err != nil {
 		return false, err
 	}
 	found := 0
 	for _, o := range held.Objects {
-		if version, ok := versions[o.Name]; ok && o.Resource == "configmaps" && o.Namespace == namespace && o.Version == version {
+		if version, ok := versions[o.Key()]; ok && o.Version == version {
 			found++
 		}
 	}
@@ -183,11 +156,38 @@ func (w *Environment) holdsVersions(ctx context.Context, versions map[string]str
 }
 
 // linkTraffic returns the traffic counters of a gateway's link.
-func (w *Environment) linkTraffic(ctx context.Context, edge string) devcluster.EdgeStatus {
+func linkTraffic(ctx context.Context, w *Environment, edge string) devcluster.EdgeStatus {
 	for _, e := range w.cluster.Status(ctx).Edges {
 		if e.Name == edge {
 			return e
 		}
 	}
 	return devcluster.EdgeStatus{}
+}
+
+// containerRuns identifies the present run of each container, as Kubernetes reports it.
+func containerRuns(ctx context.Context, w *Environment) (map[string]string, error) {
+	list, err := w.kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("list pods: %w", err)
+	}
+	runs := map[string]string{}
+	for i := range list.Items {
+		p := &list.Items[i]
+		for _, c := range p.Status.ContainerStatuses {
+			runs[p.Name+"/"+c.Name] = fmt.Sprint(p.UID, " ", c.ContainerID, " ", c.RestartCount)
+		}
+	}
+	return runs, nil
+}
+
+// countChanged counts the containers whose run changed.
+func countChanged(before, after map[string]string) int {
+	n := 0
+	for name, run := range before {
+		if after[name] != run {
+			n++
+		}
+	}
+	return n
 }

@@ -1,10 +1,8 @@
 package loadtest
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -32,8 +30,8 @@ const tick = time.Second / 100
 // cpuTimes is the CPU time used so far by each group.
 type cpuTimes map[string]time.Duration
 
-// cpuNow reads the CPU times. A process that has ended counts as 0, so a round with a restart shows a negative value.
-func (w *Environment) cpuNow() cpuTimes {
+// readCPU reads the CPU times. A process that has ended counts as 0, so a round with a restart shows a negative value.
+func readCPU(w *Environment) cpuTimes {
 	spec, now := w.cluster.Spec(), cpuTimes{}
 	parts := map[string]string{
 		"etcd": cpuKubernetes, "apiserver": cpuKubernetes, "controller-manager": cpuKubernetes, "scheduler": cpuKubernetes, "wan": cpuWan,
@@ -93,24 +91,9 @@ func parseTicks(s string) time.Duration {
 	return time.Duration(n) * tick
 }
 
-// cpuCosts collects the CPU time per delivery of each round.
-type cpuCosts map[string][]float64
-
-func (c cpuCosts) add(before, after cpuTimes, deliveries int) {
+// recordCPU records the CPU time of each group per delivery: two cores give 2,000,000 µs a second.
+func recordCPU(w *Environment, before, after cpuTimes, deliveries int) {
 	for _, group := range cpuGroups() {
-		c[group] = append(c[group], float64((after[group]-before[group])/time.Microsecond)/float64(deliveries))
+		w.record(measure{text: "  CPU per delivery: " + group, unit: unitCPU}, float64((after[group]-before[group])/time.Microsecond)/float64(deliveries))
 	}
-}
-
-// reportLines report the CPU time of each group: two cores give 2,000,000 µs a second.
-func (c cpuCosts) reportLines(scenario string) []ReportLine {
-	var lines []ReportLine
-	for _, group := range cpuGroups() {
-		if samples := c[group]; slices.ContainsFunc(samples, func(v float64) bool { return v != 0 }) {
-			lines = append(lines, ReportLine{
-				Scenario: scenario, Measure: fmt.Sprintf("  CPU per delivery: %s", group), Unit: unitCPU, Summary: Summarize(samples),
-			})
-		}
-	}
-	return lines
 }

@@ -6,11 +6,10 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"time"
+	"slices"
 
 	"github.com/nats-io/jsm.go/natscontext"
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,18 +18,14 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/frond-edge/frond/internal/devcluster"
+	"github.com/frond-edge/frond/loadtest/poll"
 	"github.com/frond-edge/frond/streams/metrics"
 	"github.com/frond-edge/frond/streams/publish"
-	"github.com/frond-edge/frond/streams/subject"
 )
 
 const (
 	// namespace holds all objects of scenarios; it is deleted when the Environment closes.
 	namespace = "loadtest"
-	// waitTimeout bounds a step that takes seconds: the machine may be busy.
-	waitTimeout = 3 * time.Minute
-	// pollInterval is the polling interval of conditions without an event. No measured time depends on it.
-	pollInterval = 100 * time.Millisecond
 	// writers is the number of clients that write to the apiserver concurrently.
 	writers = 32
 )
@@ -40,12 +35,14 @@ type Environment struct {
 	cluster *devcluster.Cluster
 	kube    kubernetes.Interface
 	nc      *nats.Conn
-	desired jetstream.Stream
 	// publisher reads the stream's messages for a node; it never publishes.
 	publisher *publish.Publisher
 	acks      *ackSubscription
 	rand      *rand.Rand
 	progress  io.Writer
+	// recorder has the measurements of the present scenario, undo is called after it.
+	recorder
+	undo []func(context.Context) error
 }
 
 // NewEnvironment connects to a cluster. Close it before the cluster goes down.
@@ -78,13 +75,6 @@ func (w *Environment) connect(ctx context.Context) error {
 	if w.nc, err = admin.Connect(nats.Name("loadtest")); err != nil {
 		return fmt.Errorf("connect to the hub: %w", err)
 	}
-	js, err := jetstream.New(w.nc)
-	if err != nil {
-		return fmt.Errorf("jetstream: %w", err)
-	}
-	if w.desired, err = js.Stream(ctx, subject.DesiredStream); err != nil {
-		return fmt.Errorf("stream %s: %w", subject.DesiredStream, err)
-	}
 	if w.publisher, err = publish.NewPublisher(w.nc, metrics.New(nil)); err != nil {
 		return err
 	}
@@ -98,7 +88,7 @@ func (w *Environment) makeNamespace(ctx context.Context) error {
 	if _, err := w.kube.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("make namespace: %w", err)
 	}
-	return waitUntil(ctx, "the service account of the namespace", func(ctx context.Context) (bool, error) {
+	return poll.Until(ctx, "the service account of the namespace", func(ctx context.Context) (bool, error) {
 		_, err := w.kube.CoreV1().ServiceAccounts(namespace).Get(ctx, "default", metav1.GetOptions{})
 		return err == nil, ignoreNotFound(err)
 	})
@@ -108,7 +98,7 @@ func (w *Environment) makeNamespace(ctx context.Context) error {
 func (w *Environment) Close(ctx context.Context) error {
 	err := w.kube.CoreV1().Namespaces().Delete(ctx, namespace, metav1.DeleteOptions{})
 	if err == nil {
-		err = waitUntil(ctx, "the namespace goes", func(ctx context.Context) (bool, error) {
+		err = poll.Until(ctx, "the namespace goes", func(ctx context.Context) (bool, error) {
 			_, err := w.kube.CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{})
 			return apierrors.IsNotFound(err), ignoreNotFound(err)
 		})
@@ -127,6 +117,24 @@ func (w *Environment) disconnect() error {
 	return err
 }
 
+// atEnd runs undo after the present scenario, also when it fails.
+func (w *Environment) atEnd(undo func(context.Context) error) { w.undo = append(w.undo, undo) }
+
+// runScenario runs one scenario. It returns the completed measurements also with an error.
+func (w *Environment) runScenario(ctx context.Context, s scenario) (lines []ReportLine, err error) {
+	w.recorder, w.undo = recorder{name: s.name}, nil
+	err = s.run(ctx, w)
+	// Leftovers would disturb the next scenario, so they are removed also when this one was interrupted.
+	last := context.WithoutCancel(ctx)
+	for _, undo := range slices.Backward(w.undo) {
+		err = errors.Join(err, undo(last))
+	}
+	if err = errors.Join(err, w.deletePods(last), w.deleteConfigMaps(last), w.awaitReleasedObjects(last)); err != nil {
+		err = fmt.Errorf("%s: %w", s.name, err)
+	}
+	return w.reportLines(), err
+}
+
 // edgeNames returns the names of the cluster's gateways, which are its nodes.
 func (w *Environment) edgeNames() []string {
 	names := make([]string, w.cluster.Spec().Edges)
@@ -138,38 +146,6 @@ func (w *Environment) edgeNames() []string {
 
 func (w *Environment) logProgress(format string, args ...any) {
 	fmt.Fprintf(w.progress, "  "+format+"\n", args...)
-}
-
-// waitUntil polls for a condition without an event.
-func waitUntil(ctx context.Context, what string, holds func(context.Context) (bool, error)) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, waitTimeout, fmt.Errorf("not within %s", waitTimeout))
-	defer cancel()
-	ticker := time.NewTicker(pollInterval)
-	defer ticker.Stop()
-	for {
-		done, err := holds(ctx)
-		if err != nil {
-			return fmt.Errorf("wait until %s: %w", what, err)
-		}
-		if done {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("wait until %s: %w", what, context.Cause(ctx))
-		case <-ticker.C:
-		}
-	}
-}
-
-// sleepFor waits until earlier activity has settled.
-func sleepFor(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
 }
 
 func ignoreNotFound(err error) error {

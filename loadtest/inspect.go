@@ -13,10 +13,11 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/frond-edge/frond/api/inspect"
+	"github.com/frond-edge/frond/loadtest/poll"
 )
 
 // inspectNodes queries the cloudcores, as frond status does.
-func (w *Environment) inspectNodes(ctx context.Context) (inspect.Nodes, error) {
+func inspectNodes(ctx context.Context, w *Environment) (inspect.Nodes, error) {
 	var answer inspect.Nodes
 	cfg, err := clientcmd.BuildConfigFromFlags("", w.cluster.Kubeconfig())
 	if err != nil {
@@ -46,8 +47,8 @@ func (w *Environment) inspectNodes(ctx context.Context) (inspect.Nodes, error) {
 }
 
 // nodeOwner returns the cloudcore that serves a node.
-func (w *Environment) nodeOwner(ctx context.Context, node string) (string, error) {
-	all, err := w.inspectNodes(ctx)
+func nodeOwner(ctx context.Context, w *Environment, node string) (string, error) {
+	all, err := inspectNodes(ctx, w)
 	if err != nil {
 		return "", err
 	}
@@ -60,9 +61,9 @@ func (w *Environment) nodeOwner(ctx context.Context, node string) (string, error
 }
 
 // awaitMembers waits until these cloudcores, and no other, are live.
-func (w *Environment) awaitMembers(ctx context.Context, want ...string) error {
-	return waitUntil(ctx, fmt.Sprint("the cloudcores are ", want), func(ctx context.Context) (bool, error) {
-		all, err := w.inspectNodes(ctx)
+func awaitMembers(ctx context.Context, w *Environment, want ...string) error {
+	return poll.Until(ctx, fmt.Sprint("the cloudcores are ", want), func(ctx context.Context) (bool, error) {
+		all, err := inspectNodes(ctx, w)
 		return err == nil && slices.Equal(all.Live, want), nil
 	})
 }

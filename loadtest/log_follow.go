@@ -17,26 +17,21 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// LogFollow follows the log of one pod on each gateway with many concurrent readers. Each reader must get every line in order.
+// logFollow follows the log of one pod on each gateway with many concurrent readers. Each reader must get every line in order.
 // After the readers end, cloudcores and gateways must have as few streams and goroutines as before.
-type LogFollow struct {
-	// Readers is the number of readers in all, Length the number of lines of each log.
-	Readers, Length int
-	// Direct opens a tunnel for each reader, as the apiserver does for exec. Otherwise the readers use the apiserver, which
+type logFollow struct {
+	// readers is the number of readers in all, length the number of lines of each log.
+	readers, length int
+	// direct opens a tunnel for each reader, as the apiserver does for exec. Otherwise the readers use the apiserver, which
 	// shares one connection for the logs of a node.
-	Direct bool
-	// First is the number of logs opened one after the other, beforehand.
-	First int
-	// Collected waits at the end until every process has collected its garbage, which an idle one does every 2 min. Then none may have a
+	direct bool
+	// first is the number of logs opened one after the other, beforehand.
+	first int
+	// collected waits at the end until every process has collected its garbage, which an idle one does every 2 min. Then none may have a
 	// larger heap than before.
-	Collected bool
+	collected bool
 
-	open    func(ctx context.Context, pod string) (io.ReadCloser, error)
-	readers int
-	first   []float64 // ms
-	opened  []float64 // ms
-	rates   []float64 // lines per second
-	memory  followMemory
+	open func(ctx context.Context, pod string) (io.ReadCloser, error)
 }
 
 const (
@@ -46,58 +41,34 @@ const (
 	lineBytes = 100
 )
 
-// Name returns the name of the scenario.
-func (s *LogFollow) Name() string {
-	if s.Direct {
-		return "logs -f, a tunnel each"
+func (s logFollow) scenario() scenario {
+	if s.direct {
+		return scenario{"logs -f, a tunnel each", s.run}
 	}
-	return "logs -f"
+	return scenario{"logs -f", s.run}
 }
 
-// Prepare determines how many readers this machine allows.
-func (s *LogFollow) Prepare(ctx context.Context, w *Environment) (err error) {
-	if s.readers, err = allowedFollowers(s.Readers); err != nil {
+// run determines how many readers this machine allows, starts the pods, reads the logs, and waits until all resources are released.
+func (s logFollow) run(ctx context.Context, w *Environment) error {
+	allowed, err := allowedFollowers(s.readers)
+	if err != nil {
 		return err
 	}
-	if s.readers < s.Readers {
-		w.logProgress("%s: %d readers of %d: fs.inotify.max_user_instances allows no more on one machine", s.Name(), s.readers, s.Readers)
+	if allowed < s.readers {
+		w.logProgress("%s: %d readers of %d: fs.inotify.max_user_instances allows no more on one machine", w.name, allowed, s.readers)
+		s.readers = allowed
 	}
-	s.open = w.followLog
-	if s.Direct {
-		s.open, err = w.kubeletLogs(ctx)
+	s.open = func(ctx context.Context, pod string) (io.ReadCloser, error) { return followLog(ctx, w, pod) }
+	if s.direct {
+		if s.open, err = kubeletLogs(ctx, w); err != nil {
+			return err
+		}
 	}
-	return err
-}
-
-// logLine returns line i of a log.
-func logLine(i int) string {
-	number := fmt.Sprintf("%06d ", i)
-	return number + strings.Repeat("x", lineBytes-len(number))
-}
-
-// logPods returns one pod for each gateway, whose container writes the lines and keeps running.
-func (s *LogFollow) logPods(w *Environment) (list []*corev1.Pod) {
-	var script strings.Builder
-	for i := range s.Length {
-		fmt.Fprintf(&script, "echo %s; sleep %g; ", logLine(i), linePause.Seconds())
-	}
-	script.WriteString("sleep infinity")
-	for _, edge := range w.edgeNames() {
-		p := pausePod(followPod+"-"+edge, edge, nil)
-		p.Labels["app"] = followPod
-		p.Spec.Containers[0].Command = []string{"sh", "-c", script.String()}
-		list = append(list, p)
-	}
-	return list
-}
-
-// Once starts the pods, reads the logs, and waits until all resources are released.
-func (s *LogFollow) Once(ctx context.Context, w *Environment) error {
 	pods := s.logPods(w)
 	if err := w.launchPods(ctx, pods...); err != nil {
 		return err
 	}
-	for i := range max(s.First, len(pods)) { // the apiserver keeps a connection to each node from now on
+	for i := range max(s.first, len(pods)) { // the apiserver keeps a connection to each node from now on
 		began := time.Now()
 		body, err := s.open(ctx, pods[i%len(pods)].Name)
 		if err != nil {
@@ -107,38 +78,62 @@ func (s *LogFollow) Once(ctx context.Context, w *Environment) error {
 		if err = errors.Join(err, body.Close()); err != nil {
 			return err
 		}
-		s.first = append(s.first, milliseconds(time.Since(began)))
+		w.recordTime(measure{text: "asked for → first byte, one after the other"}, time.Since(began))
 	}
-	before, err := w.readStreamCosts(ctx)
+	before, err := readStreamCosts(ctx, w)
 	if err != nil {
 		return err
 	}
-	if err := s.memory.recordMoment(ctx, w, memoryBefore); err != nil {
+	var memory followMemory
+	if err := memory.recordMoment(ctx, w, memoryBefore); err != nil {
 		return err
 	}
-	if err := s.followAll(ctx, w, pods); err != nil {
+	if err := s.followAll(ctx, w, pods, &memory); err != nil {
 		return err
 	}
-	if err := w.awaitReleased(ctx, before); err != nil {
+	if err := awaitReleased(ctx, w, before); err != nil {
 		return err
 	}
-	if s.Collected {
-		if err := w.awaitCollected(ctx, before); err != nil {
+	if s.collected {
+		if err := awaitCollected(ctx, w, before); err != nil {
 			return err
 		}
 	}
-	if err := s.memory.recordMoment(ctx, w, memoryAfter); err != nil {
+	if err := memory.recordMoment(ctx, w, memoryAfter); err != nil {
 		return err
 	}
-	return s.Close(ctx, w)
+	memory.report(w)
+	return nil
+}
+
+// logLine returns line i of a log.
+func logLine(i int) string {
+	number := fmt.Sprintf("%06d ", i)
+	return number + strings.Repeat("x", lineBytes-len(number))
+}
+
+// logPods returns one pod for each gateway, whose container writes the lines and keeps running.
+func (s logFollow) logPods(w *Environment) (list []*corev1.Pod) {
+	var script strings.Builder
+	for i := range s.length {
+		fmt.Fprintf(&script, "echo %s; sleep %g; ", logLine(i), linePause.Seconds())
+	}
+	script.WriteString("sleep infinity")
+	for _, edge := range w.edgeNames() {
+		p := pausePod(followPod+"-"+edge, edge, nil)
+		p.Spec.Containers[0].Command = []string{"sh", "-c", script.String()}
+		list = append(list, p)
+	}
+	return list
 }
 
 // followAll runs all readers; none closes its stream before the last has read its last line.
-func (s *LogFollow) followAll(ctx context.Context, w *Environment, pods []*corev1.Pod) error {
-	var mu sync.Mutex // guards s.opened
+func (s logFollow) followAll(ctx context.Context, w *Environment, pods []*corev1.Pod, memory *followMemory) error {
+	var mu sync.Mutex // guards w
 	var read sync.WaitGroup
 	all := make(chan struct{}) // closes when all have read everything, or one has failed
 	g, gctx := errgroup.WithContext(ctx)
+	name := fmt.Sprintf("%d readers on %d gateways", s.readers, len(w.edgeNames()))
 	began := time.Now()
 	read.Add(s.readers)
 	for i := range s.readers {
@@ -147,10 +142,10 @@ func (s *LogFollow) followAll(ctx context.Context, w *Environment, pods []*corev
 			body, err := s.open(gctx, pods[i%len(pods)].Name)
 			if err == nil {
 				defer func() { _ = body.Close() }() // given up
-				err = readLines(body, s.Length, func() {
+				err = readLines(body, s.length, func() {
 					mu.Lock()
 					defer mu.Unlock()
-					s.opened = append(s.opened, milliseconds(time.Since(asked)))
+					w.recordTime(measure{text: name + ": asked for all at once → first line of each"}, time.Since(asked))
 				})
 			}
 			read.Done()
@@ -167,8 +162,11 @@ func (s *LogFollow) followAll(ctx context.Context, w *Environment, pods []*corev
 	g.Go(func() error {
 		defer close(all)
 		read.Wait()
-		s.rates = append(s.rates, float64(s.readers*s.Length)/time.Since(began).Seconds())
-		return s.memory.recordMoment(gctx, w, memoryWith)
+		rate := perSecond(s.readers*s.length, time.Since(began))
+		mu.Lock()
+		defer mu.Unlock()
+		w.record(measure{text: fmt.Sprintf("  lines of %d bytes to all, as fast as they were written", lineBytes), unit: unitRate}, rate)
+		return memory.recordMoment(gctx, w, memoryWith)
 	})
 	return g.Wait()
 }
@@ -191,12 +189,12 @@ func readLines(body io.Reader, lines int, opened func()) error {
 }
 
 // followLog follows the log of a pod through the apiserver.
-func (w *Environment) followLog(ctx context.Context, pod string) (io.ReadCloser, error) {
+func followLog(ctx context.Context, w *Environment, pod string) (io.ReadCloser, error) {
 	return w.kube.CoreV1().Pods(namespace).GetLogs(pod, &corev1.PodLogOptions{Follow: true}).Stream(ctx)
 }
 
 // kubeletLogs follows the log of a pod as the apiserver would, but each over a tunnel of its own.
-func (w *Environment) kubeletLogs(ctx context.Context) (func(ctx context.Context, pod string) (io.ReadCloser, error), error) {
+func kubeletLogs(ctx context.Context, w *Environment) (func(ctx context.Context, pod string) (io.ReadCloser, error), error) {
 	egress, secret, err := w.cluster.Egress()
 	if err != nil {
 		return nil, err
@@ -227,20 +225,4 @@ func (w *Environment) kubeletLogs(ctx context.Context) (func(ctx context.Context
 		}
 		return response.Body, nil
 	}, nil
-}
-
-// Lines returns the lines of the report.
-func (s *LogFollow) Lines() []ReportLine {
-	name := fmt.Sprintf("%d readers on %d gateways", s.readers, s.memory.gateways)
-	lines := []ReportLine{
-		{Scenario: s.Name(), Measure: "asked for → first byte, one after the other", Unit: unitTime, Summary: Summarize(s.first)},
-		{Scenario: s.Name(), Measure: name + ": asked for all at once → first line of each", Unit: unitTime, Summary: Summarize(s.opened)},
-		{Scenario: s.Name(), Measure: fmt.Sprintf("  lines of %d bytes to all, as fast as they were written", lineBytes), Unit: unitRate, Summary: Summarize(s.rates)},
-	}
-	return append(lines, s.memory.reportLines(s.Name())...)
-}
-
-// Close removes the pods.
-func (*LogFollow) Close(ctx context.Context, w *Environment) error {
-	return w.deleteObjects(ctx, "app="+followPod, nil)
 }

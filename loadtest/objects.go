@@ -14,7 +14,7 @@ import (
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/internal/toolchain"
-	"github.com/frond-edge/frond/streams/subject"
+	"github.com/frond-edge/frond/loadtest/poll"
 )
 
 // payloadBytes is the size of one ConfigMap's content, the same as in the peer's measurement.
@@ -112,7 +112,7 @@ func (w *Environment) launchPods(ctx context.Context, pods ...*corev1.Pod) error
 			return fmt.Errorf("make pod %s: %w", p.Name, err)
 		}
 	}
-	return waitUntil(ctx, fmt.Sprintf("%d pods run", len(pods)), func(ctx context.Context) (bool, error) {
+	return poll.Until(ctx, fmt.Sprintf("%d pods run", len(pods)), func(ctx context.Context) (bool, error) {
 		list, err := w.kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return false, err
@@ -130,31 +130,64 @@ func (w *Environment) launchPods(ctx context.Context, pods ...*corev1.Pod) error
 	})
 }
 
-// deleteObjects deletes the selected pods and the named ConfigMaps. It waits until they are gone from the API and the stream of
-// desired state has their tombstones.
-func (w *Environment) deleteObjects(ctx context.Context, selector string, configMaps []string) error {
-	err := w.kube.CoreV1().Pods(namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: selector})
-	if err != nil {
+// bindPods creates one pod on each node concurrently.
+func (w *Environment) bindPods(ctx context.Context, name string, nodes, configMaps []string) error {
+	g, gctx := errgroup.WithContext(ctx)
+	for _, node := range nodes {
+		g.Go(func() error {
+			p := pausePod(name+"-"+node, node, configMaps)
+			if _, err := w.kube.CoreV1().Pods(namespace).Create(gctx, p, metav1.CreateOptions{}); err != nil {
+				return fmt.Errorf("make pod %s: %w", p.Name, err)
+			}
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+// awaitRunning waits until n pods run.
+func (w *Environment) awaitRunning(ctx context.Context, n int) error {
+	return poll.Until(ctx, "the pods run", func(ctx context.Context) (bool, error) {
+		list, err := w.kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{FieldSelector: "status.phase=Running"})
+		return err == nil && len(list.Items) == n, err
+	})
+}
+
+// deletePods deletes all pods of scenarios and waits until they are gone.
+func (w *Environment) deletePods(ctx context.Context) error {
+	pods := w.kube.CoreV1().Pods(namespace)
+	if err := pods.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
 		return fmt.Errorf("delete pods: %w", err)
+	}
+	return poll.Until(ctx, "the pods are gone", func(ctx context.Context) (bool, error) {
+		list, err := pods.List(ctx, metav1.ListOptions{})
+		return err == nil && len(list.Items) == 0, err
+	})
+}
+
+// deleteConfigMaps deletes all ConfigMaps of scenarios.
+func (w *Environment) deleteConfigMaps(ctx context.Context) error {
+	configMaps := w.kube.CoreV1().ConfigMaps(namespace)
+	list, err := configMaps.List(ctx, metav1.ListOptions{FieldSelector: "metadata.name!=" + rootCA})
+	if err != nil {
+		return fmt.Errorf("list ConfigMaps: %w", err)
 	}
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(writers)
-	for _, name := range configMaps {
+	for i := range list.Items {
 		g.Go(func() error {
-			return ignoreNotFound(w.kube.CoreV1().ConfigMaps(namespace).Delete(gctx, name, metav1.DeleteOptions{}))
+			return ignoreNotFound(configMaps.Delete(gctx, list.Items[i].Name, metav1.DeleteOptions{}))
 		})
 	}
 	if err := g.Wait(); err != nil {
 		return fmt.Errorf("delete ConfigMaps: %w", err)
 	}
-	err = waitUntil(ctx, "the pods are gone", func(ctx context.Context) (bool, error) {
-		list, err := w.kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
-		return err == nil && len(list.Items) == 0, err
-	})
-	if err != nil {
-		return err
-	}
-	return waitUntil(ctx, "the nodes gave up what they no longer need", func(ctx context.Context) (bool, error) {
+	return nil
+}
+
+// awaitReleasedObjects waits until the stream of desired state has tombstones for all ConfigMaps of scenarios that no pod needs.
+func (w *Environment) awaitReleasedObjects(ctx context.Context) error {
+	return poll.Until(ctx, "the nodes gave up what they no longer need", func(ctx context.Context) (bool, error) {
 		for _, node := range w.edgeNames() {
 			held, err := w.publisher.Held(ctx, node)
 			if err != nil {
@@ -176,7 +209,7 @@ const rootCA = "kube-root-ca.crt"
 // awaitAcks waits until every node has acked these versions of these objects and returns the time of the last ack. It first counts the
 // acks received since dropPending, so that it sends the hub no other request while the hub is busy.
 func (w *Environment) awaitAcks(ctx context.Context, nodes []string, versions map[wire.Key]string) (time.Time, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, waitTimeout, fmt.Errorf("not within %s", waitTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, poll.Timeout, fmt.Errorf("not within %s", poll.Timeout))
 	defer cancel()
 	at := make(map[string]map[uint64]time.Time, len(nodes))
 	for _, node := range nodes {
@@ -223,29 +256,4 @@ func (w *Environment) lastAck(ctx context.Context, at map[string]map[uint64]time
 		}
 	}
 	return last, missing, nil
-}
-
-// messageAt reads the object and version at a stream sequence; ok is false if it was overwritten. Any replica of the
-// stream may answer, so a replica that does not have the sequence yet is asked again.
-func (w *Environment) messageAt(ctx context.Context, sequence uint64) (subj, version string, ok bool) {
-	for range copyTries {
-		msg, err := w.desired.GetMsg(ctx, sequence)
-		if err == nil {
-			return msg.Subject, msg.Header.Get("Frond-RV"), true
-		}
-		if sleepFor(ctx, copyPause) != nil {
-			break
-		}
-	}
-	return "", "", false
-}
-
-// A follower learns of a commit with the leader's next message, in the worst case its heartbeat after 1 s.
-const (
-	copyTries = 150
-	copyPause = 10 * time.Millisecond
-)
-
-func subjectOf(node, configMap string) string {
-	return subject.Of(subject.Desired, node, configMapKey(configMap))
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/frond-edge/frond/internal/devcluster"
 	"github.com/frond-edge/frond/internal/toolchain"
+	"github.com/frond-edge/frond/loadtest/poll"
 )
 
 // Options of Run.
@@ -84,13 +85,7 @@ type clusterStage struct {
 	spec devcluster.Spec
 	// reusesCluster continues with the cluster of the previous stage.
 	reusesCluster bool
-	runs          []scenarioRun
-}
-
-// scenarioRun is a scenario and the number of calls of its Once: one where Once takes many samples itself.
-type scenarioRun struct {
-	Scenario
-	rounds int
+	scenarios     []scenario
 }
 
 // allStages lists the stages in order.
@@ -100,41 +95,34 @@ func allStages(s Size) []clusterStage {
 	}
 	proxied := spec(1, devcluster.Containerd)
 	proxied.KubeProxy = true
+	pace := memoryPace{settle: s.Settle, samples: s.Samples}
+	follow := logFollow{readers: s.Readers, length: s.LogLines, first: s.First, collected: s.Collected}
+	direct := follow
+	direct.direct = true
+	hollow := spec(2, devcluster.Hollow)
 	return []clusterStage{
-		{name: "containerd", spec: spec(1, devcluster.Containerd), runs: []scenarioRun{
-			{&Memory{Pods: s.Resident, ConfigMaps: s.Held, Settle: s.Settle, Samples: s.Samples}, 1},
-			{&PodStartup{Pods: s.Pods}, 1},
+		{name: "containerd", spec: spec(1, devcluster.Containerd), scenarios: []scenario{memoryUse(s.Resident, s.Held, pace), podStartup(s.Pods, "")}},
+		{name: "services", reusesCluster: true, spec: proxied, scenarios: []scenario{services(s.Services, pace)}},
+		{name: "hollow", spec: hollow, scenarios: []scenario{
+			singleUpdate(s.Updates),
+			burst(s.Burst, s.Rounds).scenario(),
+			arrival(1, s.Burst, s.Rounds, burstPeer, burstAim).scenario(),
+			podStartup(s.Pods, "1000"),
 		}},
-		{name: "services", reusesCluster: true, spec: proxied, runs: []scenarioRun{
-			{&Services{Services: s.Services, Settle: s.Settle, Samples: s.Samples}, 1},
+		{name: "delivery", reusesCluster: true, spec: hollow, scenarios: []scenario{
+			idleTraffic(s.Window),
+			takeover(s.Kills),
+			firstDelivery(s.First),
+			burst(s.Slow, s.Rounds).overSlowLink(),
+			arrival(1, s.Burst, s.Rounds, "", 0).overSlowLink(),
+			catchup(s.CatchUp, 1, min(s.Rounds, 3)),
 		}},
-		{name: "hollow", spec: spec(2, devcluster.Hollow), runs: []scenarioRun{
-			{&SingleUpdate{Updates: s.Updates}, 1},
-			{&Burst{Objects: s.Burst}, s.Rounds},
-			{&Arrival{Nodes: 1, Objects: s.Burst, Peer: burstPeer, Aim: burstAim}, s.Rounds},
-			{&PodStartup{Pods: s.Pods, Peer: "1000"}, 1},
-		}},
-		{name: "delivery", reusesCluster: true, spec: spec(2, devcluster.Hollow), runs: []scenarioRun{
-			{&IdleTraffic{Window: s.Window}, 1},
-			{&Takeover{Kills: s.Kills}, 1},
-			{&FirstDelivery{Objects: s.First}, 1},
-			{&SlowLink{Scenario: &Burst{Objects: s.Slow}, RoundTrip: slowRoundTrip, Peer: slowPeer, Aim: slowAim}, s.Rounds},
-			{&SlowLink{Scenario: &Arrival{Nodes: 1, Objects: s.Burst}, RoundTrip: slowRoundTrip, Peer: slowPeer, Aim: slowAim}, s.Rounds},
-			{&Catchup{Objects: s.CatchUp}, min(s.Rounds, 3)},
-		}},
-		{name: "attached", reusesCluster: true, spec: spec(2, devcluster.Hollow), runs: []scenarioRun{
-			{&AttachedNodes{Nodes: s.Attached, Settle: s.Settle}, 1},
-		}},
-		{name: "away", reusesCluster: true, spec: spec(2, devcluster.Hollow), runs: []scenarioRun{
-			{&Catchup{Objects: s.CatchUp / 10, Times: 10}, min(s.Rounds, 3)},
-		}},
-		{name: "tunnel", reusesCluster: true, spec: spec(s.LogNodes, devcluster.Hollow), runs: []scenarioRun{
-			{&LogFollow{Readers: s.Readers, Length: s.LogLines, First: s.First, Collected: s.Collected}, 1},
-			{&LogFollow{Readers: s.Readers, Length: s.LogLines, First: s.First, Direct: true, Collected: s.Collected}, 1},
-		}},
-		{name: "fan-out", reusesCluster: true, spec: spec(s.FanNodes, devcluster.Hollow), runs: []scenarioRun{
-			{&Fanout{Nodes: s.FanNodes, Objects: s.FanOut}, s.Rounds},
-			{&Arrival{Nodes: s.FanNodes, Objects: s.FanOut, Peer: fanoutPeer, Aim: fanoutAim}, s.Rounds},
+		{name: "attached", reusesCluster: true, spec: hollow, scenarios: []scenario{attachedNodes(s.Attached, s.Settle)}},
+		{name: "away", reusesCluster: true, spec: hollow, scenarios: []scenario{catchup(s.CatchUp/10, 10, min(s.Rounds, 3))}},
+		{name: "tunnel", reusesCluster: true, spec: spec(s.LogNodes, devcluster.Hollow), scenarios: []scenario{follow.scenario(), direct.scenario()}},
+		{name: "fan-out", reusesCluster: true, spec: spec(s.FanNodes, devcluster.Hollow), scenarios: []scenario{
+			fanout(s.FanNodes, s.FanOut, s.Rounds).scenario(),
+			arrival(s.FanNodes, s.FanOut, s.Rounds, fanoutPeer, fanoutAim).scenario(),
 		}},
 	}
 }
@@ -198,7 +186,7 @@ func (b *runner) runStage(ctx context.Context, st clusterStage) (err error) {
 	if err := b.startCluster(ctx, st.spec); err != nil {
 		return err
 	}
-	if err := sleepFor(ctx, b.Size.QuietTime); err != nil {
+	if err := poll.Sleep(ctx, b.Size.QuietTime); err != nil {
 		return err
 	}
 	w, err := NewEnvironment(ctx, b.cluster, b.Seed, b.Progress)
@@ -213,11 +201,11 @@ func (b *runner) runStage(ctx context.Context, st clusterStage) (err error) {
 		}
 		b.report.Setup.Kubernetes, b.report.Setup.NATS = version.GitVersion, w.nc.ConnectedServerVersion()
 	}
-	for _, t := range st.runs {
-		name := st.name + ": " + t.Name()
+	for _, t := range st.scenarios {
+		name := st.name + ": " + t.name
 		b.report.Loads[name] = loadAverage()
 		fmt.Fprintf(b.Progress, "%s, load %.2f\n", name, b.report.Loads[name])
-		lines, err := RunScenario(ctx, w, t, t.rounds)
+		lines, err := w.runScenario(ctx, t)
 		for _, l := range lines {
 			l.Scenario = name
 			b.report.Lines = append(b.report.Lines, l)

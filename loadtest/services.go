@@ -11,70 +11,54 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/frond-edge/frond/loadtest/poll"
 )
 
-// Services measures the memory of a gateway whose kube-proxy watches Services and EndpointSlices at the local API: with hardly any
-// in the cluster, then with many.
-type Services struct {
-	// Services is their number, each with one EndpointSlice of three endpoints on other nodes.
-	Services int
-	// Settle is the pause before a state is sampled; Samples are taken a second apart.
-	Settle  time.Duration
-	Samples int
-
-	taken   memorySamples
-	arrived []float64 // ms
+// services measures the memory of a gateway whose kube-proxy watches Services and EndpointSlices at the local API: with hardly any in the
+// cluster, then with n, each with one EndpointSlice of three endpoints on other nodes.
+func services(n int, pace memoryPace) scenario {
+	return scenario{"services", func(ctx context.Context, w *Environment) error {
+		edge := w.edgeNames()[0]
+		had, err := countProxyRules(ctx, w, edge)
+		if err != nil {
+			return err
+		}
+		if err := recordProxyMemory(ctx, w, pace, edge, "few Services"); err != nil {
+			return err
+		}
+		list := numberedNames("services", n)
+		w.atEnd(func(ctx context.Context) error { return deleteServices(ctx, w, list) })
+		if err := makeServices(ctx, w, list); err != nil {
+			return err
+		}
+		began := time.Now()
+		err = poll.Until(ctx, fmt.Sprintf("kube-proxy has rules for %d Services", n), func(ctx context.Context) (bool, error) {
+			has, err := countProxyRules(ctx, w, edge)
+			return err == nil && has >= had+n, err
+		})
+		if err != nil {
+			return err
+		}
+		took := time.Since(began)
+		if err := recordProxyMemory(ctx, w, pace, edge, fmt.Sprintf("%d Services", n)); err != nil {
+			return err
+		}
+		w.recordTime(measure{text: fmt.Sprintf("%d Services made → the gateway's kernel leads to the last", n)}, took)
+		return nil
+	}}
 }
 
-const servicesName = "services"
-
-// Name returns the name of the scenario.
-func (*Services) Name() string { return "services" }
-
-// Prepare does nothing: the first state is an idle gateway.
-func (s *Services) Prepare(context.Context, *Environment) error {
-	s.taken = memorySamples{settle: s.Settle, each: s.Samples}
-	return nil
-}
-
-// Once creates the Services and waits until kube-proxy has rules for each.
-func (s *Services) Once(ctx context.Context, w *Environment) error {
-	edge := w.edgeNames()[0]
-	proxy := "proxy-" + strings.TrimPrefix(edge, "edge-")
-	had, err := w.countProxyRules(ctx, edge)
-	if err != nil {
+func recordProxyMemory(ctx context.Context, w *Environment, pace memoryPace, edge, state string) error {
+	if err := recordMemory(ctx, w, pace, edge, "edgecore with kube-proxy and "+state, "", ""); err != nil {
 		return err
 	}
-	if err := s.sampleMemory(ctx, w, edge, proxy, "few Services"); err != nil {
-		return err
-	}
-	if err := w.makeServices(ctx, numberedNames(servicesName, s.Services)); err != nil {
-		return err
-	}
-	began := time.Now()
-	err = waitUntil(ctx, fmt.Sprintf("kube-proxy has rules for %d Services", s.Services), func(ctx context.Context) (bool, error) {
-		has, err := w.countProxyRules(ctx, edge)
-		return err == nil && has >= had+s.Services, err
-	})
-	if err != nil {
-		return err
-	}
-	s.arrived = append(s.arrived, milliseconds(time.Since(began)))
-	if err := s.sampleMemory(ctx, w, edge, proxy, fmt.Sprintf("%d Services", s.Services)); err != nil {
-		return err
-	}
-	return s.Close(ctx, w)
-}
-
-func (s *Services) sampleMemory(ctx context.Context, w *Environment, edge, proxy, state string) error {
-	if err := s.taken.sampleSettled(ctx, w, edge, "edgecore with kube-proxy and "+state); err != nil {
-		return err
-	}
-	return s.taken.sampleNow(ctx, w, proxy, "kube-proxy then, with "+state)
+	pace.settle = 0
+	return recordMemory(ctx, w, pace, "proxy-"+strings.TrimPrefix(edge, "edge-"), "kube-proxy then, with "+state, "", "")
 }
 
 // countProxyRules counts the Service addresses for which a gateway's kernel has rules.
-func (w *Environment) countProxyRules(ctx context.Context, edge string) (int, error) {
+func countProxyRules(ctx context.Context, w *Environment, edge string) (int, error) {
 	cmd, err := w.cluster.Command(ctx, edge, "nft", "list", "map", "ip", "kube-proxy", "service-ips")
 	if err != nil {
 		return 0, err
@@ -87,7 +71,7 @@ func (w *Environment) countProxyRules(ctx context.Context, edge string) (int, er
 }
 
 // makeServices creates Services together with their endpoints, so that no controller does that at its own pace.
-func (w *Environment) makeServices(ctx context.Context, list []string) error {
+func makeServices(ctx context.Context, w *Environment, list []string) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(writers)
 	for i, name := range list {
@@ -98,7 +82,7 @@ func (w *Environment) makeServices(ctx context.Context, list []string) error {
 				return fmt.Errorf("make service %s: %w", name, err)
 			}
 			slice := &discoveryv1.EndpointSlice{
-				ObjectMeta:  metav1.ObjectMeta{Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: name, discoveryv1.LabelManagedBy: servicesName}},
+				ObjectMeta:  metav1.ObjectMeta{Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: name, discoveryv1.LabelManagedBy: "services"}},
 				AddressType: discoveryv1.AddressTypeIPv4,
 				Ports:       []discoveryv1.EndpointPort{{Name: &port.Name, Port: new(int32(8080))}},
 			}
@@ -115,21 +99,11 @@ func (w *Environment) makeServices(ctx context.Context, list []string) error {
 	return g.Wait()
 }
 
-// Lines returns the lines of the report.
-func (s *Services) Lines() []ReportLine {
-	as := func(state string) string { return state }
-	made := ReportLine{
-		Scenario: s.Name(), Measure: fmt.Sprintf("%d Services made → the gateway's kernel leads to the last", s.Services),
-		Unit: unitTime, Summary: Summarize(s.arrived),
-	}
-	return append(s.taken.reportLines(s.Name(), as, func(string) (string, string) { return "", "" }), made)
-}
-
-// Close removes the Services, and the slices, which no controller removes.
-func (s *Services) Close(ctx context.Context, w *Environment) error {
+// deleteServices removes the Services, and the slices, which no controller removes.
+func deleteServices(ctx context.Context, w *Environment, list []string) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(writers)
-	for _, name := range numberedNames(servicesName, s.Services) {
+	for _, name := range list {
 		g.Go(func() error {
 			return errors.Join(
 				ignoreNotFound(w.kube.DiscoveryV1().EndpointSlices(namespace).Delete(gctx, name, metav1.DeleteOptions{})),

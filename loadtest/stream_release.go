@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/frond-edge/frond/loadtest/poll"
 )
 
 const (
@@ -45,9 +47,9 @@ func allowedFollowers(wanted int) (int, error) {
 type streamCost struct{ streams, goroutines, heap float64 }
 
 // readStreamCosts reads the streams, goroutines and heap of cloudcores and gateways.
-func (w *Environment) readStreamCosts(ctx context.Context) (map[string]streamCost, error) {
+func readStreamCosts(ctx context.Context, w *Environment) (map[string]streamCost, error) {
 	all := map[string]streamCost{}
-	for _, part := range w.tunnelEnds() {
+	for _, part := range tunnelEnds(w) {
 		streams, err := w.cluster.Metric(ctx, part, "frond_tunnel_streams")
 		if err != nil {
 			return nil, err
@@ -66,7 +68,7 @@ func (w *Environment) readStreamCosts(ctx context.Context) (map[string]streamCos
 }
 
 // tunnelEnds lists the processes at the ends of tunnels.
-func (w *Environment) tunnelEnds() []string {
+func tunnelEnds(w *Environment) []string {
 	parts := w.edgeNames()
 	for i := range w.cluster.Spec().Cloudcores {
 		parts = append(parts, fmt.Sprint("cloudcore-", i+1))
@@ -75,10 +77,10 @@ func (w *Environment) tunnelEnds() []string {
 }
 
 // awaitReleased waits until the numbers of streams and goroutines are back at their earlier values.
-func (w *Environment) awaitReleased(ctx context.Context, before map[string]streamCost) error {
+func awaitReleased(ctx context.Context, w *Environment, before map[string]streamCost) error {
 	var missing string
-	err := waitUntil(ctx, "what readers took is given back", func(ctx context.Context) (bool, error) {
-		now, err := w.readStreamCosts(ctx)
+	err := poll.Until(ctx, "what readers took is given back", func(ctx context.Context) (bool, error) {
+		now, err := readStreamCosts(ctx, w)
 		if err != nil {
 			return false, err
 		}
@@ -103,11 +105,11 @@ const (
 )
 
 // awaitCollected waits until each process has collected its garbage since now, and then has no larger heap than before.
-func (w *Environment) awaitCollected(ctx context.Context, before map[string]streamCost) error {
+func awaitCollected(ctx context.Context, w *Environment, before map[string]streamCost) error {
 	since := float64(time.Now().UnixNano()) / 1e9
 	left := maps.Clone(before)
 	var missing string
-	err := waitUntil(ctx, "heaps are as small as before", func(ctx context.Context) (bool, error) {
+	err := poll.Until(ctx, "heaps are as small as before", func(ctx context.Context) (bool, error) {
 		missing = ""
 		for part, had := range left {
 			last, err := w.cluster.Metric(ctx, part, collectMetric)
@@ -141,16 +143,15 @@ const (
 
 // followMemory is the memory of each kind of process at each moment, in MB: resident, and for the tunnels' ends also the heap.
 type followMemory struct {
-	gateways  int
 	rss, heap map[string][]float64
 }
 
 // recordMoment measures the memory of all processes at the ends and in between.
 func (m *followMemory) recordMoment(ctx context.Context, w *Environment, moment string) error {
 	if m.rss == nil {
-		m.rss, m.heap, m.gateways = map[string][]float64{}, map[string][]float64{}, len(w.edgeNames())
+		m.rss, m.heap = map[string][]float64{}, map[string][]float64{}
 	}
-	ends, err := w.readStreamCosts(ctx)
+	ends, err := readStreamCosts(ctx, w)
 	if err != nil {
 		return err
 	}
@@ -158,7 +159,7 @@ func (m *followMemory) recordMoment(ctx context.Context, w *Environment, moment 
 		kind, _, _ := strings.Cut(part, "-")
 		m.heap[kind+moment] = append(m.heap[kind+moment], now.heap/1e6)
 	}
-	parts := w.tunnelEnds()
+	parts := tunnelEnds(w)
 	for i := range w.cluster.Spec().Hubs {
 		parts = append(parts, fmt.Sprint("hub-", i+1))
 	}
@@ -173,15 +174,15 @@ func (m *followMemory) recordMoment(ctx context.Context, w *Environment, moment 
 	return nil
 }
 
-func (m *followMemory) reportLines(scenario string) (lines []ReportLine) {
+// report records the memory of each kind of process.
+func (m *followMemory) report(w *Environment) {
 	for _, kind := range []string{"cloudcore", "hub", "edge"} {
 		for _, moment := range []string{memoryBefore, memoryWith, memoryAfter} {
 			name := "each " + kind + " " + moment
-			lines = append(lines, ReportLine{Scenario: scenario, Measure: name + ": RSS", Unit: unitMemory, Summary: Summarize(m.rss[kind+moment])})
+			w.record(measure{text: name + ": RSS", unit: unitMemory}, m.rss[kind+moment]...)
 			if heap := m.heap[kind+moment]; len(heap) > 0 {
-				lines = append(lines, ReportLine{Scenario: scenario, Measure: name + ": heap", Unit: unitMemory, Summary: Summarize(heap)})
+				w.record(measure{text: name + ": heap", unit: unitMemory}, heap...)
 			}
 		}
 	}
-	return lines
 }

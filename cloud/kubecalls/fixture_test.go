@@ -17,6 +17,7 @@ import (
 
 	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/controllers"
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/kubetest"
 )
 
@@ -118,7 +119,7 @@ func (c *callFixture) createWidget(name string) {
 	}
 	widgets := objects.Resource(schema.GroupVersionResource{Group: "frond.test", Version: "v1", Resource: "widgets"}).Namespace(c.ns)
 	widget := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "frond.test/v1", "kind": "Widget", "metadata": map[string]any{"name": name}}}
-	kubetest.Eventually(c, settleTimeout, func() error { // the new kind is served a moment later
+	kit.Succeeds(c, settleTimeout, func() error { // the new kind is served a moment later
 		_, err := widgets.Create(c.Context(), widget, metav1.CreateOptions{})
 		return err
 	})

@@ -19,7 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/frond-edge/frond/api/wire"
-	"github.com/frond-edge/frond/test/kit/kubetest"
+	"github.com/frond-edge/frond/test/kit"
 )
 
 // TestReadEvents_FitsTheLink: an answer contains changes up to the node's limit, one at least; one that is too large
@@ -113,7 +113,7 @@ func TestKubeCalls_WatchByRequests(t *testing.T) {
 		t.Errorf("a forged token: code %d", code)
 	}
 	c.grantAccess("elects", "elects", "coordination.k8s.io", "leases")
-	kubetest.Eventually(t, settleTimeout, func() error {
+	kit.Succeeds(t, settleTimeout, func() error {
 		if code, _ := ask(func(r *wire.KubeRequest) { r.Wait = 1 }); code != http.StatusOK {
 			return fmt.Errorf("code %d", code)
 		}
@@ -165,7 +165,7 @@ func TestKubeCalls_WatchByRequests(t *testing.T) {
 	}
 	list = &coordinationv1.LeaseList{ListMeta: metav1.ListMeta{ResourceVersion: large.ResourceVersion}}
 	c.revokeAccess("elects")
-	kubetest.Eventually(t, settleTimeout, func() error {
+	kit.Succeeds(t, settleTimeout, func() error {
 		if code, _ := ask(func(r *wire.KubeRequest) { r.Wait = 1 }); code != http.StatusForbidden {
 			return fmt.Errorf("code %d", code)
 		}

@@ -13,7 +13,7 @@ import (
 	"go.uber.org/zap/zaptest"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/frond-edge/frond/test/kit/kubetest"
+	"github.com/frond-edge/frond/test/kit"
 )
 
 // startHubServer starts a server of the hub; port -1 selects a free one.
@@ -68,7 +68,7 @@ func TestHubWatcher_NotifiesNodesOnceOfLostServer(t *testing.T) {
 	runPart(t, d.Start)
 	told := func(what string, want int32, count *atomic.Int32) {
 		t.Helper()
-		kubetest.Eventually(t, time.Minute, func() error {
+		kit.Succeeds(t, time.Minute, func() error {
 			if got := count.Load(); got != want {
 				return fmt.Errorf("%s: %d nodes were told, want %d", what, got, want)
 			}
@@ -77,7 +77,7 @@ func TestHubWatcher_NotifiesNodesOnceOfLostServer(t *testing.T) {
 	}
 	watched := func(s *server.Server) {
 		t.Helper()
-		kubetest.Eventually(t, time.Minute, func() error {
+		kit.Succeeds(t, time.Minute, func() error {
 			if s.NumClients() == 0 {
 				return fmt.Errorf("%s has no client", s.Name())
 			}

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/frond-edge/frond/streams/subject"
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/streamstest"
 )
 
@@ -67,7 +68,7 @@ func TestMembers_TakeOverFromLeavingMember(t *testing.T) {
 	a, _ := startMember(t, "a", kv)
 	b, stop := startMember(t, "b", kv)
 	for _, m := range []*Members{a, b} {
-		streamstest.Eventually(t, "both are seen", func() bool { return len(m.Live()) == 2 })
+		kit.Eventually(t, "both are seen", func() bool { return len(m.Live()) == 2 })
 	}
 	node := nodeOwnedBy(t, "b")
 	if a.Owns(node) || !b.Owns(node) {

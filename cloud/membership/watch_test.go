@@ -13,7 +13,7 @@ import (
 
 	"github.com/frond-edge/frond/streams/subject"
 	"github.com/frond-edge/frond/streams/topology"
-	"github.com/frond-edge/frond/test/kit/kubetest"
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/streamstest"
 )
 
@@ -63,7 +63,7 @@ func TestMembers_ReopensStalledWatch(t *testing.T) {
 	var g errgroup.Group
 	g.Go(func() error { return m.Start(ctx) })
 	for range 2 {
-		kubetest.Eventually(t, time.Minute, func() error {
+		kit.Succeeds(t, time.Minute, func() error {
 			if !m.LeaseValid() || !m.Owns("edge-1") {
 				return errors.New("the replica hears nobody")
 			}
@@ -71,7 +71,7 @@ func TestMembers_ReopensStalledWatch(t *testing.T) {
 		})
 		muted := bucket.watches.Load()
 		bucket.muted.Store(muted)
-		kubetest.Eventually(t, time.Minute, func() error {
+		kit.Succeeds(t, time.Minute, func() error {
 			if bucket.watches.Load() == muted {
 				return errors.New("the silent watch is kept")
 			}

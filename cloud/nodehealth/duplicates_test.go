@@ -22,6 +22,7 @@ import (
 	"github.com/frond-edge/frond/streams/metrics"
 	"github.com/frond-edge/frond/streams/publish"
 	"github.com/frond-edge/frond/streams/subject"
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/streamstest"
 )
 
@@ -141,7 +142,7 @@ func startDetector(t *testing.T) (hub *server.Server, publisher *publish.Publish
 // waitAttached waits until an agent was served for a moment.
 func waitAttached(t *testing.T, a *agentProcess) {
 	t.Helper()
-	streamstest.Eventually(t, "the agent is served", func() bool {
+	kit.Eventually(t, "the agent is served", func() bool {
 		_, since := a.delivery.Identity()
 		return since > 50*time.Millisecond
 	})
@@ -153,22 +154,22 @@ func TestDuplicateDetector_FencesTheLaterAgent(t *testing.T) {
 	first := newAgent(t, hub, one)
 	waitAttached(t, first)
 	second := newAgent(t, hub, two)
-	streamstest.Eventually(t, "the later one is fenced", second.link.Fenced)
+	kit.Eventually(t, "the later one is fenced", second.link.Fenced)
 	if first.link.Fenced() {
 		t.Fatal("the one that was there first is fenced")
 	}
 	key := configMapKey("a")
-	streamstest.Eventually(t, "all is asked for again when it is fenced, and when it says so", func() bool { return asked() > 1 })
+	kit.Eventually(t, "all is asked for again when it is fenced, and when it says so", func() bool { return asked() > 1 })
 	m := wire.Message{Node: edgeNode, Key: key, Op: wire.Apply, UID: "u", Version: "1", Time: time.Now(), Object: objectBody(key, "u", "1")}
 	if _, err := publisher.Publish(t.Context(), m, 0); err != nil {
 		t.Fatal(err)
 	}
-	streamstest.Eventually(t, "the first one is served", func() bool {
+	kit.Eventually(t, "the first one is served", func() bool {
 		_, err := first.store.Get(key)
 		return err == nil
 	})
 	first.stop()
-	streamstest.Eventually(t, "the later one is served when the first is gone", func() bool {
+	kit.Eventually(t, "the later one is served when the first is gone", func() bool {
 		_, err := second.store.Get(key)
 		return err == nil && !second.link.Fenced()
 	})

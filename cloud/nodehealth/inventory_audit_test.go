@@ -20,6 +20,7 @@ import (
 	"github.com/frond-edge/frond/streams/metrics"
 	"github.com/frond-edge/frond/streams/publish"
 	"github.com/frond-edge/frond/streams/subject"
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/streamstest"
 )
 
@@ -165,7 +166,7 @@ func (g *auditFixture) storedVersion(key wire.Key) string {
 
 func (g *auditFixture) waitVersion(key wire.Key, version string) {
 	g.Helper()
-	streamstest.Eventually(g.T, fmt.Sprintf("%s at version %q", key.Name, version), func() bool { return g.storedVersion(key) == version })
+	kit.Eventually(g.T, fmt.Sprintf("%s at version %q", key.Name, version), func() bool { return g.storedVersion(key) == version })
 }
 
 // sendHeartbeat sends a heartbeat with the node's present state to the auditor.
@@ -187,7 +188,7 @@ func (g *auditFixture) sendHeartbeat() {
 // waitRepaired sends heartbeats until the node's object equals the cloud's.
 func (g *auditFixture) waitRepaired(key wire.Key, version string) {
 	g.Helper()
-	streamstest.Eventually(g.T, fmt.Sprintf("%s at version %q after the audit", key.Name, version), func() bool {
+	kit.Eventually(g.T, fmt.Sprintf("%s at version %q after the audit", key.Name, version), func() bool {
 		if g.storedVersion(key) == version {
 			return true
 		}

@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
-	"github.com/frond-edge/frond/test/kit/kubetest"
+	"github.com/frond-edge/frond/test/kit"
 )
 
 func TestResyncNeeded(t *testing.T) {
@@ -45,7 +45,7 @@ func TestLostNodeResync_AsksUntilNodeIsReady(t *testing.T) {
 	own, other := made(), made()
 	say := func(node string, status corev1.ConditionStatus) {
 		t.Helper()
-		kubetest.Eventually(t, time.Minute, func() error {
+		kit.Succeeds(t, time.Minute, func() error {
 			now, err := nodes.Get(t.Context(), node, metav1.GetOptions{})
 			if err != nil {
 				return err
@@ -83,7 +83,7 @@ func TestLostNodeResync_AsksUntilNodeIsReady(t *testing.T) {
 	more := func(n int64) {
 		t.Helper()
 		before := asked.Load()
-		kubetest.Eventually(t, time.Minute, func() error {
+		kit.Succeeds(t, time.Minute, func() error {
 			if asked.Load() < before+n {
 				return errors.New("not asked")
 			}
@@ -92,7 +92,7 @@ func TestLostNodeResync_AsksUntilNodeIsReady(t *testing.T) {
 	}
 	quiet := func() { // no request within a time much longer than the interval
 		t.Helper()
-		kubetest.Eventually(t, time.Minute, func() error {
+		kit.Succeeds(t, time.Minute, func() error {
 			before := asked.Load()
 			still := time.NewTimer(10 * u.repeatAfter)
 			defer still.Stop()

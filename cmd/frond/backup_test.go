@@ -23,7 +23,7 @@ import (
 	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/internal/backup"
 	"github.com/frond-edge/frond/internal/install"
-	"github.com/frond-edge/frond/test/kit/kubetest"
+	"github.com/frond-edge/frond/test/kit"
 )
 
 // backupFixture is the file of a test's backup, and its age key pair.
@@ -81,7 +81,7 @@ func (v backupFixture) deleteNamespace() {
 	if err := v.client.CoreV1().Namespaces().Delete(v.t.Context(), names.Namespace, metav1.DeleteOptions{}); err != nil {
 		v.t.Fatal(err)
 	}
-	kubetest.Eventually(v.t, time.Minute, func() error {
+	kit.Succeeds(v.t, time.Minute, func() error {
 		_, err := v.client.CoreV1().Namespaces().Get(v.t.Context(), names.Namespace, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return nil
@@ -194,7 +194,7 @@ func TestBackup_RestoresTheKind(t *testing.T) {
 	if err := v.dynamicResource(resource, "").Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	kubetest.Eventually(t, time.Minute, func() error {
+	kit.Succeeds(t, time.Minute, func() error {
 		_, err := v.dynamicResource(resource, "").Get(t.Context(), name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return nil

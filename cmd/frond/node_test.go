@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/frond-edge/frond/api/identity"
-	"github.com/frond-edge/frond/test/kit/kubetest"
+	"github.com/frond-edge/frond/test/kit"
 )
 
 // userKey returns a public nkey of a user that passes the validation of the custom resource.
@@ -48,7 +48,7 @@ func (i *installation) joinNode(name string, spec identity.NodeIdentitySpec) {
 	if err != nil {
 		i.t.Fatal(err)
 	}
-	kubetest.Eventually(i.t, 30*time.Second, func() error { // the kind may be new
+	kit.Succeeds(i.t, 30*time.Second, func() error { // the kind may be new
 		_, err := i.identityClient().Create(ctx, o, metav1.CreateOptions{})
 		return err
 	})
@@ -139,7 +139,7 @@ func TestNodeRevoke_WaitsForClosedLinks(t *testing.T) {
 		code, out, errs := i.runCommand("node", "revoke", "stolen", "--yes", "-o", "json")
 		ended <- end{code, out, errs}
 	}()
-	kubetest.Eventually(t, time.Minute, func() error {
+	kit.Succeeds(t, time.Minute, func() error {
 		if i.readSpec("stolen").RevokedAt == nil {
 			return errors.New("not revoked")
 		}

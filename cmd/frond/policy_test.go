@@ -17,6 +17,7 @@ import (
 
 	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/internal/install"
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/kubetest"
 )
 
@@ -61,7 +62,7 @@ func newPolicyTest(t *testing.T) policyTest {
 	if _, err := p.client.CoreV1().Namespaces().Patch(t.Context(), p.protected, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	kubetest.Eventually(t, policyTimeout, func() error {
+	kit.Succeeds(t, policyTimeout, func() error {
 		for _, ns := range []string{names.Namespace, p.protected} {
 			if err := checkRefusal(p.tryCreate(p.client, p.probePod(ns)), "must not run on gateways"); err != nil {
 				return err
@@ -238,7 +239,7 @@ func TestPolicies_OtherSchedulers(t *testing.T) {
 	p := newPolicyTest(t)
 	const own = "system:serviceaccount:kube-system:packer"
 	p.mustRun("init", "--scheduler", own)
-	kubetest.Eventually(t, policyTimeout, func() error {
+	kit.Succeeds(t, policyTimeout, func() error {
 		err := p.tryBind(p.clientAs(own, "system:masters"), p.protected, "missing")
 		if apierrors.IsNotFound(err) { // admission is behind
 			return nil

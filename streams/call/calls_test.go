@@ -18,6 +18,7 @@ import (
 	"github.com/frond-edge/frond/streams/metrics"
 	"github.com/frond-edge/frond/streams/subject"
 	"github.com/frond-edge/frond/streams/topology"
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/streamstest"
 )
 
@@ -46,7 +47,7 @@ func TestCallServer_BusyNodeDelaysNoOther(t *testing.T) {
 		var reply struct{ Error string }
 		return call.Call(t.Context(), good, "good", subject.VerbPing, struct{}{}, &reply) == nil && reply.Error == ""
 	}
-	streamstest.Eventually(t, "the cloud answers", ping)
+	kit.Eventually(t, "the cloud answers", ping)
 
 	bad := streamstest.Connect(t, hub)
 	refused := make(chan string, 1000)
@@ -61,7 +62,7 @@ func TestCallServer_BusyNodeDelaysNoOther(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	streamstest.Eventually(t, "all but 64 are refused", func() bool {
+	kit.Eventually(t, "all but 64 are refused", func() bool {
 		return streamstest.SumCounters(t, reg, "frond_calls_total", "busy") == 500-64 && len(refused) == 500-64
 	})
 	var answer struct{ Error string }
@@ -99,7 +100,7 @@ func TestCallServer_DeadLetterWithholdsPayload(t *testing.T) {
 	}
 	for _, verb := range []string{subject.VerbKube, subject.VerbPart, "renew"} {
 		var letter string
-		streamstest.Eventually(t, "the dead letter", func() bool {
+		kit.Eventually(t, "the dead letter", func() bool {
 			subj := subject.CallSubject("a", verb)
 			if err := nc.PublishRequest(subj, subject.InboxPrefix("a")+".x", []byte(`["token swordfish"]`)); err != nil {
 				t.Fatal(err)
@@ -142,14 +143,14 @@ func TestHeartbeats_MalformedDelayNoOther(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	streamstest.Eventually(t, "a beat", func() bool { publish("good", 1); return heard.Load() == 1 })
+	kit.Eventually(t, "a beat", func() bool { publish("good", 1); return heard.Load() == 1 })
 	for i := range 500 {
 		if err := nc.Publish(subject.HeartbeatSubject(fmt.Sprint("bad-", i)), []byte("garbage")); err != nil {
 			t.Fatal(err)
 		}
 	}
 	publish("good-2", 2)
-	streamstest.Eventually(t, "the beat after the garbage", func() bool { return heard.Load() == 2 })
+	kit.Eventually(t, "the beat after the garbage", func() bool { return heard.Load() == 2 })
 	if n := streamstest.SumCounters(t, reg, "frond_garbage_dropped_total", "beat"); n == 0 {
 		t.Error("garbage that was not kept is not counted")
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/streams/call"
 	"github.com/frond-edge/frond/streams/metrics"
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/streamstest"
 )
 
@@ -21,7 +22,7 @@ func TestReportRequests_CarryTheObjectKey(t *testing.T) {
 		return nil
 	}
 	streamstest.StartPart(t, call.NewReportRequests("edge.1", streamstest.Connect(t, hub), handle, metrics.New(nil), zaptest.NewLogger(t)).Start)
-	streamstest.Eventually(t, "the nudge is heard", func() bool {
+	kit.Eventually(t, "the nudge is heard", func() bool {
 		if err := nc.Publish("call.node.edge_1.report", []byte("garbage")); err != nil {
 			t.Fatal(err)
 		}

@@ -20,6 +20,7 @@ import (
 	"github.com/frond-edge/frond/streams/link"
 	"github.com/frond-edge/frond/streams/metrics"
 	"github.com/frond-edge/frond/streams/subject"
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/streamstest"
 )
 
@@ -218,7 +219,7 @@ func TestDelivery_LargeMalformedIsDeadLettered(t *testing.T) {
 	store := streamstest.NewMemoryStore()
 	reg := streamstest.StartNode(t, hub, store, streamstest.NewSwitchableLink())
 	cloud.PublishNext(t, streamstest.DesiredMessage("a", "0"))
-	streamstest.Eventually(t, "the first", func() bool { return store.ObjectOf("a") != "" })
+	kit.Eventually(t, "the first", func() bool { return store.ObjectOf("a") != "" })
 	js, err := jetstream.New(streamstest.Connect(t, hub))
 	if err != nil {
 		t.Fatal(err)

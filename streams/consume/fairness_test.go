@@ -15,6 +15,7 @@ import (
 	"github.com/frond-edge/frond/streams/internal/flow"
 	"github.com/frond-edge/frond/streams/subject"
 	"github.com/frond-edge/frond/streams/topology"
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/streamstest"
 )
 
@@ -34,9 +35,9 @@ func TestReportConsumer_HangingReportsDelayNoOtherNode(t *testing.T) {
 	}
 	streamstest.PutReports(t, nc, "bad", 0, 1000)
 	streamstest.StartReports(t, nc, handle, nil)
-	streamstest.Eventually(t, "the bad node's reports are in hand", func() bool { return hanging.Load() > 0 })
+	kit.Eventually(t, "the bad node's reports are in hand", func() bool { return hanging.Load() > 0 })
 	streamstest.PutReports(t, nc, "good", 0, 50)
-	streamstest.Eventually(t, "the good node's reports", func() bool { return good.Load() >= 50 })
+	kit.Eventually(t, "the good node's reports", func() bool { return good.Load() >= 50 })
 	if n := hanging.Load(); n > 4 {
 		t.Errorf("one node has %d workers", n)
 	}
@@ -63,7 +64,7 @@ func TestReportConsumer_FloodOfOneNodeIsDropped(t *testing.T) {
 		}
 	})
 	began := time.Now()
-	streamstest.Eventually(t, "the good node's reports", func() bool { return good.Load() >= 50 })
+	kit.Eventually(t, "the good node's reports", func() bool { return good.Load() >= 50 })
 	t.Logf("after %s, %v reports were dropped", time.Since(began).Round(time.Millisecond), streamstest.SumCounters(t, reg, "frond_reports_total", "flooded"))
 	if streamstest.SumCounters(t, reg, "frond_reports_total", "flooded") < 10_000 {
 		t.Error("what is dropped is not counted")
@@ -92,8 +93,8 @@ func TestReportConsumer_RefusedReportsAreGivenUp(t *testing.T) {
 		}
 	})
 	streamstest.PutReports(t, nc, "good", 0, 20)
-	streamstest.Eventually(t, "the good node's reports", func() bool { return good.Load() >= 20 })
-	streamstest.Eventually(t, "all but 32 are given up", func() bool { return told.Load() >= 168 })
+	kit.Eventually(t, "the good node's reports", func() bool { return good.Load() >= 20 })
+	kit.Eventually(t, "all but 32 are given up", func() bool { return told.Load() >= 168 })
 	if n := streamstest.CountDeadLetters(t, reg, "report"); n < 168 {
 		t.Errorf("%v dead letters", n)
 	}
@@ -101,7 +102,7 @@ func TestReportConsumer_RefusedReportsAreGivenUp(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	streamstest.Eventually(t, "only those that are tried again wait", func() bool {
+	kit.Eventually(t, "only those that are tried again wait", func() bool {
 		stream, err := js.Stream(t.Context(), subject.ReportStream)
 		return err == nil && stream.CachedInfo().State.Msgs == 32
 	})

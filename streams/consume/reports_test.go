@@ -22,6 +22,7 @@ import (
 	"github.com/frond-edge/frond/streams/outbox"
 	"github.com/frond-edge/frond/streams/subject"
 	"github.com/frond-edge/frond/streams/topology"
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/streamstest"
 )
 
@@ -69,7 +70,7 @@ func TestOutbox_OfflineReportsArriveOnceWithLastValue(t *testing.T) {
 		t.Fatal(err)
 	}
 	link.SetUp(true)
-	streamstest.Eventually(t, "the reports", func() bool { return a.LastObject("a") == `{"s":"49"}` && a.LastObject("b") == `{"s":"x"}` })
+	kit.Eventually(t, "the reports", func() bool { return a.LastObject("a") == `{"s":"49"}` && a.LastObject("b") == `{"s":"x"}` })
 	a.Mu.Lock()
 	defer a.Mu.Unlock()
 	if n := len(a.Messages[streamstest.ConfigMapKey("a")]); n != 1 {
@@ -91,7 +92,7 @@ func TestPump_ReportOfCopiedDiskIsNoDuplicate(t *testing.T) {
 			if err := sink.Report(t.Context(), streamstest.ReportOf("a", value)); err != nil {
 				t.Fatal(err)
 			}
-			streamstest.Eventually(t, "the report", func() bool { return a.LastObject("a") == fmt.Sprintf(`{"s":%q}`, value) })
+			kit.Eventually(t, "the report", func() bool { return a.LastObject("a") == fmt.Sprintf(`{"s":%q}`, value) })
 		})
 		if !ok {
 			return
@@ -146,7 +147,7 @@ func TestPump_UnackedReportsAreReleasedAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	link.SetUp(true)
-	streamstest.Eventually(t, "reports that were read ahead and given back", func() bool {
+	kit.Eventually(t, "reports that were read ahead and given back", func() bool {
 		now, err := consumer.Info(t.Context())
 		return err == nil && now.Delivered.Consumer > 2*32 // a full window, and another one
 	})
@@ -160,7 +161,7 @@ func TestPump_UnackedReportsAreReleasedAtOnce(t *testing.T) {
 		now, err := consumer.Info(context.WithoutCancel(t.Context()))
 		t.Logf("the outbox: %+v, %v", now, err)
 	}()
-	streamstest.Eventually(t, "all reports", func() bool {
+	kit.Eventually(t, "all reports", func() bool {
 		for i := range many {
 			if a.LastObject(fmt.Sprint("o", i)) == "" {
 				return false
@@ -183,8 +184,8 @@ func TestReportConsumer_RetriesErrorsButNotMalformed(t *testing.T) {
 	if err := sink.Report(t.Context(), streamstest.ReportOf("a", "1")); err != nil {
 		t.Fatal(err)
 	}
-	streamstest.Eventually(t, "the report after a failure", func() bool { return a.LastObject("a") == `{"s":"1"}` })
-	streamstest.Eventually(t, "the dead letters", func() bool { return streamstest.CountDeadLetters(t, reg, "report") == 4 })
+	kit.Eventually(t, "the report after a failure", func() bool { return a.LastObject("a") == `{"s":"1"}` })
+	kit.Eventually(t, "the dead letters", func() bool { return streamstest.CountDeadLetters(t, reg, "report") == 4 })
 }
 
 func TestReportConsumer_StillLast(t *testing.T) {
@@ -227,7 +228,7 @@ func TestReportConsumer_StillLast(t *testing.T) {
 	blocked <- wire.Message{}
 	<-blocked
 	blocked <- wire.Message{}
-	streamstest.Eventually(t, "both handled", func() bool {
+	kit.Eventually(t, "both handled", func() bool {
 		mu.Lock()
 		defer mu.Unlock()
 		return len(verdicts) == 4

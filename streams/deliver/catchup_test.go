@@ -14,6 +14,7 @@ import (
 	"github.com/frond-edge/frond/streams/deliver"
 	"github.com/frond-edge/frond/streams/metrics"
 	"github.com/frond-edge/frond/streams/subject"
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/streamstest"
 )
 
@@ -35,7 +36,7 @@ func TestDelivery_CatchUpSendsOnlyChangedObjects(t *testing.T) {
 		t.Fatal(err)
 	}
 	streamstest.StartPart(t, delivery.Start)
-	streamstest.Eventually(t, "first snapshot", func() bool { return store.ObjectCount() == objects })
+	kit.Eventually(t, "first snapshot", func() bool { return store.ObjectCount() == objects })
 	whole := nc.Stats().InBytes
 	js, err := jetstream.New(streamstest.Connect(t, hub))
 	if err != nil {
@@ -61,7 +62,7 @@ func TestDelivery_CatchUpSendsOnlyChangedObjects(t *testing.T) {
 		store.Applied = 0
 		store.Mu.Unlock()
 		link.SetUp(true)
-		streamstest.Eventually(t, "caught up", func() bool { return store.Cursor().Sequence == last })
+		kit.Eventually(t, "caught up", func() bool { return store.Cursor().Sequence == last })
 		bytes := nc.Stats().InBytes - before
 		store.Mu.Lock()
 		if store.Applied != tt.changed+tt.deletions || store.Replaced != 1 {

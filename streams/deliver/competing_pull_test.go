@@ -13,6 +13,7 @@ import (
 	"github.com/frond-edge/frond/streams/deliver"
 	"github.com/frond-edge/frond/streams/metrics"
 	"github.com/frond-edge/frond/streams/subject"
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/streamstest"
 )
 
@@ -46,8 +47,8 @@ func TestAttacher_EarlierPullReceivesNothing(t *testing.T) {
 					t.Fatal(err)
 				}
 				stop := streamstest.StartPart(t, delivery.Start)
-				streamstest.Eventually(t, "the agent is served", func() bool { return store.ObjectOf("a") != "" })
-				streamstest.Eventually(t, "the agent asks for what comes next", func() bool { return countOpenPulls(t, js) > 0 })
+				kit.Eventually(t, "the agent is served", func() bool { return store.ObjectOf("a") != "" })
+				kit.Eventually(t, "the agent asks for what comes next", func() bool { return countOpenPulls(t, js) > 0 })
 				return store, nc, stop
 			}
 			first, _, _ := agent(js.Conn().ConnectedUrl())
@@ -58,7 +59,7 @@ func TestAttacher_EarlierPullReceivesNothing(t *testing.T) {
 				want := streamstest.DesiredMessage("a", strconv.Itoa(i+1))
 				cloud.PublishNext(t, want)
 				began := time.Now()
-				streamstest.Eventually(t, "the change arrives", func() bool { return first.ObjectOf("a") == string(want.Object) })
+				kit.Eventually(t, "the change arrives", func() bool { return first.ObjectOf("a") == string(want.Object) })
 				if took := time.Since(began); took > 15*time.Second { // the hub waits for an ack for twice as long
 					t.Errorf("change %d arrived after %s", i, took)
 				}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/streams/subject"
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/streamstest"
 )
 
@@ -25,17 +26,17 @@ func TestDelivery_ListsThenWatches(t *testing.T) {
 	cloud.PublishNext(t, streamstest.DesiredMessage("b", "2"))
 	store := streamstest.NewMemoryStore()
 	streamstest.StartNode(t, hub, store, streamstest.NewSwitchableLink())
-	streamstest.Eventually(t, "snapshot", func() bool { return store.ObjectOf("a") == `{"v":"1"}` && store.ObjectOf("b") == `{"v":"2"}` })
+	kit.Eventually(t, "snapshot", func() bool { return store.ObjectOf("a") == `{"v":"1"}` && store.ObjectOf("b") == `{"v":"2"}` })
 	cloud.PublishNext(t, streamstest.DesiredMessage("a", "2"))
 	last := cloud.PublishNext(t, streamstest.TombstoneMessage("b"))
-	streamstest.Eventually(t, "changes", func() bool {
+	kit.Eventually(t, "changes", func() bool {
 		return store.ObjectOf("a") == `{"v":"2"}` && store.ObjectCount() == 1 && store.Cursor().Sequence == last
 	})
 	js, err := jetstream.New(streamstest.Connect(t, hub))
 	if err != nil {
 		t.Fatal(err)
 	}
-	streamstest.Eventually(t, "acks visible in consumer info", func() bool {
+	kit.Eventually(t, "acks visible in consumer info", func() bool {
 		consumer, err := js.Consumer(t.Context(), subject.DesiredStream, "edge_1")
 		return err == nil && consumer.CachedInfo().AckFloor.Stream == last && consumer.CachedInfo().NumAckPending == 0
 	})
@@ -49,7 +50,7 @@ func TestDelivery_ResumesFromItsCursor(t *testing.T) {
 	}
 	store, link := streamstest.NewMemoryStore(), streamstest.NewSwitchableLink()
 	streamstest.StartNode(t, hub, store, link)
-	streamstest.Eventually(t, "first snapshot", func() bool { return store.ObjectCount() == 20 })
+	kit.Eventually(t, "first snapshot", func() bool { return store.ObjectCount() == 20 })
 	link.SetUp(false)
 	for v := range 10 {
 		cloud.PublishNext(t, streamstest.DesiredMessage("o3", fmt.Sprint(v+2)))
@@ -59,7 +60,7 @@ func TestDelivery_ResumesFromItsCursor(t *testing.T) {
 	store.Applied = 0
 	store.Mu.Unlock()
 	link.SetUp(true)
-	streamstest.Eventually(t, "last state", func() bool { return store.ObjectOf("o3") == `{"v":"11"}` && store.ObjectCount() == 19 })
+	kit.Eventually(t, "last state", func() bool { return store.ObjectOf("o3") == `{"v":"11"}` && store.ObjectCount() == 19 })
 	store.Mu.Lock()
 	defer store.Mu.Unlock()
 	if store.Applied != 2 || store.Replaced != 1 {
@@ -75,7 +76,7 @@ func TestDelivery_BurstOfSmallMessagesNeedsNoAttach(t *testing.T) {
 	store := streamstest.NewMemoryStore()
 	cloud.PublishNext(t, streamstest.DesiredMessage("first", "1"))
 	streamstest.StartNode(t, hub, store, streamstest.NewSwitchableLink())
-	streamstest.Eventually(t, "attached", func() bool { return store.ObjectCount() == 1 })
+	kit.Eventually(t, "attached", func() bool { return store.ObjectCount() == 1 })
 	for round := range 3 { // the bandwidth estimate grows with each round
 		store.Mu.Lock() // all of them wait, so that pulls are full
 		var sequence uint64
@@ -87,7 +88,7 @@ func TestDelivery_BurstOfSmallMessagesNeedsNoAttach(t *testing.T) {
 			}
 		}
 		store.Mu.Unlock()
-		streamstest.Eventually(t, "the burst", func() bool { return store.Cursor().Sequence == sequence })
+		kit.Eventually(t, "the burst", func() bool { return store.Cursor().Sequence == sequence })
 	}
 	store.Mu.Lock()
 	defer store.Mu.Unlock()
@@ -102,7 +103,7 @@ func TestDelivery_SurvivesDeletedConsumer(t *testing.T) {
 	store := streamstest.NewMemoryStore()
 	streamstest.StartNode(t, hub, store, streamstest.NewSwitchableLink())
 	cloud.PublishNext(t, streamstest.DesiredMessage("a", "1"))
-	streamstest.Eventually(t, "first", func() bool { return store.ObjectOf("a") == `{"v":"1"}` })
+	kit.Eventually(t, "first", func() bool { return store.ObjectOf("a") == `{"v":"1"}` })
 	js, err := jetstream.New(streamstest.Connect(t, hub))
 	if err != nil {
 		t.Fatal(err)
@@ -111,7 +112,7 @@ func TestDelivery_SurvivesDeletedConsumer(t *testing.T) {
 		t.Fatal(err)
 	}
 	cloud.PublishNext(t, streamstest.DesiredMessage("a", "2"))
-	streamstest.Eventually(t, "delivery after the consumer was deleted by hand", func() bool { return store.ObjectOf("a") == `{"v":"2"}` })
+	kit.Eventually(t, "delivery after the consumer was deleted by hand", func() bool { return store.ObjectOf("a") == `{"v":"2"}` })
 }
 
 func TestDelivery_RetriesAfterDiskError(t *testing.T) {
@@ -120,12 +121,12 @@ func TestDelivery_RetriesAfterDiskError(t *testing.T) {
 	store := streamstest.NewMemoryStore()
 	streamstest.StartNode(t, hub, store, streamstest.NewSwitchableLink())
 	cloud.PublishNext(t, streamstest.DesiredMessage("a", "1"))
-	streamstest.Eventually(t, "first", func() bool { return store.ObjectOf("a") == `{"v":"1"}` })
+	kit.Eventually(t, "first", func() bool { return store.ObjectOf("a") == `{"v":"1"}` })
 	store.Mu.Lock()
 	store.NextError = errors.New("disk full")
 	store.Mu.Unlock()
 	cloud.PublishNext(t, streamstest.DesiredMessage("a", "2"))
-	streamstest.Eventually(t, "second", func() bool { return store.ObjectOf("a") == `{"v":"2"}` })
+	kit.Eventually(t, "second", func() bool { return store.ObjectOf("a") == `{"v":"2"}` })
 }
 
 func TestAttacher_RefusesSnapshotUntilMarker(t *testing.T) {
@@ -136,7 +137,7 @@ func TestAttacher_RefusesSnapshotUntilMarker(t *testing.T) {
 	store.At.StreamEpoch, store.At.Sequence = "another life", 7
 	streamstest.StartNode(t, hub, store, streamstest.NewSwitchableLink())
 	cloud.PublishNext(t, streamstest.DesiredMessage("a", "1"))
-	streamstest.Eventually(t, "a refused attach", func() bool {
+	kit.Eventually(t, "a refused attach", func() bool {
 		n, err := testutil.GatherAndCount(cloud.Metrics, "frond_attaches_total")
 		return err == nil && n == 1
 	})
@@ -144,14 +145,14 @@ func TestAttacher_RefusesSnapshotUntilMarker(t *testing.T) {
 	marker.Key = wire.SnapshotMarker()
 	cloud.PublishNext(t, marker) // of a node that was deleted and comes back
 	attempts := countAttachErrors(t, cloud.Metrics)
-	streamstest.Eventually(t, "an attach refused in spite of the marker's tombstone", func() bool { return countAttachErrors(t, cloud.Metrics) > attempts+1 })
+	kit.Eventually(t, "an attach refused in spite of the marker's tombstone", func() bool { return countAttachErrors(t, cloud.Metrics) > attempts+1 })
 	if store.ObjectCount() != 1 {
 		t.Fatal("the store changed before the stream was complete")
 	}
 	marker = streamstest.DesiredMessage("a", "1")
 	marker.Key = wire.SnapshotMarker()
 	cloud.PublishNext(t, marker)
-	streamstest.Eventually(t, "the full snapshot", func() bool { return store.ObjectOf("a") == `{"v":"1"}` && store.ObjectOf("precious") == "" })
+	kit.Eventually(t, "the full snapshot", func() bool { return store.ObjectOf("a") == `{"v":"1"}` && store.ObjectOf("precious") == "" })
 }
 
 func TestDelivery_MalformedIsDeadLettered(t *testing.T) {
@@ -160,7 +161,7 @@ func TestDelivery_MalformedIsDeadLettered(t *testing.T) {
 	store := streamstest.NewMemoryStore()
 	metrics := streamstest.StartNode(t, hub, store, streamstest.NewSwitchableLink())
 	cloud.PublishNext(t, streamstest.DesiredMessage("a", "1"))
-	streamstest.Eventually(t, "first", func() bool { return store.ObjectCount() == 1 })
+	kit.Eventually(t, "first", func() bool { return store.ObjectCount() == 1 })
 	nc := streamstest.Connect(t, hub)
 	good := nats.Header{"Frond-Version": {"1"}, "Frond-Op": {"apply"}, "Frond-Time": {time.Now().Format(time.RFC3339Nano)}}
 	with := func(name, value string) nats.Header {
@@ -188,7 +189,7 @@ func TestDelivery_MalformedIsDeadLettered(t *testing.T) {
 		}
 	}
 	cloud.PublishNext(t, streamstest.DesiredMessage("b", "1"))
-	streamstest.Eventually(t, "the good message after the garbage", func() bool { return store.ObjectOf("b") == `{"v":"1"}` })
+	kit.Eventually(t, "the good message after the garbage", func() bool { return store.ObjectOf("b") == `{"v":"1"}` })
 	if got := streamstest.CountDeadLetters(t, metrics, "desired"); got != float64(len(garbage)) {
 		t.Errorf("%v dead letters counted, want %d", got, len(garbage))
 	}

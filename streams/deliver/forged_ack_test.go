@@ -11,6 +11,7 @@ import (
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/streams/subject"
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/streamstest"
 )
 
@@ -41,7 +42,7 @@ func TestDelivery_ForgedAckLosesNoMessage(t *testing.T) {
 	store := &failingStore{MemoryStore: streamstest.NewMemoryStore(), began: make(chan struct{}), fail: make(chan struct{})}
 	streamstest.StartNode(t, hub, store, streamstest.NewSwitchableLink())
 	cloud.PublishNext(t, streamstest.DesiredMessage("a", "1"))
-	streamstest.Eventually(t, "first", func() bool { return store.ObjectOf("a") == `{"v":"1"}` })
+	kit.Eventually(t, "first", func() bool { return store.ObjectOf("a") == `{"v":"1"}` })
 	store.armed.Store(true)
 	sequence := cloud.PublishNext(t, streamstest.DesiredMessage("a", "2"))
 	select {
@@ -54,7 +55,7 @@ func TestDelivery_ForgedAckLosesNoMessage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	streamstest.Eventually(t, "the hub takes the forged ack", func() bool {
+	kit.Eventually(t, "the hub takes the forged ack", func() bool {
 		if err := nc.Publish(fmt.Sprintf("$JS.ACK.%s.edge_1.1.%d.1.1.0", subject.DesiredStream, sequence), nil); err != nil {
 			t.Fatal(err)
 		}
@@ -62,5 +63,5 @@ func TestDelivery_ForgedAckLosesNoMessage(t *testing.T) {
 		return err == nil && c.CachedInfo().NumAckPending == 0 && c.CachedInfo().AckFloor.Stream >= sequence
 	})
 	close(store.fail)
-	streamstest.Eventually(t, "what was not saved", func() bool { return store.ObjectOf("a") == `{"v":"2"}` })
+	kit.Eventually(t, "what was not saved", func() bool { return store.ObjectOf("a") == `{"v":"2"}` })
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/frond-edge/frond/streams/deliver"
 	"github.com/frond-edge/frond/streams/metrics"
 	"github.com/frond-edge/frond/streams/subject"
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/streamstest"
 )
 
@@ -59,7 +60,7 @@ func TestDelivery_ReattachesWhenConsumerServerDied(t *testing.T) {
 			version++
 			want := streamstest.DesiredMessage("a", fmt.Sprint(version))
 			cloud.PublishNext(t, want)
-			streamstest.Eventually(t, "version "+want.Version, func() bool { return store.ObjectOf("a") == string(want.Object) })
+			kit.Eventually(t, "version "+want.Version, func() bool { return store.ObjectOf("a") == string(want.Object) })
 		}
 	}
 	home := func() string {
@@ -73,13 +74,13 @@ func TestDelivery_ReattachesWhenConsumerServerDied(t *testing.T) {
 	order := func(server string) {
 		t.Helper()
 		before := heard.Load()
-		streamstest.Eventually(t, "the order is heard", func() bool {
+		kit.Eventually(t, "the order is heard", func() bool {
 			if err := call.SendCommand(nc, "edge.1", call.VerbDied, []byte(server)); err != nil {
 				t.Fatal(err)
 			}
 			return heard.Load() > before
 		})
-		streamstest.Eventually(t, "the order is obeyed", delivery.NoDeadServersQueued)
+		kit.Eventually(t, "the order is obeyed", delivery.NoDeadServersQueued)
 	}
 	pulled()
 	undisturbed := false
@@ -100,7 +101,7 @@ func TestDelivery_ReattachesWhenConsumerServerDied(t *testing.T) {
 	for range 2 {
 		before := attaches.Load()
 		order(home())
-		streamstest.Eventually(t, "another attach", func() bool { return attaches.Load() > before })
+		kit.Eventually(t, "another attach", func() bool { return attaches.Load() > before })
 		pulled()
 	}
 }
@@ -136,7 +137,7 @@ func TestDelivery_RepeatsAttachWhenCloudcoreDied(t *testing.T) {
 	cloud.PublishNext(t, streamstest.DesiredMessage("a", "1"))
 	began := time.Now()
 	delivery.ServerDied("cloudcore-2")
-	streamstest.Eventually(t, "the node is served", func() bool { return store.ObjectOf("a") != "" })
+	kit.Eventually(t, "the node is served", func() bool { return store.ObjectOf("a") != "" })
 	if took := time.Since(began); took > 7*time.Second { // the request itself waits for 15 s
 		t.Errorf("served after %s", took)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/frond-edge/frond/streams/call"
 	"github.com/frond-edge/frond/streams/metrics"
 	"github.com/frond-edge/frond/streams/subject"
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/streamstest"
 )
 
@@ -36,7 +37,7 @@ func TestCallServer_WaitingWatchesDelayNoOther(t *testing.T) {
 	streamstest.StartPart(t, calls.Start)
 	const most = 64
 	a, b := streamstest.Node(t, hub, "a"), streamstest.Node(t, hub, "b")
-	streamstest.Eventually(t, "the cloud answers both", func() bool {
+	kit.Eventually(t, "the cloud answers both", func() bool {
 		return call.Call(t.Context(), a, "a", subject.VerbPing, struct{}{}, &struct{}{}) == nil &&
 			call.Call(t.Context(), b, "b", subject.VerbPing, struct{}{}, &struct{}{}) == nil
 	})
@@ -63,7 +64,7 @@ func TestCallServer_WaitingWatchesDelayNoOther(t *testing.T) {
 	if err := g.Wait(); err != nil {
 		t.Error(err)
 	}
-	streamstest.Eventually(t, "there is room again", func() bool {
+	kit.Eventually(t, "there is room again", func() bool {
 		var again struct{ Error string }
 		return call.Call(t.Context(), a, "a", subject.VerbWatch, struct{}{}, &again) == nil && again.Error == ""
 	})

@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/frond-edge/frond/streams/link"
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/streamstest"
 )
 
@@ -40,7 +41,7 @@ func TestFencedLink_UpOnlyWithoutFence(t *testing.T) {
 		t.Error("open though the link is down")
 	}
 	hub.SetUp(true)
-	streamstest.Eventually(t, "open again", open)
+	kit.Eventually(t, "open again", open)
 	_, changed = gate.State()
 	gate.Fence(time.Second)
 	told(changed)
@@ -51,7 +52,7 @@ func TestFencedLink_UpOnlyWithoutFence(t *testing.T) {
 	if !gate.Fenced() {
 		t.Error("no fence")
 	}
-	streamstest.Eventually(t, "open after the fence", func() bool { return open() && !gate.Fenced() })
+	kit.Eventually(t, "open after the fence", func() bool { return open() && !gate.Fenced() })
 }
 
 // A renewed fence holds from its renewal on, and the link opens when the fence ends.

@@ -23,6 +23,7 @@ import (
 	"github.com/frond-edge/frond/streams/outbox"
 	"github.com/frond-edge/frond/streams/subject"
 	"github.com/frond-edge/frond/streams/topology"
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/leaftest"
 	"github.com/frond-edge/frond/test/kit/streamstest"
 )
@@ -256,7 +257,7 @@ func TestChunkStore_ValidatesParts(t *testing.T) {
 	payload := strings.Repeat("0123456789abcdef", 2*k) // 32 KiB
 	id := chunk.PayloadID("7", []byte(payload))
 	at := func(offset int) wire.PartRequest { return wire.PartRequest{ID: id, Offset: offset, Size: 32 * k} }
-	streamstest.Eventually(t, "the first part is taken", func() bool {
+	kit.Eventually(t, "the first part is taken", func() bool {
 		_, err := node.Request(subject.CallSubject("edge.1", "none"), nil, time.Second)
 		return err == nil
 	})

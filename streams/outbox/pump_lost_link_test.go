@@ -14,6 +14,7 @@ import (
 	"github.com/frond-edge/frond/streams/outbox"
 	"github.com/frond-edge/frond/streams/subject"
 	"github.com/frond-edge/frond/streams/topology"
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/streamstest"
 )
 
@@ -56,7 +57,7 @@ func TestPump_UnansweredPublishesDelayNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	streamstest.StartPart(t, pump.Start)
-	streamstest.Eventually(t, "a window of reports on its way", func() bool { return len(taken) >= 32 })
+	kit.Eventually(t, "a window of reports on its way", func() bool { return len(taken) >= 32 })
 	link.SetUp(false)
 	if err := silent.Unsubscribe(); err != nil {
 		t.Fatal(err)
@@ -74,7 +75,7 @@ func TestPump_UnansweredPublishesDelayNothing(t *testing.T) {
 	}
 	streamstest.StartPart(t, reports.Start)
 	link.SetUp(true)
-	streamstest.Eventually(t, "all reports over the next link", func() bool {
+	kit.Eventually(t, "all reports over the next link", func() bool {
 		for i := range many {
 			if a.LastObject(fmt.Sprint("o", i)) == "" {
 				return false

@@ -14,6 +14,7 @@ import (
 	"github.com/frond-edge/frond/streams/metrics"
 	"github.com/frond-edge/frond/streams/publish"
 	"github.com/frond-edge/frond/streams/subject"
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/streamstest"
 )
 
@@ -78,12 +79,12 @@ func TestDelivery_MoreObjectsThanOneDirectGet(t *testing.T) {
 	}
 	store, link := streamstest.NewMemoryStore(), streamstest.NewSwitchableLink()
 	streamstest.StartNode(t, hub, store, link)
-	streamstest.Eventually(t, "every object", func() bool { return store.ObjectCount() == objects })
+	kit.Eventually(t, "every object", func() bool { return store.ObjectCount() == objects })
 	link.SetUp(false)
 	cloud.PublishNext(t, streamstest.DesiredMessage("o7", "2"))
 	cloud.PublishNext(t, streamstest.TombstoneMessage("o8"))
 	link.SetUp(true)
-	streamstest.Eventually(t, "the changes", func() bool { return store.ObjectOf("o7") == `{"v":"2"}` && store.ObjectCount() == objects-1 })
+	kit.Eventually(t, "the changes", func() bool { return store.ObjectOf("o7") == `{"v":"2"}` && store.ObjectCount() == objects-1 })
 }
 
 func TestCallServer_AnswersOnlyTheAskersInbox(t *testing.T) {
@@ -97,7 +98,7 @@ func TestCallServer_AnswersOnlyTheAskersInbox(t *testing.T) {
 	node := streamstest.Node(t, hub, "edge.1")
 	var reply wire.AttachReply
 	// Before the cloud subscribes, the server itself answers "no responders", on any subject.
-	streamstest.Eventually(t, "the cloud answers", func() bool {
+	kit.Eventually(t, "the cloud answers", func() bool {
 		return call.Call(t.Context(), node, "edge.1", subject.VerbAttach, wire.AttachRequest{}, &reply) == nil
 	})
 	if err := nc.PublishRequest(subject.CallSubject("edge.1", subject.VerbAttach), "desired.edge_2.core.pods.a.b", []byte(`{}`)); err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/streams/subject"
 	"github.com/frond-edge/frond/streams/topology"
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/streamstest"
 )
 
@@ -150,7 +151,7 @@ func TestReportConsumer_SurvivesReplacedConsumer(t *testing.T) {
 	}, nil)
 	await := func(want string) {
 		t.Helper()
-		streamstest.Eventually(t, "report "+want, func() bool {
+		kit.Eventually(t, "report "+want, func() bool {
 			select {
 			case name := <-taken:
 				return name == want

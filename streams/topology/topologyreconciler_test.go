@@ -15,6 +15,7 @@ import (
 	"github.com/frond-edge/frond/streams/publish"
 	"github.com/frond-edge/frond/streams/subject"
 	"github.com/frond-edge/frond/streams/topology"
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/streamstest"
 )
 
@@ -70,7 +71,7 @@ func TestTopologyReconciler_DetectsRestoredStream(t *testing.T) {
 	look := func(times, want int) {
 		t.Helper()
 		for range times {
-			streamstest.Eventually(t, "a look at the hub", func() bool { return keeper.ReconcileTopology(t.Context()) == nil })
+			kit.Eventually(t, "a look at the hub", func() bool { return keeper.ReconcileTopology(t.Context()) == nil })
 		}
 		if renewed != want {
 			t.Errorf("told %d times, want %d", renewed, want)

@@ -19,8 +19,8 @@ import (
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/internal/devcluster"
-	"github.com/frond-edge/frond/internal/toolchain"
 	"github.com/frond-edge/frond/test/kit"
+	"github.com/frond-edge/frond/test/kit/clustertest"
 )
 
 const (
@@ -39,47 +39,17 @@ var (
 	kube   kubernetes.Interface
 )
 
-func TestMain(m *testing.M) { os.Exit(runTests(m)) }
-
-func runTests(m *testing.M) int {
-	ctx := context.Background() //nolint:forbidigo // a TestMain has no other
-	dir := os.Getenv("FROND_ATTACKS_DIR")
-	keep := dir != ""
-	if !keep {
-		var err error
-		if dir, err = os.MkdirTemp("", "frond-attacks-"); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-		defer func() { _ = os.RemoveAll(dir) }()
-	}
-	var err error
-	shared, err = devcluster.Up(ctx, devcluster.Options{
-		Spec: devcluster.Spec{Edges: 5, Cloudcores: 2, Hubs: 3, Runtime: devcluster.Hollow, NoMetrics: true},
-		Dir:  dir, Progress: os.Stderr, Timeout: 5 * time.Minute,
-		Programs: func(ctx context.Context, _ devcluster.Spec) (toolchain.Paths, error) {
-			return toolchain.Ensure(ctx, toolchain.Request{Kube: true, Nats: true, Frond: true}, os.Stderr)
-		},
-	})
-	if shared != nil && !keep {
-		defer func() {
-			if err := shared.Down(ctx, false); err != nil {
-				fmt.Fprintln(os.Stderr, "down:", err)
-			}
-		}()
-	}
-	if err == nil {
-		err = prepareCluster(ctx)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "up:", err)
-		return 1
-	}
-	return m.Run()
+func TestMain(m *testing.M) {
+	os.Exit(clustertest.Suite{
+		DirVariable: "FROND_ATTACKS_DIR", Prefix: "frond-attacks-",
+		Spec:    devcluster.Spec{Edges: 5, Cloudcores: 2, Hubs: 3, Runtime: devcluster.Hollow, NoMetrics: true},
+		Prepare: prepareCluster,
+	}.Run(m))
 }
 
 // prepareCluster connects to the cluster and gives each gateway a pod with a secret of its own.
-func prepareCluster(ctx context.Context) error {
+func prepareCluster(ctx context.Context, cluster *devcluster.Cluster) error {
+	shared = cluster
 	cfg, err := clientcmd.BuildConfigFromFlags("", shared.Kubeconfig())
 	if err != nil {
 		return err

@@ -21,6 +21,7 @@ import (
 	"github.com/frond-edge/frond/internal/devcluster"
 	"github.com/frond-edge/frond/internal/toolchain"
 	"github.com/frond-edge/frond/test/kit"
+	"github.com/frond-edge/frond/test/kit/clustertest"
 )
 
 // waitTimeout bounds a wait for something that should take seconds: the machines are shared and slow at times.
@@ -30,63 +31,42 @@ const waitTimeout = 2 * time.Minute
 var shared *devcluster.Cluster
 
 func TestMain(m *testing.M) {
-	os.Exit(runTests(m))
-}
-
-func runTests(m *testing.M) int {
-	ctx := context.Background() //nolint:forbidigo // a TestMain has no other
 	if address := os.Getenv(oldTLS); address != "" {
-		return speakOldTLS(ctx, address)
+		os.Exit(speakOldTLS(context.Background(), address)) //nolint:forbidigo // a TestMain has no other
 	}
-	dir := os.Getenv("FROND_E2E_DIR")
-	keep := dir != ""
-	if !keep {
-		var err error
-		if dir, err = os.MkdirTemp("", "frond-e2e-"); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-		defer func() { _ = os.RemoveAll(dir) }()
-	}
-	var err error
-	shared, err = startCluster(ctx, dir)
-	if shared != nil && !keep {
-		defer func() {
-			if err := shared.Down(ctx, false); err != nil {
-				fmt.Fprintln(os.Stderr, "down:", err)
-			}
-		}()
-	}
+	whole, err := canRouteServices()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "up:", err)
-		return 1
+		os.Exit(1)
 	}
-	return m.Run()
+	os.Exit(clustertest.Suite{
+		DirVariable: "FROND_E2E_DIR", Prefix: "frond-e2e-", Spec: devcluster.Spec{Services: whole},
+		Request: func(spec devcluster.Spec) toolchain.Request {
+			return toolchain.Request{Kube: true, Nats: true, Frond: true, Node: spec.Runtime == devcluster.Containerd, DNS: spec.Services}
+		},
+		Prepare: func(_ context.Context, cluster *devcluster.Cluster) error {
+			shared = cluster
+			return nil
+		},
+	}.Run(m))
 }
 
-func startCluster(ctx context.Context, dir string) (*devcluster.Cluster, error) {
-	whole := os.Geteuid() == 0 && os.Getenv("FROND_E2E_DIR") == ""
-	if whole {
-		if _, err := toolchain.Ensure(ctx, toolchain.Request{Node: true}, os.Stderr); err != nil { // includes nft
-			return nil, err
-		}
-		if _, err := exec.LookPath("nft"); err != nil {
-			if slices.Contains(strings.Split(os.Getenv("REQUIRE"), ","), "root") {
-				return nil, fmt.Errorf("REQUIRE names root, and Services on gateways need nft: %w", err)
-			}
-			fmt.Fprintln(os.Stderr, "not tried: Services on gateways, as there is no nft")
-			whole = false
-		}
+// canRouteServices reports whether the cluster can have Services on gateways: a new one, by root, with nft.
+func canRouteServices() (bool, error) {
+	if os.Geteuid() != 0 || os.Getenv("FROND_E2E_DIR") != "" {
+		return false, nil
 	}
-	return devcluster.Up(ctx, devcluster.Options{
-		Spec: devcluster.Spec{Services: whole},
-		Dir:  dir, Progress: os.Stderr, Timeout: 5 * time.Minute,
-		Programs: func(ctx context.Context, spec devcluster.Spec) (toolchain.Paths, error) {
-			return toolchain.Ensure(ctx, toolchain.Request{
-				Kube: true, Nats: true, Frond: true, Node: spec.Runtime == devcluster.Containerd, DNS: spec.Services,
-			}, os.Stderr)
-		},
-	})
+	if _, err := toolchain.Ensure(context.Background(), toolchain.Request{Node: true}, os.Stderr); err != nil { //nolint:forbidigo // includes nft
+		return false, err
+	}
+	if _, err := exec.LookPath("nft"); err != nil {
+		if slices.Contains(strings.Split(os.Getenv("REQUIRE"), ","), "root") {
+			return false, fmt.Errorf("REQUIRE names root, and Services on gateways need nft: %w", err)
+		}
+		fmt.Fprintln(os.Stderr, "not tried: Services on gateways, as there is no nft")
+		return false, nil
+	}
+	return true, nil
 }
 
 // needContainers skips a test that makes no sense without real containers.

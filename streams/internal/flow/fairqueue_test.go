@@ -18,6 +18,7 @@ import (
 	"github.com/frond-edge/frond/streams/call"
 	"github.com/frond-edge/frond/streams/metrics"
 	"github.com/frond-edge/frond/streams/subject"
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/streamstest"
 )
 
@@ -55,13 +56,13 @@ func TestReportConsumer_BoundsBytesPerNode(t *testing.T) {
 		handled.Add(1)
 		return nil
 	}, nil)
-	streamstest.Eventually(t, "all but 16 MiB are put off", func() bool {
+	kit.Eventually(t, "all but 16 MiB are put off", func() bool {
 		return streamstest.SumCounters(t, reg, "frond_reports_total", "crowded") >= number-5
 	})
 	streamstest.PutReports(t, nc, "good", 0, 5)
-	streamstest.Eventually(t, "another node's reports", func() bool { return handled.Load() >= 5 })
+	kit.Eventually(t, "another node's reports", func() bool { return handled.Load() >= 5 })
 	close(release)
-	streamstest.Eventually(t, "all reports", func() bool { return handled.Load() >= 5+number })
+	kit.Eventually(t, "all reports", func() bool { return handled.Load() >= 5+number })
 }
 
 // Large calls are refused before they take memory, or when their node has reached its limit.
@@ -85,7 +86,7 @@ func TestCallServer_BoundsBytesPerNode(t *testing.T) {
 	streamstest.StartPart(t, calls.Start)
 	defer close(release)
 	good := streamstest.Node(t, hub, "good")
-	streamstest.Eventually(t, "the cloud answers", func() bool {
+	kit.Eventually(t, "the cloud answers", func() bool {
 		return call.Call(t.Context(), good, "good", subject.VerbPing, struct{}{}, &struct{}{}) == nil
 	})
 	bad := streamstest.Connect(t, hub)
@@ -142,7 +143,7 @@ func TestCallServer_BoundsBytesPerNode(t *testing.T) {
 			t.Errorf("the answer to one too many is %q", answer)
 		}
 	}
-	streamstest.Eventually(t, "those of 16 MiB", func() bool { return served.Load() == 5 })
+	kit.Eventually(t, "those of 16 MiB", func() bool { return served.Load() == 5 })
 	if err := call.Call(t.Context(), good, "good", subject.VerbPing, struct{}{}, &struct{}{}); err != nil {
 		t.Errorf("another node's call: %v", err)
 	}

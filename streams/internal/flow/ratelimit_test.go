@@ -15,6 +15,7 @@ import (
 	"github.com/frond-edge/frond/streams/internal/flow"
 	"github.com/frond-edge/frond/streams/metrics"
 	"github.com/frond-edge/frond/streams/subject"
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/streamstest"
 )
 
@@ -50,7 +51,7 @@ func TestHeartbeats_FloodOfOneNodeDropsNoOther(t *testing.T) {
 		defer mu.Unlock()
 		return len(heard[node])
 	}
-	streamstest.Eventually(t, "the listener", func() bool { publish("first", 1); return count("first") > 0 })
+	kit.Eventually(t, "the listener", func() bool { publish("first", 1); return count("first") > 0 })
 	const rounds, flood = 15, 5000 // as many as the queue of all nodes holds, and more
 	for round := range rounds {
 		for i := range flood {
@@ -58,7 +59,7 @@ func TestHeartbeats_FloodOfOneNodeDropsNoOther(t *testing.T) {
 		}
 		publish("good", round)
 	}
-	streamstest.Eventually(t, "all beats of the other", func() bool { return count("good") == rounds })
+	kit.Eventually(t, "all beats of the other", func() bool { return count("good") == rounds })
 	if n := streamstest.SumCounters(t, reg, "frond_beats_dropped_total", ""); n < rounds*flood/2 {
 		t.Errorf("%v dropped beats are counted, of %d", n, rounds*flood)
 	}

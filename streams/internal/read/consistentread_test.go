@@ -14,6 +14,7 @@ import (
 	"github.com/frond-edge/frond/streams/publish"
 	"github.com/frond-edge/frond/streams/subject"
 	"github.com/frond-edge/frond/streams/topology"
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/streamstest"
 )
 
@@ -138,7 +139,7 @@ func TestAttacher_FullSnapshotIgnoresLaggingReplica(t *testing.T) {
 		}
 	}
 	streamstest.StartNode(t, hub, store, streamstest.NewSwitchableLink())
-	streamstest.Eventually(t, "the snapshot", func() bool { return store.ObjectCount() == 5 })
+	kit.Eventually(t, "the snapshot", func() bool { return store.ObjectCount() == 5 })
 	if len(missed) != 0 {
 		t.Error("an object was deleted for a moment")
 	}

@@ -18,12 +18,12 @@ import (
 
 	"github.com/frond-edge/frond/internal/devcluster"
 	"github.com/frond-edge/frond/internal/history"
-	"github.com/frond-edge/frond/internal/toolchain"
 	"github.com/frond-edge/frond/streams/metrics"
 	"github.com/frond-edge/frond/streams/publish"
 	"github.com/frond-edge/frond/test/faultfs"
 	"github.com/frond-edge/frond/test/faults"
 	"github.com/frond-edge/frond/test/kit"
+	"github.com/frond-edge/frond/test/kit/clustertest"
 )
 
 // waitTimeout bounds the time from the end of all faults to a settled cluster: many times what it takes.
@@ -35,54 +35,29 @@ var nodes = []string{"edge-1", "edge-2", "edge-3"}
 // shared is the one cluster of all tests.
 var shared *testCluster
 
-func TestMain(m *testing.M) { os.Exit(runTests(m)) }
-
-func runTests(m *testing.M) int {
-	ctx := context.Background() //nolint:forbidigo // a TestMain has no other
-	dir := os.Getenv("FROND_FAULTS_DIR")
-	keep := dir != ""
-	if !keep {
-		var err error
-		if dir, err = os.MkdirTemp("", "ff-"); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-		defer func() { _ = os.RemoveAll(dir) }()
-	}
-	cluster, err := devcluster.Up(ctx, devcluster.Options{
-		Dir: dir, Progress: os.Stderr, Timeout: 5 * time.Minute,
+func TestMain(m *testing.M) {
+	os.Exit(clustertest.Suite{
+		DirVariable: "FROND_FAULTS_DIR", Prefix: "ff-",
 		Spec: devcluster.Spec{Edges: len(nodes), Cloudcores: 2, Hubs: 3, Runtime: devcluster.Hollow, History: true, NoMetrics: true},
-		Programs: func(ctx context.Context, _ devcluster.Spec) (toolchain.Paths, error) {
-			return toolchain.Ensure(ctx, toolchain.Request{Kube: true, Nats: true, Frond: true}, os.Stderr)
+		Prepare: func(ctx context.Context, cluster *devcluster.Cluster) (err error) {
+			shared, err = newTestCluster(ctx, cluster)
+			return err
 		},
-	})
-	if cluster != nil && !keep {
-		defer func() {
-			if err := cluster.Down(ctx, false); err != nil {
-				fmt.Fprintln(os.Stderr, "down:", err)
-			}
-		}()
-	}
-	if err == nil {
-		shared, err = newTestCluster(ctx, cluster)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "up:", err)
-		return 1
-	}
-	defer shared.nc.Close()
-	defer func() {
-		if err := shared.unmountDisks(ctx); err != nil {
-			fmt.Fprintln(os.Stderr, "unplug:", err)
-		}
-	}()
-	code := m.Run()
+		Finish: finishTests,
+	}.Run(m))
+}
+
+// finishTests keeps the evidence of a failure and disconnects from the cluster.
+func finishTests(ctx context.Context, code int) {
 	if keep := os.Getenv("FROND_FAULTS_KEEP"); code != 0 && keep != "" {
 		if err := shared.keepEvidence(ctx, keep); err != nil {
 			fmt.Fprintln(os.Stderr, "keep the evidence:", err)
 		}
 	}
-	return code
+	if err := shared.unmountDisks(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "unplug:", err)
+	}
+	shared.nc.Close()
 }
 
 // testCluster is the cluster with the tests' clients and history checkers.

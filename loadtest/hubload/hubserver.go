@@ -1,4 +1,7 @@
-package loadtest
+// Package hubload attaches many simulated nodes to one hub server of their own.
+//
+// The server, the attaches and the consumers are real; nodes speak the protocol alone.
+package hubload
 
 import (
 	"context"
@@ -24,51 +27,65 @@ import (
 	"github.com/frond-edge/frond/internal/devcluster/pki"
 	"github.com/frond-edge/frond/internal/hubconf"
 	"github.com/frond-edge/frond/internal/toolchain"
+	"github.com/frond-edge/frond/loadtest/poll"
 	"github.com/frond-edge/frond/streams/metrics"
 	"github.com/frond-edge/frond/streams/publish"
 	"github.com/frond-edge/frond/streams/subject"
 	"github.com/frond-edge/frond/streams/topology"
 )
 
+const (
+	// ObjectsEach is the number of objects of an ordinary gateway: some pods and the objects they refer to.
+	ObjectsEach = 10
+	// maxDialers bounds the concurrent connects and attaches.
+	maxDialers = 16
+	// objectBytes is the size of an object's content.
+	objectBytes = 512
+)
+
+// nodeName names a simulated node.
 func nodeName(i int) string { return fmt.Sprintf("gw-%05d", i) }
 
-// hubServer is a hub of one server with the usual accounts (internal/hubconf), except that nodes are users with passwords, so that
+// Server is a hub of one server with the usual accounts (internal/hubconf), except that nodes are users with passwords, so that
 // no answer of a cloudcore is part of the measurement.
-type hubServer struct {
+type Server struct {
 	// ctx ends with the server; leafs are the connections of nodes.
-	ctx    context.Context //nolint:containedctx // it is the life of a process that outlasts the call that starts it
-	stop   context.CancelFunc
-	leafs  errgroup.Group
-	dir    string
-	cmd    *exec.Cmd
-	client *tls.Config
+	ctx   context.Context //nolint:containedctx // it is the life of a process that outlasts the call that starts it
+	stop  context.CancelFunc
+	leafs errgroup.Group
+	// attached is the number of nodes, delivered counts the changes that they received.
+	attached  int
+	delivered atomic.Int64
+	dir       string
+	cmd       *exec.Cmd
+	client    *tls.Config
 	// address and leaf are the listeners for clients and nodes.
 	address, leaf string
 }
 
 const hubPassword = "loadtest" // for a server on loopback that runs for minutes
 
-// startHub starts a server with this many node users.
-func startHub(ctx context.Context, nodes int) (h *hubServer, err error) {
+// Start starts a server with this many node users.
+func Start(ctx context.Context, nodes int) (h *Server, err error) {
 	paths, err := toolchain.Find(ctx, toolchain.Request{Nats: true})
 	if err != nil {
 		return nil, err
 	}
-	h = &hubServer{}
+	h = &Server{}
 	if h.dir, err = os.MkdirTemp("", "frond-hub-"); err != nil {
 		return nil, fmt.Errorf("make folder: %w", err)
 	}
 	h.ctx, h.stop = context.WithCancel(context.WithoutCancel(ctx))
 	if err := h.writeConfig(ctx, nodes); err != nil {
-		return nil, errors.Join(err, h.close())
+		return nil, errors.Join(err, h.Close())
 	}
 	//nolint:contextcheck // it lives as long as the hub, not as long as its start
 	h.cmd = exec.CommandContext(h.ctx, paths.NatsServer, "-c", filepath.Join(h.dir, "hub.conf"), "-l", filepath.Join(h.dir, "log"))
 	if err := h.cmd.Start(); err != nil {
 		h.cmd = nil
-		return nil, errors.Join(fmt.Errorf("start the hub: %w", err), h.close())
+		return nil, errors.Join(fmt.Errorf("start the hub: %w", err), h.Close())
 	}
-	err = waitUntil(ctx, "the hub answers", func(ctx context.Context) (bool, error) {
+	err = poll.Until(ctx, "the hub answers", func(ctx context.Context) (bool, error) {
 		nc, err := h.connect()
 		if err != nil {
 			return false, nil
@@ -81,13 +98,13 @@ func startHub(ctx context.Context, nodes int) (h *hubServer, err error) {
 		return topology.Ensure(ctx, js, topology.HubTopology(1)) == nil, nil
 	})
 	if err != nil {
-		return nil, errors.Join(err, h.close())
+		return nil, errors.Join(err, h.Close())
 	}
 	return h, nil
 }
 
 // writeConfig writes the certificates and the configuration.
-func (h *hubServer) writeConfig(ctx context.Context, nodes int) error {
+func (h *Server) writeConfig(ctx context.Context, nodes int) error {
 	ca, err := pki.NewAuthority(h.dir, "ca")
 	if err != nil {
 		return err
@@ -165,18 +182,19 @@ func freeAddress(ctx context.Context) (string, error) {
 	return l.Addr().String(), l.Close()
 }
 
-func (h *hubServer) connect() (*nats.Conn, error) {
+func (h *Server) connect() (*nats.Conn, error) {
 	return nats.Connect("nats://"+h.address, nats.Secure(h.client.Clone()), nats.UserInfo("cloud", hubPassword), nats.MaxReconnects(-1), nats.Timeout(connectTimeout))
 }
 
-func (h *hubServer) dialNode(ctx context.Context, node string, delivered *atomic.Int64) (*leafClient, error) {
+func (h *Server) dialNode(ctx context.Context, node string, delivered *atomic.Int64) (*leafClient, error) {
 	return dialLeaf(ctx, h.leaf, node, hubPassword, h.client, delivered)
 }
 
-func (h *hubServer) memoryUse() (memory, error) { return readMemory(h.cmd.Process.Pid) }
+// PID returns the process id of the server.
+func (h *Server) PID() int { return h.cmd.Process.Pid }
 
-// close closes the connections, then stops the server, and removes its files.
-func (h *hubServer) close() error {
+// Close closes the connections, then stops the server, and removes its files.
+func (h *Server) Close() error {
 	h.stop() // kills the server, too
 	err := h.leafs.Wait()
 	if h.cmd != nil {
@@ -185,19 +203,20 @@ func (h *hubServer) close() error {
 	return errors.Join(err, os.RemoveAll(h.dir))
 }
 
-// cloudSide is a cloudcore's part for nodes that attach.
-type cloudSide struct {
+// Cloud is a cloudcore's part for nodes that attach.
+type Cloud struct {
 	nc        *nats.Conn
 	publisher *publish.Publisher
 	attacher  *publish.Attacher
 }
 
-func (h *hubServer) newCloudSide() (*cloudSide, error) {
+// NewCloud connects as a cloudcore.
+func (h *Server) NewCloud() (*Cloud, error) {
 	nc, err := h.connect()
 	if err != nil {
 		return nil, fmt.Errorf("connect to the hub: %w", err)
 	}
-	c := &cloudSide{nc: nc}
+	c := &Cloud{nc: nc}
 	metrics := metrics.New(nil)
 	if c.publisher, err = publish.NewPublisher(nc, metrics); err == nil {
 		unknown := func(context.Context, string) bool { return false }
@@ -211,17 +230,17 @@ func (h *hubServer) newCloudSide() (*cloudSide, error) {
 }
 
 // publishObject stores one object of a node.
-func (c *cloudSide) publishObject(ctx context.Context, node string, i int) error {
+func (c *Cloud) publishObject(ctx context.Context, node string, i int) error {
 	_, err := c.publisher.Publish(ctx, wire.Message{
-		Node: node, Key: configMapKey(fmt.Sprintf("config-%d", i)), Op: wire.Apply, UID: "uid", Version: "1", Time: time.Now(),
-		Object: fmt.Appendf(nil, `{"data":{"content":%q}}`, strings.Repeat("x", payloadBytes)),
+		Node: node, Key: wire.Key{Resource: "configmaps", Namespace: "loadtest", Name: fmt.Sprintf("config-%d", i)}, Op: wire.Apply, UID: "uid", Version: "1", Time: time.Now(),
+		Object: fmt.Appendf(nil, `{"data":{"content":%q}}`, strings.Repeat("x", objectBytes)),
 	}, 0)
 	return err
 }
 
 // attachNode publishes a node's objects and creates its consumer.
-func (c *cloudSide) attachNode(ctx context.Context, node string) error {
-	for i := range objectsEach {
+func (c *Cloud) attachNode(ctx context.Context, node string) error {
+	for i := range ObjectsEach {
 		if err := c.publishObject(ctx, node, i); err != nil {
 			return err
 		}
@@ -230,8 +249,48 @@ func (c *cloudSide) attachNode(ctx context.Context, node string) error {
 	if err != nil {
 		return err
 	}
-	return waitUntil(ctx, "the hub lets "+node+" attach", func(ctx context.Context) (bool, error) {
+	return poll.Until(ctx, "the hub lets "+node+" attach", func(ctx context.Context) (bool, error) {
 		_, err := c.attacher.Handle(ctx, node, request)
 		return err == nil, nil
+	})
+}
+
+// Close closes the connection.
+func (c *Cloud) Close() { c.nc.Close() }
+
+// AttachNodes raises the number of nodes to n.
+func (h *Server) AttachNodes(ctx context.Context, cloud *Cloud, n int) error {
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(maxDialers)
+	for ; h.attached < n; h.attached++ {
+		node := nodeName(h.attached)
+		g.Go(func() error {
+			if err := cloud.attachNode(gctx, node); err != nil {
+				return fmt.Errorf("attach %s: %w", node, err)
+			}
+			l, err := h.dialNode(gctx, node, &h.delivered)
+			if err != nil {
+				return fmt.Errorf("connect %s: %w", node, err)
+			}
+			h.leafs.Go(func() error { return l.serve(h.ctx) })
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+// VerifyDelivery changes one object of each node and waits until all nodes have received their change.
+func (h *Server) VerifyDelivery(ctx context.Context, cloud *Cloud) error {
+	before := h.delivered.Load()
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(maxDialers)
+	for i := range h.attached {
+		g.Go(func() error { return cloud.publishObject(gctx, nodeName(i), ObjectsEach) })
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	return poll.Until(ctx, "each node gets a change", func(context.Context) (bool, error) {
+		return h.delivered.Load()-before >= int64(h.attached), nil
 	})
 }
