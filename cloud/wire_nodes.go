@@ -3,9 +3,10 @@ package cloud
 import (
 	"context"
 	"crypto/rand"
-	"github.com/frond-edge/frond/streams/publish"
 	"slices"
 	"time"
+
+	"github.com/frond-edge/frond/streams/publish"
 
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"

@@ -34,6 +34,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 }
 
 func (m *Metrics) countKick(reason identity.Reason) { m.kicks.WithLabelValues(string(reason)).Inc() }
+
 func (m *Metrics) countViolation(node, reason string) {
 	m.violations.WithLabelValues(node, reason).Inc()
 }
