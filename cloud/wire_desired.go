@@ -4,9 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/frond-edge/frond/streams/publish"
-	"github.com/frond-edge/frond/streams/topology"
-
 	"go.uber.org/zap"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
@@ -25,6 +22,8 @@ import (
 	"github.com/frond-edge/frond/controllers/scopes"
 	"github.com/frond-edge/frond/internal/lifecycle"
 	"github.com/frond-edge/frond/streams/call"
+	"github.com/frond-edge/frond/streams/publish"
+	"github.com/frond-edge/frond/streams/topology"
 )
 
 // buildPublishing creates the parts that publish the desired state. They start after the cache.

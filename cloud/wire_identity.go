@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/frond-edge/frond/streams/call"
-
 	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -20,6 +18,7 @@ import (
 	"github.com/frond-edge/frond/cloud/identity/callout"
 	"github.com/frond-edge/frond/cloud/identity/links"
 	"github.com/frond-edge/frond/internal/lifecycle"
+	"github.com/frond-edge/frond/streams/call"
 )
 
 // admission are the parts that admit gateways; nil if the configuration has no identity section.

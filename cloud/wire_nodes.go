@@ -6,8 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/frond-edge/frond/streams/publish"
-
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
@@ -29,6 +27,7 @@ import (
 	"github.com/frond-edge/frond/controllers/reports"
 	"github.com/frond-edge/frond/internal/lifecycle"
 	"github.com/frond-edge/frond/streams/call"
+	"github.com/frond-edge/frond/streams/publish"
 	"github.com/frond-edge/frond/streams/topology"
 )
 

@@ -9,14 +9,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap/zaptest"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"go.uber.org/zap/zaptest"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/test/kit"

@@ -31,7 +31,6 @@ import (
 
 	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/api/names"
-
 	"github.com/frond-edge/frond/internal/install"
 	"github.com/frond-edge/frond/test/kit/kubetest"
 )

@@ -14,7 +14,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/frond-edge/frond/api/identity"
-
 	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/internal/install"
 	"github.com/frond-edge/frond/test/kit"

@@ -21,7 +21,7 @@ type GrantTable struct {
 func NewGrantTable() *GrantTable { return &GrantTable{entries: map[string]registryEntry{}} }
 
 // Granted returns the scopes that a node was granted. told is false for a node that has sent no request, as far as the
-// registry knows. An error means that the registry was not read yet. It does not bloct.
+// registry knows. An error means that the registry was not read yet. It does not block.
 func (t *GrantTable) Granted(node string) (granted []wire.ScopeKind, told bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

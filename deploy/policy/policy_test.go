@@ -15,7 +15,6 @@ import (
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/frond-edge/frond/api/names"
-
 	"github.com/frond-edge/frond/deploy/policy"
 )
 

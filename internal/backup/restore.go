@@ -16,7 +16,6 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/frond-edge/frond/api/names"
-
 	"github.com/frond-edge/frond/internal/install"
 )
 

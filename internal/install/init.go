@@ -18,7 +18,6 @@ import (
 
 	"github.com/frond-edge/frond/api/kubeversion"
 	"github.com/frond-edge/frond/api/names"
-
 	"github.com/frond-edge/frond/internal/certs/mint"
 )
 
