@@ -84,7 +84,7 @@ func (s *Server) Start(ctx context.Context) error {
 			return err
 		}
 		s.metrics.restarts.Inc()
-		s.log.Warn("JetStream met a full disk, there is space again: starting the leaf server anew")
+		s.log.Warn("JetStream met a full disk, there is space again: starting the leaf server again")
 	}
 }
 

@@ -119,7 +119,7 @@ func measureCatchup(ctx context.Context, w *Environment, list []string, times in
 	w.recordTime(measure{text: fmt.Sprintf("link healed → %s on disk", changed)}, took)
 	w.record(measure{text: "  over the link, down", unit: unitMemory}, float64(after.DownBytes-before.DownBytes)/mb)
 	w.record(measure{text: "  over the link, up", unit: unitMemory}, float64(after.UpBytes-before.UpBytes)/mb)
-	w.record(measure{text: "  containers restarted or pods made anew"}, float64(countChanged(ran, runs)))
+	w.record(measure{text: "  containers restarted or pods created again"}, float64(countChanged(ran, runs)))
 	w.logProgress("%s: %d changed objects after %.0f ms", w.name, len(list), milliseconds(took))
 	return nil
 }

@@ -57,7 +57,7 @@ func nodeOwner(ctx context.Context, w *Environment, node string) (string, error)
 			return n.Owner, nil
 		}
 	}
-	return "", fmt.Errorf("nobody owns %s", node)
+	return "", fmt.Errorf("no replica owns %s", node)
 }
 
 // awaitMembers waits until these cloudcores, and no other, are live.

@@ -31,7 +31,7 @@ type EnrolRequest struct {
 // RenewRequest asks for more time, for the key of the link or for another one in its place.
 type RenewRequest struct {
 	Node string `json:"node"`
-	// Key is the key from now on; made anew by the gateway, or the one it has.
+	// Key is the key from now on: a new one of the gateway, or the one it has.
 	Key string `json:"key"`
 	// Current is the key that is recorded now; its signature is Approval, of Proof(VerbRenew, Node, Key).
 	Current  string `json:"current"`
@@ -39,7 +39,7 @@ type RenewRequest struct {
 	// Signature is that of Proof(VerbRenew, Node, Key) by Key.
 	Signature []byte `json:"signature"`
 	// Nonce is the hub's, of the link that asks, and Link is Key's signature of it: what Key would have shown there. The link then
-	// is Key's from now on, and needs not be made anew. Both may be empty.
+	// is Key's from now on, and needs no new one. Both may be empty.
 	Nonce string `json:"nonce,omitempty"`
 	Link  []byte `json:"link,omitempty"`
 }

@@ -21,7 +21,7 @@ import (
 
 // ErrRestored ends a replica when the Kubernetes API went back in time: its memory of the cluster is invalid, so it
 // must be restarted.
-var ErrRestored = errors.New("the Kubernetes API went back in time: begin anew with another cluster epoch")
+var ErrRestored = errors.New("the Kubernetes API went back in time: restart with another cluster epoch")
 
 const (
 	// LeaseName is the Lease in kube-system that is a counter, and registryKey of the registry stores its last value: an etcd that is
@@ -213,7 +213,7 @@ func (h *Tracker) decodeEntry(entry jetstream.KeyValueEntry) (c record, known bo
 		return record{}, false
 	}
 	if err := json.Unmarshal(entry.Value(), &c); err != nil {
-		h.log.Error("entry of the registry not readable, it is written anew", zap.Error(err))
+		h.log.Error("entry of the registry not readable, it is written again", zap.Error(err))
 		return record{}, false
 	}
 	return c, c.Cluster != ""

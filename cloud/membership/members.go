@@ -258,7 +258,7 @@ func (m *Members) watchPeers(ctx context.Context, watcher jetstream.KeyWatcher) 
 			began = time.Now()
 			next, leave, err := m.reopenWatch(ctx)
 			if err != nil {
-				m.log.Debug("members not watched anew", zap.Error(err))
+				m.log.Debug("members not watched again", zap.Error(err))
 				continue
 			}
 			_ = watcher.Stop() // the same

@@ -53,7 +53,7 @@ func serveCloudcore(ctx context.Context, data []byte) error {
 		log.Info("cloudcore stopped")
 	}
 	if errors.Is(err, cloud.ErrRestored) {
-		log.Warn("beginning anew", zap.Error(err))
+		log.Warn("starting again", zap.Error(err))
 		return replaceProcess()
 	}
 	return err
@@ -65,5 +65,5 @@ func replaceProcess() error {
 	if err == nil {
 		err = syscall.Exec(program, os.Args, os.Environ()) // returns only if it failed
 	}
-	return fmt.Errorf("begin anew: %w", err)
+	return fmt.Errorf("restart: %w", err)
 }

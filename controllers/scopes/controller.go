@@ -134,7 +134,7 @@ func (k *GrantController) loadEntry(ctx context.Context, node string) (registryE
 	}
 	e, err := decodeEntry(value)
 	if err != nil {
-		k.log.Error("entry not readable, it is written anew", zap.String("node", node), zap.Error(err))
+		k.log.Error("entry not readable, it is written again", zap.String("node", node), zap.Error(err))
 		return registryEntry{}, revision, nil
 	}
 	return e, revision, nil

@@ -45,7 +45,7 @@ type endpointSync struct {
 func (e *endpointSync) Start(ctx context.Context) error {
 	for ctx.Err() == nil {
 		if err := e.followChanges(ctx); err != nil && ctx.Err() == nil {
-			e.log.Warn("endpoints of own pods not followed, beginning anew", zap.Error(err))
+			e.log.Warn("endpoints of own pods not followed, starting again", zap.Error(err))
 		}
 	}
 	return nil

@@ -67,7 +67,7 @@ func fetchChain(ctx context.Context, hub string, proxy func(*url.URL) (*url.URL,
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+host, nil)
 	if err != nil {
-		return nil, fmt.Errorf("look at %s: %w", host, err)
+		return nil, fmt.Errorf("read %s: %w", host, err)
 	}
 	response, err := transport.RoundTrip(request)
 	if err == nil {

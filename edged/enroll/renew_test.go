@@ -93,7 +93,7 @@ func testRenewedInTime(t *testing.T, forgetful bool) {
 	links := g.leaf.Link().Reconnects
 	kit.Eventually(t, "another renewal", func() bool { return readLocked(c, &c.changes) >= 3 })
 	if again := g.leaf.Link().Reconnects - links; again > 0 != forgetful {
-		t.Errorf("%d links were made anew", again)
+		t.Errorf("%d links were created again", again)
 	}
 	if !forgetful {
 		kit.Eventually(t, "the cloud hears that its answer came", func() bool { return readLocked(c, &c.confirmed) > 0 })

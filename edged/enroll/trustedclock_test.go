@@ -182,7 +182,7 @@ func TestRenewer_TakesTimeOfHubCertificate(t *testing.T) {
 	}
 }
 
-// The clock jumps forth and back, within and beyond the plausible range, and each time the link is made anew: it comes up,
+// The clock jumps forth and back, within and beyond the plausible range, and each time the link is created again: it comes up,
 // the time is unchanged, and no key is renewed for it. lasting is a hub's certificate that is valid at each of those times,
 // so that a wrong time causes renewals; with a short one it leaves no link.
 func TestRenewer_ClockJumps(t *testing.T) {

@@ -118,7 +118,7 @@ func checkDisk(dir string) error {
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("look at %s: %w", dir, err)
+			return fmt.Errorf("read %s: %w", dir, err)
 		}
 		break
 	}

@@ -150,7 +150,7 @@ func (c Content) checkKeys(now time.Time) error {
 		}
 	}
 	if len(missing) > 0 {
-		return fmt.Errorf("the installation lacks %s: frond init makes what is missing anew; if there is a backup that has it, restore that first", strings.Join(missing, ", "))
+		return fmt.Errorf("the installation lacks %s: frond init creates what is missing; if there is a backup that has it, restore that first", strings.Join(missing, ", "))
 	}
 	return nil
 }

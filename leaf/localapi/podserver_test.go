@@ -180,7 +180,7 @@ func TestLocalCA_SurvivesRestart(t *testing.T) {
 	}
 	g.start(in)
 	if again, err := os.ReadFile(filepath.Join(dir, "localapi-ca.crt")); err != nil || string(again) == string(first) {
-		t.Errorf("without its key it was not made anew: %v", err)
+		t.Errorf("without its key it was not created again: %v", err)
 	}
 }
 

@@ -30,7 +30,7 @@ func newMetrics(reg prometheus.Registerer) (*storeMetrics, error) {
 		bytes:       prometheus.NewGauge(prometheus.GaugeOpts(opts("object_bytes", "Bytes of JSON of the objects held."))),
 		quarantined: prometheus.NewCounter(prometheus.CounterOpts(opts("quarantined_total", "Damaged or foreign records put aside."))),
 		damaged:     prometheus.NewCounter(prometheus.CounterOpts(opts("damaged_total", "Openings that found damage and cleared the cursor."))),
-		rebuilt:     prometheus.NewCounter(prometheus.CounterOpts(opts("rebuilt_total", "Buckets made anew because a record could not be read."))),
+		rebuilt:     prometheus.NewCounter(prometheus.CounterOpts(opts("rebuilt_total", "Buckets created again because a record could not be read."))),
 		restored: prometheus.NewCounterVec(prometheus.CounterOpts(opts("restored_total", "Damaged or lost records taken from the copy, by whether they are the newest.")),
 			[]string{"version"}),
 		lastGoodSavedAt: prometheus.NewGauge(prometheus.GaugeOpts(opts("copy_timestamp_seconds", "When the last-good copy was written; 0 for not since the start."))),

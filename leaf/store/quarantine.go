@@ -18,14 +18,14 @@ import (
 func (s *Store) carryQuarantine(ctx context.Context) []change {
 	list, err := s.listQuarantine(ctx)
 	if err != nil {
-		s.log.Warn("records in quarantine are lost with the bucket that is made anew", zap.Error(err))
+		s.log.Warn("records in quarantine are lost with the bucket that is created again", zap.Error(err))
 		return nil
 	}
 	changes := make([]change, 0, len(list))
 	for _, old := range list {
 		m, err := s.rewriteQuarantined(old)
 		if err != nil {
-			s.log.Warn("a record in quarantine is lost with the bucket that is made anew", zap.String("subject", old.Subject), zap.Error(err))
+			s.log.Warn("a record in quarantine is lost with the bucket that is created again", zap.String("subject", old.Subject), zap.Error(err))
 			continue
 		}
 		if m != nil {

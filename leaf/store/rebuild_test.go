@@ -110,7 +110,7 @@ func TestReseal_WaitsForDiskSpace(t *testing.T) {
 	})
 	n.wantSecrets(all)
 	if n.Revision() == revision {
-		t.Error("never made anew")
+		t.Error("never created again")
 	}
 }
 
@@ -186,6 +186,6 @@ func TestRebuild_KeepsQuarantine(t *testing.T) {
 	n = n.restart(sealingConfig(t, dir), nil)
 	n.wantSecrets(all)
 	if n.Revision() != revision {
-		t.Errorf("revision %d, then %d: made anew again", revision, n.Revision())
+		t.Errorf("revision %d, then %d: created again again", revision, n.Revision())
 	}
 }

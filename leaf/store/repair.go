@@ -65,7 +65,7 @@ func (s *Store) repairDamage(ctx context.Context, got scanResult, end uint64) er
 // replaceBucket rebuilds the bucket because the server cannot read a record. The server then refuses every write to the
 // stream, so a smaller repair is impossible.
 func (s *Store) replaceBucket(ctx context.Context, changes []change, cursor wire.Cursor) error {
-	s.log.Error("bucket holds records that cannot be read, making it anew", zap.Uint64("revision", s.Revision()))
+	s.log.Error("bucket holds records that cannot be read, creating it again", zap.Uint64("revision", s.Revision()))
 	s.metrics.rebuilt.Inc()
 	return s.rebuildBucket(ctx, changes, cursor)
 }

@@ -128,7 +128,7 @@ func (s *Store) resealBucket(ctx context.Context) error {
 	if err := s.rebuildSealed(ctx); err != nil {
 		return err
 	}
-	s.log.Info("store made anew, with its secrets sealed", zap.Int("objects", len(records)), zap.Int("secrets", worn))
+	s.log.Info("store created again, with its secrets sealed", zap.Int("objects", len(records)), zap.Int("secrets", worn))
 	return nil
 }
 
@@ -170,7 +170,7 @@ func (s *Store) rebuildSealed(ctx context.Context) error {
 		return nil
 	}
 	if _, err := s.writeLastGood(head, records); err != nil {
-		s.log.Warn("last-good copy of the store not saved after it was made anew", zap.Error(err))
+		s.log.Warn("last-good copy of the store not saved after it was created again", zap.Error(err))
 		s.removeLastGood()
 		return nil
 	}
@@ -187,7 +187,7 @@ func (s *Store) resumeRebuild(ctx context.Context, stream jetstream.Stream, got 
 	}
 	head, records := s.readLastGood()
 	if s.isWhole(got, end, head.Cursor.StoreEpoch) {
-		s.log.Warn("store is whole, removing the copy that it was made anew from", zap.Uint64("revision", end), zap.Uint64("copy", head.Revision))
+		s.log.Warn("store is whole, removing the copy that it was created again from", zap.Uint64("revision", end), zap.Uint64("copy", head.Revision))
 		s.removeLastGood()
 		return false, nil
 	}
@@ -209,7 +209,7 @@ func (s *Store) resumeRebuild(ctx context.Context, stream jetstream.Stream, got 
 	}
 	s.revision, s.events = end, eventWindow{startRevision: end}
 	s.mu.Unlock()
-	s.log.Warn("store was being made anew, doing it again", zap.Int("objects", len(records)), zap.Bool("whole", head.Sole))
+	s.log.Warn("store was being created again, doing it again", zap.Int("objects", len(records)), zap.Bool("whole", head.Sole))
 	s.recordSum, s.nameSum = s.sumRecords()
 	s.dirty = false
 	return true, s.rebuildSealed(ctx)
@@ -225,7 +225,7 @@ func (s *Store) salvageBucket(head lastGoodHead, got scanResult, end uint64) {
 	}
 	s.cursor = wire.Cursor{StoreEpoch: cmp.Or(head.Cursor.StoreEpoch, uuid.NewString())}
 	s.metrics.damaged.Inc()
-	s.log.Error("store was being made anew from a copy that is damaged, it needs a full attach")
+	s.log.Error("store was being created again from a copy that is damaged, it needs a full attach")
 }
 
 // isWhole reports whether every record of a bucket of this epoch was found, with its secrets sealed. A bucket that is being

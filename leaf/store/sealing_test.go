@@ -281,7 +281,7 @@ func TestReseal_PlainStore(t *testing.T) {
 		})
 		n.wantSecrets(all)
 		if n.Revision() != revision {
-			t.Errorf("revision %d, then %d: made anew again", revision, n.Revision())
+			t.Errorf("revision %d, then %d: created again again", revision, n.Revision())
 		}
 	}
 }

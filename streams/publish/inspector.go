@@ -42,7 +42,7 @@ func (v *Inspector) Epoch(ctx context.Context) (string, error) {
 	defer cancel()
 	stream, err := v.js.Stream(ctx, subject.DesiredStream)
 	if err != nil {
-		return "", fmt.Errorf("look at stream %s: %w", subject.DesiredStream, err)
+		return "", fmt.Errorf("read stream %s: %w", subject.DesiredStream, err)
 	}
 	return topology.StreamEpoch(stream.CachedInfo()), nil
 }
@@ -56,7 +56,7 @@ func (v *Inspector) Consumer(ctx context.Context, node string) (*jetstream.Consu
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("look at the consumer of %s: %w", node, err)
+		return nil, fmt.Errorf("read the consumer of %s: %w", node, err)
 	}
 	return consumer.CachedInfo(), nil
 }

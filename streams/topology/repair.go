@@ -29,9 +29,9 @@ func EnsureLeaf(ctx context.Context, js jetstream.JetStream, log *zap.Logger) er
 			}
 			continue
 		}
-		log.Error("stream damaged on disk, making it anew", zap.String("stream", stream.Name), zap.Error(err))
+		log.Error("stream damaged on disk, creating it again", zap.String("stream", stream.Name), zap.Error(err))
 		if err := rebuildStream(ctx, js, one, log); err != nil {
-			return fmt.Errorf("make damaged stream %s anew: %w", stream.Name, err)
+			return fmt.Errorf("create damaged stream %s again: %w", stream.Name, err)
 		}
 	}
 	return nil
@@ -67,7 +67,7 @@ func rebuildStream(ctx context.Context, js jetstream.JetStream, one Topology, lo
 			return err
 		}
 	}
-	log.Info("damaged stream made anew", zap.String("stream", name), zap.Int("rescued", len(rescued)))
+	log.Info("damaged stream created again", zap.String("stream", name), zap.Int("rescued", len(rescued)))
 	return nil
 }
 

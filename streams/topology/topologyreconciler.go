@@ -82,7 +82,7 @@ func (k *Reconciler) reconcileTopology(ctx context.Context, ensured *bool) error
 		case errors.Is(err, jetstream.ErrStreamNotFound):
 			missing = true
 		case err != nil:
-			return fmt.Errorf("look at stream %s: %w", cfg.Name, err)
+			return fmt.Errorf("read stream %s: %w", cfg.Name, err)
 		case stream.CachedInfo().State.Consumers == 0 && k.hasConsumer(cfg.Name):
 			missing = true // deleted by hand, possibly to be created under another random name
 		}
@@ -95,7 +95,7 @@ func (k *Reconciler) reconcileTopology(ctx context.Context, ensured *bool) error
 	}
 	stream, err := k.js.Stream(ctx, subject.DesiredStream)
 	if err != nil {
-		return fmt.Errorf("look at stream %s: %w", subject.DesiredStream, err)
+		return fmt.Errorf("read stream %s: %w", subject.DesiredStream, err)
 	}
 	k.observeStream(StreamEpoch(stream.CachedInfo()), stream.CachedInfo().State.LastSeq)
 	return nil

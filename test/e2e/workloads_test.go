@@ -190,7 +190,7 @@ spec:
 	after := awaitRunning(t, "app=ordered", 2)
 	for i := range after {
 		if after[i].UID == before {
-			t.Errorf("%s was not made anew", after[i].Name)
+			t.Errorf("%s was not created again", after[i].Name)
 		}
 	}
 }

@@ -28,7 +28,7 @@ const shortLife = time.Minute
 
 // TestKeyRotation_UnderLoad: while objects change, gateways renew their keys repeatedly, all certificates of the hub and of
 // the cloudcores are replaced, cloudcores are killed, and a gateway is revoked and joins again. Only the revoked gateway's link is
-// made anew, and no promise is broken. It takes a minute and a half.
+// created again, and no promise is broken. It takes a minute and a half.
 func TestKeyRotation_UnderLoad(t *testing.T) {
 	const thief = "edge-2"
 	stay := []string{"edge-1", "edge-3"}
@@ -56,7 +56,7 @@ func TestKeyRotation_UnderLoad(t *testing.T) {
 		shared.awaitRenewals(t, node, 2) // the first one at its start
 	}
 	if now := shared.linkReconnects(t, stay...); !maps.Equal(now, links) {
-		t.Errorf("links were made anew: %v times, and %v before", now, links)
+		t.Errorf("links were created again: %v times, and %v before", now, links)
 	}
 	if err := revoking.Wait(); err != nil {
 		t.Error(err)

@@ -178,7 +178,7 @@ func TestCARotation_OfflineGatewayRejoins(t *testing.T) {
 		t.Fatal("the authority before is still believed")
 	}
 	if now := shared.linkReconnects(t, here...); !maps.Equal(now, links) {
-		t.Errorf("links were made anew: %v times, and %v before", now, links)
+		t.Errorf("links were created again: %v times, and %v before", now, links)
 	}
 
 	shared.ageKey(t, away)

@@ -202,7 +202,7 @@ func TestEtcdRestore_DeletionsAreHeld(t *testing.T) {
 	})
 	for _, part := range cloudcores {
 		shared.eventually(t, part+" begins anew", waitTimeout, func(context.Context) string {
-			if !strings.Contains(shared.logSince(t, part, logs[part]), `"beginning anew"`) {
+			if !strings.Contains(shared.logSince(t, part, logs[part]), `"starting again"`) {
 				return "its log does not say so"
 			}
 			return ""
