@@ -48,7 +48,7 @@ type Environment struct {
 // NewEnvironment connects to a cluster. Close it before the cluster goes down.
 func NewEnvironment(ctx context.Context, cluster *devcluster.Cluster, seed uint64, talk io.Writer) (*Environment, error) {
 	w := &Environment{cluster: cluster, rand: rand.New(rand.NewPCG(seed, seed)), progress: talk}
-	if err := w.connect(ctx); err != nil {
+	if err := w.connect(); err != nil {
 		return nil, errors.Join(err, w.disconnect())
 	}
 	if err := w.makeNamespace(ctx); err != nil {
@@ -57,7 +57,7 @@ func NewEnvironment(ctx context.Context, cluster *devcluster.Cluster, seed uint6
 	return w, nil
 }
 
-func (w *Environment) connect(ctx context.Context) error {
+func (w *Environment) connect() error {
 	cfg, err := clientcmd.BuildConfigFromFlags("", w.cluster.Kubeconfig())
 	if err != nil {
 		return fmt.Errorf("read kubeconfig: %w", err)

@@ -365,7 +365,7 @@ func TestGateway_StreamsEndWithTheirNode(t *testing.T) {
 		"back":          {offline, &online, false},
 		"now offline":   {online, &offline, true},
 		"deleted":       {online, nil, true},
-		"created again":     {online, &gateway.Node{UID: "two", Edge: true}, true},
+		"created again": {online, &gateway.Node{UID: "two", Edge: true}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, g, socket := newSocketFixture(t)

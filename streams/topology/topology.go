@@ -50,10 +50,11 @@ const (
 	ackWait = 30 * time.Second
 	// reportAckWait is how long the reports of a dead cloudcore wait for redelivery. A living one sends progress acks for its reports.
 	reportAckWait = 10 * time.Second
-	// ReportWindow and eventWindow limit the reports that are held or wait for a retry at a time. In each cloudcore a quarter of it may be
+	// ReportWindow and EventWindow limit the reports that are held or wait for a retry at a time. In each cloudcore a quarter of it may be
 	// refused ones, so that these never take all of it.
 	ReportWindow = 4096
-	EventWindow  = 1024
+	// EventWindow is ReportWindow for events.
+	EventWindow = 1024
 )
 
 // Topology is the set of streams, buckets and consumers that one JetStream must hold.

@@ -11,7 +11,8 @@ const (
 	// has pods, and more than its outbox has events of the usual size. A stream delivers its messages in order, and only a limited number
 	// at a time, so all other nodes wait behind a node that has more.
 	MaxDeferredReports = 2048
-	MaxDeferredEvents  = 16384
+	// MaxDeferredEvents is MaxDeferredReports for events.
+	MaxDeferredEvents = 16384
 	// deferExpiry is how long a deferred message counts: it is redelivered after a second, here or to another cloudcore. A node without
 	// counted messages is treated like any other again.
 	deferExpiry = 5 * time.Second

@@ -21,11 +21,13 @@ import (
 const (
 	// PageMessages and PageBytes bound one page of a snapshot, for nodes that do not state their budget.
 	PageMessages = 256
-	PageBytes    = 512 << 10
+	// PageBytes is PageMessages for the bytes of a page.
+	PageBytes = 512 << 10
 	// MinPageRead is the least number of bytes read from the hub for a page, however small the page is to be.
 	MinPageRead = 64 << 10
 	// InventoryPageBytes and InventoryPageMessages are for readers inside the data centre.
-	InventoryPageBytes    = 4 * topology.MiB
+	InventoryPageBytes = 4 * topology.MiB
+	// InventoryPageMessages is InventoryPageBytes for messages.
 	InventoryPageMessages = 1000
 	// DirectGetTimeout bounds one page.
 	DirectGetTimeout = 3 * time.Second
