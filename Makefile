@@ -59,7 +59,7 @@ test: tools check ## Everything: unit tests, then a real control plane, then the
 	$(RACE) $(SUM) "$(KUBE)" -- -race -shuffle=on -timeout 20m -p 1
 	$(GO) $(SUM) "$(SLOW)" -- -shuffle=on -timeout 20m -p 1
 	$(GO) $(SUM) ./loadtest/... -- -timeout 20m
-	$(MAKE) -j 2 --output-sync=line test-e2e test-attacks-and-faults # each has clusters of its own, and mostly waits
+	$(MAKE) -j 2 test-e2e test-attacks-and-faults # each has clusters of its own, and mostly waits
 
 .PHONY: test-e2e
 test-e2e: ## Drive a real cluster end to end as a user would
