@@ -110,6 +110,12 @@ var dependencyHomes = map[string][]string{
 	"github.com/google/go-containerregistry": {"tools"},
 }
 
+// unlinked lists the outside modules that a program must not link: they are many times its own size.
+var unlinked = map[string][]string{
+	"cloudcore": {"github.com/nats-io/nats-server", "k8s.io/kubernetes"},
+	"frond":     {"k8s.io/kubernetes"},
+}
+
 // goPackage has the fields of `go list` that are read here. Doc is the first sentence of the package comment.
 type goPackage struct {
 	ImportPath, Doc, Dir string
@@ -214,6 +220,9 @@ func linkedBy(t *testing.T) map[string][]string {
 		program := path.Base(dir)
 		for _, p := range listPackages(t, "-deps", "./"+dir) {
 			pkg, ours := inModule(p.ImportPath)
+			if slices.ContainsFunc(unlinked[program], func(outside string) bool { return within(p.ImportPath, outside) }) {
+				t.Errorf("%s links %s", program, p.ImportPath)
+			}
 			if !ours {
 				continue
 			}
