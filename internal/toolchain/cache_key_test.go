@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/mod/modfile"
+
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/frond-edge/frond/internal/toolchain"
@@ -71,17 +73,33 @@ func TestHashFiles_NamedFiles(t *testing.T) {
 	}
 }
 
-// If the tests and the control plane require the same versions, most packages of the tests are compiled already.
-func TestSuiteRecipe_VersionsOfTheControlPlane(t *testing.T) {
-	tree := filepath.Join("..", "..")
-	suite, kube := moduleRequirements(t, filepath.Join(tree, "tools/conformance/suite/go.mod")), moduleRequirements(t, filepath.Join(tree, "tools/kube/go.mod"))
-	for module, version := range suite {
-		if other, there := kube[module]; there && other != version {
-			t.Errorf("%s: the suite asks for %s, the control plane for %s: go get it in tools/conformance/suite", module, version, other)
+// alignedModules are the modules that a fresh machine compiles. What two of them share is compiled once only if they require the
+// same versions, of it and of all that it imports: otherwise Kubernetes is compiled twice.
+var alignedModules = []string{
+	".", "tools/kube", "tools/conformance/suite", "tools/coredns", "tools/node/containerd", "tools/node/cni", "tools/node/runc", "tools/images",
+}
+
+// unalignedRequirements may differ: runc needs a newer cgroups than the one whose functions the kubelet calls.
+var unalignedRequirements = map[string]bool{"github.com/opencontainers/cgroups": true}
+
+func TestModules_RequireTheSameVersions(t *testing.T) {
+	type requirement struct{ module, version string }
+	first := map[string]requirement{}
+	for _, module := range alignedModules {
+		found := moduleRequirements(t, filepath.Join("..", "..", module, "go.mod"))
+		if len(found) < 8 {
+			t.Errorf("found %d requirements in %s/go.mod", len(found), module)
 		}
-	}
-	if len(suite) < 100 {
-		t.Errorf("found %d requirements in the suite's go.mod", len(suite))
+		for name, version := range found {
+			other, known := first[name]
+			switch {
+			case !known:
+				first[name] = requirement{module, version}
+			case other.version != version && !unalignedRequirements[name]:
+				t.Errorf("%s: %s/go.mod requires %s, %s/go.mod %s: run `go get %s@…` with the newer version where the older one is, then go mod tidy",
+					name, module, version, other.module, other.version, name)
+			}
+		}
 	}
 }
 
@@ -92,10 +110,12 @@ func moduleRequirements(t *testing.T, file string) map[string]string {
 		t.Fatal(err)
 	}
 	found := map[string]string{}
-	for line := range strings.Lines(string(content)) {
-		if fields := strings.Fields(line); len(fields) >= 2 && strings.HasPrefix(fields[1], "v") && strings.HasPrefix(line, "\t") {
-			found[fields[0]] = fields[1]
-		}
+	parsed, err := modfile.ParseLax(file, content, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, require := range parsed.Require {
+		found[require.Mod.Path] = require.Mod.Version
 	}
 	return found
 }
