@@ -23,20 +23,17 @@ const (
 // The types of edged/hollow stay: a CRI server is one type of 26 calls by its definition.
 var (
 	largePackages = map[string]bool{
-		"cmd/frond":           true,
-		"controllers/desired": true,
-		"edged/agent":         true,
-		"edged/enroll":        true,
-		"internal/install":    true,
-		"internal/toolchain":  true,
-		"leaf/localapi":       true,
-		"leaf/store":          true,
-		"loadtest":            true,
-		"streams/tunnel":      true,
+		"cmd/frond":          true,
+		"edged/agent":        true,
+		"edged/enroll":       true,
+		"internal/install":   true,
+		"internal/toolchain": true,
+		"leaf/localapi":      true,
+		"leaf/store":         true,
+		"loadtest":           true,
+		"streams/tunnel":     true,
 	}
 	largeTypes = map[string]bool{
-		"controllers/desired.Engine":     true,
-		"controllers/desired.nodeState":  true,
 		"edged/agent.Node":               true,
 		"edged/enroll.Renewer":           true,
 		"edged/hollow.Runtime":           true,

@@ -11,7 +11,7 @@ import (
 	"github.com/frond-edge/frond/cloud/kube"
 	"github.com/frond-edge/frond/controllers/autonomy"
 	"github.com/frond-edge/frond/controllers/csrs"
-	"github.com/frond-edge/frond/controllers/desired"
+	"github.com/frond-edge/frond/controllers/desired/kinds"
 	"github.com/frond-edge/frond/controllers/evictions"
 	"github.com/frond-edge/frond/controllers/holds"
 	"github.com/frond-edge/frond/controllers/nodes"
@@ -23,7 +23,7 @@ import (
 // Rules returns all RBAC rules that cloudcore needs, without those for the scopes that gateways request (package
 // scopes). The rules of an installation are in deploy/rbac, which gives the reasons, and restricts some of them to namespaces.
 func Rules() []rbacv1.PolicyRule {
-	return slices.Concat(desired.Rules(), reports.Rules(), reports.CallRules(), nodes.Rules(), holds.Rules(), autonomy.Rules(),
+	return slices.Concat(kinds.Rules(), reports.Rules(), reports.CallRules(), nodes.Rules(), holds.Rules(), autonomy.Rules(),
 		scopes.Rules(), ports.Rules(), csrs.Rules(), evictions.Rules(), identity.Rules(), inspect.Rules(), // cloud/gateway makes the same reviews
 		epoch.Rules(), kube.Rules())
 }

@@ -32,6 +32,7 @@ import (
 	"github.com/frond-edge/frond/cloud/membership"
 	"github.com/frond-edge/frond/cloud/scoperegistry"
 	"github.com/frond-edge/frond/controllers/desired"
+	"github.com/frond-edge/frond/controllers/desired/kinds"
 	"github.com/frond-edge/frond/controllers/scopes"
 	"github.com/frond-edge/frond/streams/call"
 	"github.com/frond-edge/frond/streams/metrics"
@@ -211,7 +212,7 @@ type scopeReplica struct {
 
 // cloudRules returns the rights that operations/scopes.md lists, and those for the test's own kind.
 func cloudRules() []rbacv1.PolicyRule {
-	return slices.Concat(desired.Rules(), scopes.Rules(), kube.Rules(), []rbacv1.PolicyRule{
+	return slices.Concat(kinds.Rules(), scopes.Rules(), kube.Rules(), []rbacv1.PolicyRule{
 		{APIGroups: []string{widgetResource.Group}, Resources: []string{widgetResource.Resource}, Verbs: []string{"list", "watch"}},
 	})
 }

@@ -6,13 +6,13 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers"
-	"github.com/frond-edge/frond/controllers/references"
+	"github.com/frond-edge/frond/controllers/desired/deletionguard"
+	"github.com/frond-edge/frond/controllers/desired/grants"
 )
 
 // Publisher writes to the stream of desired state. Calls may be concurrent; the engine keeps the order per node and key.
@@ -32,6 +32,12 @@ type Publisher interface {
 
 // Ownership reports which nodes this replica owns.
 type Ownership = controllers.Ownership
+
+// Guard configures which deletions are held back.
+type Guard = deletionguard.Guard
+
+// Restore says that the Kubernetes API went back in time.
+type Restore = deletionguard.Restore
 
 // Config configures an Engine. The zero value works.
 type Config struct {
@@ -58,7 +64,7 @@ type Config struct {
 	// neither block nor call the engine.
 	VerifiedSince func(after time.Time) bool
 	// Scopes returns the scopes that components at a node requested and were granted; nil: no node has scopes.
-	Scopes ScopeSource
+	Scopes grants.Source
 	// Protected are the namespaces whose objects are never published. What was published from them is removed at once.
 	Protected controllers.ProtectedNamespaces
 	// OnWithheld is called for each object in a protected namespace that an owned node needs, once while the node needs
@@ -107,7 +113,7 @@ func (c Config) withDefaults() Config {
 		c.ProbeEvery = defaultProbeEvery
 	}
 	if c.Guard.Settle == 0 {
-		c.Guard.Settle = defaultSettle
+		c.Guard.Settle = deletionguard.DefaultSettle
 	}
 	return c
 }
@@ -121,27 +127,10 @@ func (c Config) Validate() error {
 	if c.Grace < 0 || c.TombstoneAge < 0 || c.CompareEvery < 0 || c.ProbeEvery < 0 {
 		faults = append(faults, errors.New("grace, tombstone age, compare every or probe every: negative"))
 	}
-	return errors.Join(append(faults, c.Guard.validate())...)
+	return errors.Join(append(faults, c.Guard.Validate())...)
 }
 
 // CacheOptions returns the options of the manager's cache that Engine reads: no managedFields in memory.
 func CacheOptions() cache.Options {
 	return cache.Options{DefaultTransform: cache.TransformStripManagedFields()}
-}
-
-// Rules returns the RBAC rules that cloudcore needs for this package: to read what may reach a node. It never writes.
-// Scopes on other kinds need the right to list and watch these.
-func Rules() []rbacv1.PolicyRule {
-	rule := func(group string, resources ...string) rbacv1.PolicyRule {
-		return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: resources, Verbs: []string{"list", "watch"}}
-	}
-	return []rbacv1.PolicyRule{
-		rule("", "pods", "nodes", "configmaps", "secrets", "serviceaccounts", "persistentvolumeclaims", "persistentvolumes", "services"),
-		rule("storage.k8s.io", "csinodes", "csidrivers", "volumeattachments"),
-		rule("node.k8s.io", "runtimeclasses"),
-		rule(references.CertificatesGroup, references.TrustBundlesResource, "podcertificaterequests"),
-		rule(references.ResourceGroup, references.ClaimsResource, "resourceslices"),
-		rule("discovery.k8s.io", "endpointslices"),
-		rule(rbacv1.GroupName, "clusterroles", "clusterrolebindings", "roles", "rolebindings"),
-	}
 }

@@ -25,11 +25,12 @@
 //   - Nothing of a protected namespace (Config.Protected) is published, whatever refers to it. What was published of it is
 //     removed at once, without a check by Config.Guard.
 //
-// Kinds that not every Kubernetes serves (optionalkinds.go) are synced while Config.Probe finds them served. Nothing is
+// Kinds that not every Kubernetes serves (kinds.OptionalTable) are synced while Config.Probe finds them served. Nothing is
 // decided about the objects of a kind that is not synced.
 //
-// The package is longer than usual: kinds.go, referencecollector.go and rbac.go are tables of what Kubernetes objects
-// reference, and the graph, the scopes and the publishing would share their locks if they were separate packages.
+// The packages below this one are its parts: kinds, objectcache and kindsync read Kubernetes; graph, needs and grants say
+// which node is to have what; payload, published, decision and deletionguard say what is to be sent; streamaudit checks it.
+// This one holds them together: nodeTable owns the lock of what is known of the nodes, reconciler processes its queue.
 //
 // It does not deliver: package streams does, and reports through Engine.RecordAck what a node has on disk.
 package desired

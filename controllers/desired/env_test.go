@@ -28,6 +28,7 @@ import (
 	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/desired"
+	"github.com/frond-edge/frond/controllers/desired/kinds"
 	"github.com/frond-edge/frond/streams/metrics"
 	"github.com/frond-edge/frond/streams/publish"
 	"github.com/frond-edge/frond/streams/subject"
@@ -166,7 +167,7 @@ func (w *engineEnv) startEngineWith(publisher desired.Publisher, cfg desired.Con
 // startEngineWatching is startEngineWith with watches that the test can block.
 func (w *engineEnv) startEngineWatching(ear *watchBlocker, publisher desired.Publisher, cfg desired.Config, owner desired.Ownership, agent string) *desired.Engine {
 	w.Helper()
-	config := w.cluster.ConfigWithRules(w, agent, desired.Rules())
+	config := w.cluster.ConfigWithRules(w, agent, kinds.Rules())
 	ear.wrapConfig(config)
 	objects, err := cache.New(config, desired.CacheOptions())
 	if err != nil {

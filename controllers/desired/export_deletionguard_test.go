@@ -3,18 +3,21 @@ package desired
 import (
 	"time"
 
+	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/controllers/desired/kinds"
+	"github.com/frond-edge/frond/controllers/desired/objectcache"
 )
 
-// GuardHarness is an Engine with one node that never starts: a test sets what Kubernetes and the stream hold, and
+// GuardHarness is a table with one node, without an engine: a test sets what Kubernetes and the stream hold, and
 // evaluates the guard.
 type GuardHarness struct {
-	*Engine
+	deletions
 	node *nodeState
 	// Reports are the reported holds, Resyncs the number of immediate reloads of the node, Delays the delayed ones.
 	Reports []*wire.Hold
@@ -42,17 +45,16 @@ func (a recordingQueue) AddAfter(it workItem, d time.Duration) {
 
 // NewGuardHarness creates a GuardHarness whose node has a Node object with annotations.
 func NewGuardHarness(cfg Config, annotations map[string]string) *GuardHarness {
-	g := &GuardHarness{node: newNodeState("a", time.Now())}
+	g := &GuardHarness{node: newNodeState("a")}
 	cfg.OnHold = func(_ string, hold *wire.Hold) { g.Reports = append(g.Reports, hold) }
-	g.Engine = &Engine{
-		cfg: cfg.withDefaults(), kinds: map[groupResource]*kindSpec{}, stores: map[*kindSpec]toolscache.Indexer{}, nodes: map[string]*nodeState{"a": g.node},
+	cfg.NoServices = true
+	cfg = cfg.withDefaults()
+	objects := objectcache.New()
+	for _, k := range kinds.Table(false) {
+		objects.Add(objectcache.Kind{Spec: k, Store: toolscache.NewIndexer(toolscache.MetaNamespaceKeyFunc, toolscache.Indexers{})})
 	}
-	for _, k := range kindTable(false) {
-		g.kinds[kindOf(k.keyOf("", ""))] = k
-		g.stores[k] = toolscache.NewIndexer(toolscache.MetaNamespaceKeyFunc, toolscache.Indexers{})
-	}
-	g.graph = newGraph(func(wire.Key) []wire.Key { return nil }, func(*nodeState, wire.Key) {})
-	g.queue = recordingQueue{harness: g}
+	g.deletions = newDeletions(&cfg, newNodeTable(&cfg, objects, nil, nil, zap.NewNop()))
+	g.nodes.nodes["a"], g.nodes.queue = g.node, recordingQueue{harness: g}
 	g.node.present = true
 	g.SetAnnotations(annotations)
 	return g
@@ -65,27 +67,27 @@ func (g *GuardHarness) SetAnnotations(annotations map[string]string) {
 
 // RemoveNode removes the Node, or only its edge label, longer ago than any grace period.
 func (g *GuardHarness) RemoveNode(exists bool) {
-	g.node.present, g.node.absentSince = false, time.Now().Add(-time.Hour-g.cfg.Grace)
+	g.node.present, g.node.absentSince = false, time.Now().Add(-time.Hour-g.nodes.cfg.Grace)
 	if !exists {
 		_ = g.indexerOf("nodes").Delete(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}) // the same
 	}
 }
 
 func (g *GuardHarness) indexerOf(resource string) toolscache.Indexer {
-	_, store := g.lookupKind(groupResource{"", resource})
-	return store
+	k, _ := g.nodes.objects.Kind(kinds.ID{Resource: resource})
+	return k.Store
 }
 
 // AddPod adds a pod of the node to what Kubernetes holds.
 func (g *GuardHarness) AddPod(pod *corev1.Pod) {
 	_ = g.indexerOf("pods").Update(pod) // the same
-	g.graph.placeObject(wire.Key{Resource: "pods", Namespace: pod.Namespace, Name: pod.Name}, g.node)
+	g.nodes.needs.Place(wire.Key{Resource: "pods", Namespace: pod.Namespace, Name: pod.Name}, g.node)
 }
 
 // RemovePod undoes AddPod.
 func (g *GuardHarness) RemovePod(pod *corev1.Pod) {
 	_ = g.indexerOf("pods").Delete(pod) // the same
-	g.graph.placeObject(wire.Key{Resource: "pods", Namespace: pod.Namespace, Name: pod.Name}, nil)
+	g.nodes.needs.Place(wire.Key{Resource: "pods", Namespace: pod.Namespace, Name: pod.Name}, nil)
 }
 
 // SetPublished sets what the stream holds for the node.
@@ -95,26 +97,26 @@ func (g *GuardHarness) SetPublished(messages ...wire.Message) {
 		m.Sequence = uint64(i + 1)
 		held[m.Key] = m
 	}
-	g.node.endLoad(g.node.beginLoad(), held, g.cfg.ClusterEpoch, 1)
-	g.node.setPending(nil)
+	g.node.published.EndLoad(g.node.published.BeginLoad(), held, g.nodes.cfg.ClusterEpoch, 1)
+	g.node.published.SetPending(nil)
 }
 
 // Evaluate evaluates the guard at a time.
 func (g *GuardHarness) Evaluate(at time.Time) (held bool, later time.Duration) {
-	v := g.evaluateGuard(g.node, at)
-	return v.held, v.retryAfter
+	v := g.evaluate(g.node, at)
+	return v.Held, v.RetryAfter
 }
 
 // DeletionAllowed reports whether an object may be removed now, and the reason that its tombstone would carry.
 func (g *GuardHarness) DeletionAllowed(key wire.Key) (bool, wire.DeletionReason) {
-	held := g.node.published[key]
-	return g.deletionAllowed(g.node, key, held), g.node.deletionReason(held)
+	view, _ := g.node.published.View(key)
+	return g.allowed(g.node, key, view.Record), g.node.guard.DeletionReason(view.Record)
 }
 
 // Reevaluate evaluates the hold again after an object has changed.
-func (g *GuardHarness) Reevaluate(key wire.Key) { g.reevaluateHold(g.node, key) }
+func (g *GuardHarness) Reevaluate(key wire.Key) { g.reevaluate(g.node, key) }
 
 // HeldCounts returns the metrics' values: how many tombstones wait, and how many nodes have such.
 func (g *GuardHarness) HeldCounts() (tombstones, nodes float64) {
-	return g.countHeld(), g.countHeldNodes()
+	return float64(g.node.guard.Deferred()), float64(boolToInt(g.node.guard.Held()))
 }

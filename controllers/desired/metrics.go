@@ -17,24 +17,14 @@ type metrics struct {
 	errors         prometheus.Counter
 	loads          prometheus.Counter
 	publishSeconds prometheus.Histogram
-	nodes          prometheus.GaugeFunc
-	queue          prometheus.GaugeFunc
-	heldNodes      prometheus.GaugeFunc
-	held           prometheus.GaugeFunc
-	filling        prometheus.GaugeFunc
-	complete       prometheus.GaugeFunc
-	followed       prometheus.GaugeFunc
 }
 
-// gaugeSources are the functions that the gauges read.
-type gaugeSources struct{ nodes, queue, heldNodes, held, filling, complete, followed func() float64 }
-
-func newMetrics(reg prometheus.Registerer, c gaugeSources) *metrics {
+func newMetrics(reg prometheus.Registerer, t *nodeTable) *metrics {
 	f := promauto.With(reg)
 	counter := func(name, help string) prometheus.Counter {
 		return f.NewCounter(prometheus.CounterOpts{Name: "frond_desired_" + name, Help: help})
 	}
-	return &metrics{
+	m := &metrics{
 		published: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "frond_desired_published_total", Help: "Messages published to nodes, by operation and resource.",
 		}, []string{"op", "resource"}),
@@ -53,28 +43,23 @@ func newMetrics(reg prometheus.Registerer, c gaugeSources) *metrics {
 			Name: "frond_desired_publish_seconds", Help: "Time of one publish until the stream has stored it.",
 			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 16), // 0.5 ms to 16 s: from one round trip to the election of a lost leader
 		}),
-		nodes: f.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "frond_desired_nodes", Help: "Edge nodes whose desired state this replica publishes.",
-		}, c.nodes),
-		queue: f.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "frond_desired_queue", Help: "Objects waiting to be compared or published.",
-		}, c.queue),
-		heldNodes: f.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "frond_desired_held_nodes", Help: "Nodes with deletions that this replica holds until an operator confirms them.",
-		}, c.heldNodes),
-		held: f.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "frond_desired_held_deletions", Help: "Objects with held deletions.",
-		}, c.held),
-		filling: f.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "frond_desired_scopes", Help: "Granted scopes of this replica's nodes, by whether all their objects have been published.",
-			ConstLabels: prometheus.Labels{"state": "filling"},
-		}, c.filling),
-		complete: f.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "frond_desired_scopes", Help: "Granted scopes of this replica's nodes, by whether all their objects have been published.",
-			ConstLabels: prometheus.Labels{"state": "complete"},
-		}, c.complete),
-		followed: f.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "frond_desired_followed_kinds", Help: "Kinds that this replica keeps in its cache for scopes, or while the apiserver serves them.",
-		}, c.followed),
 	}
+	gauge := func(name, help string, labels prometheus.Labels, of func(*nodeState) int) {
+		f.NewGaugeFunc(prometheus.GaugeOpts{Name: "frond_desired_" + name, Help: help, ConstLabels: labels}, func() float64 { return t.sum(of) })
+	}
+	gauge("nodes", "Edge nodes whose desired state this replica publishes.", nil, func(s *nodeState) int { return boolToInt(s.published.Loaded()) })
+	gauge("held_nodes", "Nodes with deletions that this replica holds until an operator confirms them.", nil,
+		func(s *nodeState) int { return boolToInt(s.guard.Held()) })
+	gauge("held_deletions", "Objects with held deletions.", nil, func(s *nodeState) int { return s.guard.Deferred() })
+	for state, complete := range map[string]bool{"filling": false, "complete": true} {
+		gauge("scopes", "Granted scopes of this replica's nodes, by whether all their objects have been published.",
+			prometheus.Labels{"state": state}, func(s *nodeState) int { return s.grants.Count(complete) })
+	}
+	f.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "frond_desired_queue", Help: "Objects waiting to be compared or published.",
+	}, t.queued)
+	f.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "frond_desired_followed_kinds", Help: "Kinds that this replica keeps in its cache for scopes, or while the apiserver serves them.",
+	}, func() float64 { return float64(max(len(t.objects.Kinds())-len(t.fixed), 0)) })
+	return m
 }

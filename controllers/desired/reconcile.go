@@ -4,15 +4,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"runtime/debug"
 	"slices"
 	"time"
 
 	"go.uber.org/zap"
+	"k8s.io/client-go/util/workqueue"
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers"
+	"github.com/frond-edge/frond/controllers/desired/decision"
+	"github.com/frond-edge/frond/controllers/desired/grants"
+	"github.com/frond-edge/frond/controllers/desired/kinds"
+	"github.com/frond-edge/frond/controllers/desired/objectcache"
+	"github.com/frond-edge/frond/controllers/desired/payload"
+	"github.com/frond-edge/frond/controllers/desired/published"
 	"github.com/frond-edge/frond/internal/failpoint"
 )
 
@@ -22,9 +28,6 @@ var errLeaseExpired = errors.New("this replica was not heard of lately, another 
 // errUnpublishable is returned for an object that can never be published. It was logged and is not retried.
 var errUnpublishable = errors.New("object can never be published")
 
-// errScopesNotLoaded is returned while it is not known what scopes a node was granted.
-var errScopesNotLoaded = errors.New("scopes are not known")
-
 // errStaleCache is returned when another replica has published a state that this replica's cache has not received yet,
 // perhaps after an apiserver's restart. A decision now would revert the node to an older state.
 var errStaleCache = errors.New("the cache is behind what the stream holds")
@@ -32,26 +35,43 @@ var errStaleCache = errors.New("the cache is behind what the stream holds")
 // errDuplicate is returned when the stream took a new message for a duplicate of an old one.
 var errDuplicate = errors.New("stream stored nothing, it took the message for a repetition")
 
+// reconciler makes the stream hold the desired state of each object at each node that the queue names.
+type reconciler struct {
+	cfg       *Config
+	nodes     decisions
+	objects   *objectcache.Cache
+	deletions deletions
+	publisher Publisher
+	owner     Ownership
+	metrics   *metrics
+	log       *zap.Logger
+	encoded   *payload.Cache
+	// referring are the kinds whose objects reference other objects that a node needs.
+	referring []kinds.ID
+	// waitBackoff is the backoff of items that wait until this replica's lease is valid again; it has its own lock.
+	waitBackoff workqueue.TypedRateLimiter[workItem]
+}
+
 // processItem processes one item; an item with an error is retried.
-func (e *Engine) processItem(ctx context.Context, queue controllers.Queue[workItem], it workItem) error {
-	err := e.reconcileItem(ctx, it)
+func (r *reconciler) processItem(ctx context.Context, queue controllers.Queue[workItem], it workItem) error {
+	err := r.reconcileItem(ctx, it)
 	switch {
 	case err == nil:
-		e.waitBackoff.Forget(it)
-	case ctx.Err() != nil, errors.Is(err, errScopesNotLoaded):
+		r.waitBackoff.Forget(it)
+	case ctx.Err() != nil, errors.Is(err, grants.ErrNotLoaded):
 	case errors.Is(err, errLeaseExpired), errors.Is(err, errStaleCache):
 		if errors.Is(err, errStaleCache) {
-			e.metrics.staleCache.Inc()
+			r.metrics.staleCache.Inc()
 		}
-		queue.AddAfter(it, e.waitBackoff.When(it))
+		queue.AddAfter(it, r.waitBackoff.When(it))
 		return nil
 	case errors.Is(err, wire.ErrConflict):
-		e.metrics.conflicts.Inc()
+		r.metrics.conflicts.Inc()
 		queue.AddRateLimited(workItem{node: it.node}) // reload what the stream holds; that enqueues the object again
 		return nil
 	default:
-		e.metrics.errors.Inc()
-		e.log.Warn("not published, trying again",
+		r.metrics.errors.Inc()
+		r.log.Warn("not published, trying again",
 			zap.String("node", it.node), zap.String("object", it.key.Human()), zap.Error(err))
 		if !errors.Is(err, wire.ErrPermanent) {
 			queue.AddRateLimited(workItem{node: it.node}) // it may have been stored all the same: reload what the stream holds
@@ -63,307 +83,192 @@ func (e *Engine) processItem(ctx context.Context, queue controllers.Queue[workIt
 // decisionAge is the maximum age of a decision when it is sent; a publish is retried for as long.
 const decisionAge = 15 * time.Second
 
-func (e *Engine) reconcileItem(ctx context.Context, it workItem) (err error) {
+func (r *reconciler) reconcileItem(ctx context.Context, it workItem) (err error) {
 	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("panic: %v\n%s", r, debug.Stack())
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
 		}
 	}()
-	e.mu.Lock()
-	s, fills := e.nodes[it.node], e.fillCount
-	e.mu.Unlock()
-	if s == nil {
+	s, fills, term, loaded := r.nodes.begin(it)
+	switch {
+	case s == nil:
 		return nil
-	}
-	term := e.owner.Term(it.node)
-	if term == 0 {
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		e.dropNode(s)
-		return nil
-	}
-	loaded := s.renewTerm(term)
-	if it.key == (wire.Key{}) {
-		return e.loadNode(ctx, s, term)
-	}
-	if !loaded {
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		e.addItem(workItem{node: it.node}) // which enqueues all objects
-		return nil
+	case it.key == (wire.Key{}):
+		return r.loadNode(ctx, s, term)
+	case !loaded:
+		return nil // the load that was enqueued enqueues all objects
 	}
 	// A decision made from here on is sent soon or not at all: long before a tombstone may be purged.
-	ctx, cancel := context.WithTimeout(ctx, min(decisionAge, e.cfg.TombstoneAge/2))
+	ctx, cancel := context.WithTimeout(ctx, min(decisionAge, r.cfg.TombstoneAge/2))
 	defer cancel()
-	if it.key == wire.SnapshotMarker() && !s.snapshotComplete() {
+	if it.key == wire.SnapshotMarker() && !s.published.SnapshotComplete() {
 		return nil // it is enqueued again when all keys before it are processed
 	}
-	now, known := s.viewOf(it.key)
+	now, known := s.published.View(it.key)
 	if !known {
 		return nil // released meanwhile
 	}
-	err = e.reconcileKey(ctx, s, it.key, now)
+	err = r.reconcileKey(ctx, s, it.key, now)
 	switch {
 	case err == nil:
-		e.recordReconciled(s, it.key, fills)
-	case errors.Is(err, errUnpublishable), errors.Is(err, errKindNotSynced): // already logged; or enqueued again when the kind is synced
+		r.nodes.recordReconciled(s, it.key, fills)
+	case errors.Is(err, errUnpublishable), errors.Is(err, objectcache.ErrKindNotSynced): // already logged; or enqueued again when the kind is synced
 	default:
 		return err
 	}
-	e.reevaluateHold(s, it.key)
-	if s.finishPending(it.key) {
-		e.mu.Lock()
-		e.enqueueKey(s, wire.SnapshotMarker())
-		e.mu.Unlock()
+	r.deletions.reevaluate(s, it.key)
+	if s.published.FinishPending(it.key) {
+		r.nodes.enqueueSnapshot(s)
 	}
 	return nil
 }
 
 // loadNode reads what the stream holds for a node and enqueues each object that is published or wanted.
-func (e *Engine) loadNode(ctx context.Context, s *nodeState, term uint64) error {
-	e.metrics.loads.Inc()
+func (r *reconciler) loadNode(ctx context.Context, s *nodeState, term uint64) error {
+	r.metrics.loads.Inc()
 	failpoint.At("takeover.begun")
-	resumed := !s.loaded()
-	since := s.beginLoad()
-	held, err := e.publisher.Held(ctx, s.name)
+	resumed := !s.published.Loaded()
+	since := s.published.BeginLoad()
+	held, err := r.publisher.Held(ctx, s.name)
 	if err != nil {
 		return fmt.Errorf("load %s: %w", s.name, err)
 	}
 	failpoint.At("takeover.read")
-	s.endLoad(since, held, e.cfg.ClusterEpoch, term)
-	e.evaluateGuard(s, time.Now())
-
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if err := e.refreshScopes(s, resumed); err != nil {
-		s.forgetPublished()
-		return err
-	}
-	keys := make(map[wire.Key]struct{}, len(held)+len(s.wants)+len(e.everywhere))
-	gone := e.nodeGone(s)
-	alive := false
-	for key, m := range held {
-		keys[key] = struct{}{}
-		alive = alive || m.Op != wire.Delete
-	}
-	if gone {
-		e.retireNode(s, alive)
-	} else {
-		for v := range s.wants {
-			if !isVirtual(v.key) {
-				keys[v.key] = struct{}{}
-			}
-		}
-		for key := range e.everywhere {
-			keys[key] = struct{}{}
-		}
-		for id, sc := range s.scopes {
-			e.fillScope(s, id, sc)
-			keys[id.toScope().Marker()] = struct{}{}
-			maps.Copy(keys, sc.waiting)
-		}
-	}
-	delete(keys, wire.SnapshotMarker())
-	if len(keys) > 0 {
-		first := make(map[wire.Key]struct{}, len(keys))
-		for key := range keys {
-			first[key] = struct{}{}
-		}
-		s.setPending(first)
-		for key := range keys {
-			e.enqueueKey(s, key)
-		}
-		failpoint.At("takeover.asked")
-		return nil
-	}
-	s.setPending(nil)
-	e.enqueueKey(s, wire.SnapshotMarker())
-	return nil
-}
-
-// nodeGone reports whether a node has had no Node object for so long that it counts as permanently gone. The caller holds mu.
-func (e *Engine) nodeGone(s *nodeState) bool {
-	return !s.present && time.Since(s.absentSince) >= e.cfg.Grace && !time.Now().Before(e.cfg.Restore.endsAt())
-}
-
-// retireNode drops a node that is gone, once the stream holds nothing alive for it. The caller holds mu.
-func (e *Engine) retireNode(s *nodeState, alive bool) {
-	if alive || len(s.wants) > 0 {
-		e.queue.AddAfter(workItem{node: s.name}, e.cfg.Grace) // check again after the grace period
-		return
-	}
-	e.dropNode(s)
-	delete(e.nodes, s.name)
+	s.published.EndLoad(since, held, r.cfg.ClusterEpoch, term)
+	r.deletions.evaluate(s, time.Now())
+	return r.nodes.enqueueAll(s, held, resumed)
 }
 
 // reconcileKey makes the stream hold the desired state of one object at one node.
-func (e *Engine) reconcileKey(ctx context.Context, s *nodeState, key wire.Key, now keyView) error {
-	in := decisionInput{published: now.published, ackedSequence: now.ackedSequence, purgeable: time.Since(now.published.madeAt) >= e.cfg.TombstoneAge}
-	message := wire.Message{Node: s.name, Key: key, ClusterEpoch: e.cfg.ClusterEpoch, Time: time.Now()}
-	heard := e.cacheVersion(kindOf(key)) // read before the objects, so that these are at least as new
-	behind := e.cacheStale(s, kindOf(key), heard)
+func (r *reconciler) reconcileKey(ctx context.Context, s *nodeState, key wire.Key, now published.View) error {
+	in := decision.Input{Published: now.Record, AckedSequence: now.AckedSequence, Purgeable: time.Since(now.Record.MadeAt) >= r.cfg.TombstoneAge}
+	message := wire.Message{Node: s.name, Key: key, ClusterEpoch: r.cfg.ClusterEpoch, Time: time.Now()}
+	heard := r.objects.Version(kinds.Of(key)) // read before the objects, so that these are at least as new
+	behind := r.cacheStale(s, kinds.Of(key), heard)
 	var err error
-	if in.want, in.retain, err = e.wantedState(s, key, &message); err != nil {
+	if in.Want, in.Retain, err = r.wantedState(s, key, &message); err != nil {
 		return err
 	}
 	if behind {
 		return errStaleCache
 	}
-	switch decide(in) {
-	case publishAction:
-		if in.want.forceDeleted && now.published.uid == in.want.uid {
-			if !e.deletionAllowed(s, key, now.published) {
+	switch decision.Decide(in) {
+	case decision.Publish:
+		if in.Want.ForceDeleted && now.Record.UID == in.Want.UID {
+			if !r.deletions.allowed(s, key, now.Record) {
 				return nil
 			}
-			message.DeletionReason = s.deletionReason(now.published)
+			message.DeletionReason = s.guard.DeletionReason(now.Record)
 		}
-		if err := in.want.encode(); err != nil {
+		if err := in.Want.Encode(); err != nil {
 			return fmt.Errorf("%s: %w", key.Human(), err)
 		}
-		message.Op, message.Object = wire.Apply, in.want.object
-		return e.publishMessage(ctx, s, message, now)
-	case tombstoneAction:
-		if !e.deletionAllowed(s, key, now.published) {
+		message.Op, message.Object = wire.Apply, in.Want.Object
+		return r.publishMessage(ctx, s, message, now)
+	case decision.Tombstone:
+		if !r.deletions.allowed(s, key, now.Record) {
 			return nil
 		}
-		message.Op, message.UID, message.DeletionReason = wire.Delete, now.published.uid, s.deletionReason(now.published)
-		if _, err := e.readCached(key); errors.Is(err, errNotCached) {
+		message.Op, message.UID, message.DeletionReason = wire.Delete, now.Record.UID, s.guard.DeletionReason(now.Record)
+		if _, err := r.objects.Get(key); errors.Is(err, objectcache.ErrNotFound) {
 			message.Version = heard // a replica whose cache is older than this does not publish the object again
 		}
-		return e.publishMessage(ctx, s, message, now)
-	case purgeAction:
+		return r.publishMessage(ctx, s, message, now)
+	case decision.Purge:
 		failpoint.At("purge.decided")
-		if err := e.publisher.Purge(ctx, s.name, key, now.published.sequence); err != nil {
+		if err := r.publisher.Purge(ctx, s.name, key, now.Record.Sequence); err != nil {
 			return fmt.Errorf("purge: %w", err)
 		}
 		failpoint.At("purge.done")
-		s.recordPublished(key, streamRecord{}, 0)
-		e.metrics.purged.Inc()
-	case noAction:
+		s.published.Store(key, published.Record{}, 0)
+		r.metrics.purged.Inc()
+	case decision.None:
 	}
 	return nil
 }
 
-// cacheVersion returns the resourceVersion that the cache of a kind has reached; "" if the kind has no cache.
-func (e *Engine) cacheVersion(of groupResource) string {
-	_, store := e.lookupKind(of)
-	if store == nil {
-		return ""
-	}
-	return store.LastStoreSyncResourceVersion()
-}
-
 // cacheStale reports whether the caches are behind what the stream holds for the node: the cache of the object's kind,
 // or of a kind that references other objects that the node needs. A kind that is not Kubernetes' own is never stale.
-func (e *Engine) cacheStale(s *nodeState, of groupResource, heard string) bool {
+func (r *reconciler) cacheStale(s *nodeState, of kinds.ID, heard string) bool {
 	if heard == "" {
 		return false
 	}
-	if olderVersion(heard, s.newestVersion(of)) {
+	if published.OlderVersion(heard, s.published.NewestVersion(of)) {
 		return true
 	}
-	return slices.ContainsFunc(e.referringKinds, func(k groupResource) bool { return olderVersion(e.cacheVersion(k), s.newestVersion(k)) })
+	return slices.ContainsFunc(r.referring, func(k kinds.ID) bool {
+		return published.OlderVersion(r.objects.Version(k), s.published.NewestVersion(k))
+	})
 }
 
 // wantedState returns the desired state of an object at a node, nil for nothing, and fills in the message that would carry it.
-func (e *Engine) wantedState(s *nodeState, key wire.Key, message *wire.Message) (want *payload, keep bool, err error) {
-	e.mu.Lock()
-	if e.kindNotSynced(key) {
-		e.mu.Unlock()
-		return nil, true, errKindNotSynced
-	}
-	gone := e.nodeGone(s)
-	keep = !s.present && !gone
-	needed := e.nodeNeeds(s, key) || s.hasScope(key)
-	if _, all := e.everywhere[key]; all {
-		needed = true
-	}
-	e.reportWithheld(s, key, e.nodeNeeds(s, key) && !gone)
-	own, keepOwn, err := e.ownState(s, key)
-	e.mu.Unlock()
-	keep = keep || keepOwn
+func (r *reconciler) wantedState(s *nodeState, key wire.Key, message *wire.Message) (want *payload.Payload, keep bool, err error) {
+	n, err := r.nodes.needOf(s, key)
 	if err != nil {
 		return nil, true, err
 	}
-	if own != nil {
-		message.Version, message.Digest = own.version, own.digest
-		return own, keep, nil
+	if n.own == nil && key == wire.SnapshotMarker() && !n.gone {
+		n.own = payload.Snapshot()
 	}
-	if key == wire.SnapshotMarker() && !gone {
-		*message = snapshotMessage(s.name)
-		message.ClusterEpoch, message.Time = e.cfg.ClusterEpoch, time.Now()
-		return &payload{version: message.Version, digest: message.Digest, object: message.Object}, keep, nil
+	if n.own != nil {
+		message.Version, message.Digest = n.own.Version, n.own.Digest
+		return n.own, n.keep, nil
 	}
-	if e.cfg.Protected.Covers(key) {
+	if r.cfg.Protected.Covers(key) {
 		return nil, false, nil // also for what this replica, or an older one, has published before
 	}
-	if !needed || gone {
-		return nil, keep || s.hasMarker(key), nil
+	if !n.needed || n.gone {
+		return nil, n.keep || s.published.HasMarker(key), nil
 	}
-	p, err := e.payloadFor(s, key)
-	if errors.Is(err, errNotCached) {
-		return nil, keep, nil
+	p, err := r.payloadFor(s, key)
+	if errors.Is(err, objectcache.ErrNotFound) {
+		return nil, n.keep, nil
 	}
 	if err != nil {
-		return nil, keep, err
+		return nil, n.keep, err
 	}
-	message.UID, message.Version, message.Digest, message.DeletionReason = p.uid, p.version, p.digest, p.deletionReason
-	return p, keep, nil
-}
-
-// ownState returns the desired state of objects that Frond itself makes: nothing for any other key. The caller holds mu.
-func (e *Engine) ownState(s *nodeState, key wire.Key) (want *payload, keep bool, err error) {
-	if of, ok := wire.ScopeOf(key); ok {
-		return e.markerState(s, of)
-	}
-	if !isStatic(key) || e.nodeGone(s) {
-		return nil, false, nil
-	}
-	p, ok := e.staticObjects[key]
-	if !ok {
-		return nil, true, nil
-	}
-	return &p, false, nil
+	message.UID, message.Version, message.Digest, message.DeletionReason = p.UID, p.Version, p.Digest, p.DeletionReason
+	return p, n.keep, nil
 }
 
 // payloadFor reads an object and makes its payload. Objects that several nodes share are encoded once.
-func (e *Engine) payloadFor(s *nodeState, key wire.Key) (*payload, error) {
-	o, err := e.readCached(key)
+func (r *reconciler) payloadFor(s *nodeState, key wire.Key) (*payload.Payload, error) {
+	o, err := r.objects.Get(key)
 	if err != nil {
 		return nil, err
 	}
-	k, _ := e.lookupKind(kindOf(key))
-	home := k != nil && k.nodeOf != nil && k.nodeOf(o) == s.name
-	if p, ok := e.encoded.get(key, string(o.GetUID()), o.GetResourceVersion()); ok && !home {
+	k, ok := r.objects.Kind(kinds.Of(key))
+	home := ok && k.NodeOf != nil && k.NodeOf(o) == s.name
+	if p, ok := r.encoded.Get(key, string(o.GetUID()), o.GetResourceVersion()); ok && !home {
 		return &p, nil
 	}
-	p, err := makePayload(o, !home)
-	if err == nil && p.source != nil && k != nil && e.kinds[kindOf(key)] == nil {
-		err = p.encode()
+	p, err := payload.New(o, !home)
+	if err == nil && ok && r.nodes.fixed[kinds.Of(key)] == nil {
+		err = p.Encode()
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", key.Human(), err)
 	}
-	if p.source == nil && !home {
-		e.encoded.put(key, p)
+	if p.Encoded() && !home {
+		r.encoded.Put(key, p)
 	}
 	return &p, nil
 }
 
 // publishMessage publishes a message, expecting the last sequence that the view holds. A message that can never be
 // stored is counted and dropped.
-func (e *Engine) publishMessage(ctx context.Context, s *nodeState, m wire.Message, over keyView) error {
-	if !e.owner.LeaseValid() {
+func (r *reconciler) publishMessage(ctx context.Context, s *nodeState, m wire.Message, over published.View) error {
+	if !r.owner.LeaseValid() {
 		return errLeaseExpired
 	}
 	failpoint.At("publish.decided")
-	m.Acked = over.published.knownVersion(over.ackedSequence)
+	m.Acked = over.Record.KnownVersion(over.AckedSequence)
 	began := time.Now()
-	sequence, err := e.publisher.Publish(ctx, m, over.published.sequence)
-	e.metrics.publishSeconds.Observe(time.Since(began).Seconds())
+	sequence, err := r.publisher.Publish(ctx, m, over.Record.Sequence)
+	r.metrics.publishSeconds.Observe(time.Since(began).Seconds())
 	if errors.Is(err, wire.ErrPermanent) {
-		e.metrics.refused.Inc()
-		e.log.Error("object can never be published, its node goes without it",
+		r.metrics.refused.Inc()
+		r.log.Error("object can never be published, its node goes without it",
 			zap.String("node", m.Node), zap.String("object", m.Key.Human()), zap.Error(err))
 		return errUnpublishable
 	}
@@ -372,13 +277,12 @@ func (e *Engine) publishMessage(ctx context.Context, s *nodeState, m wire.Messag
 	}
 	failpoint.At("publish.stored")
 	m.Sequence = sequence
-	r := recordOf(m, e.cfg.ClusterEpoch)
-	if !s.recordPublished(m.Key, r, over.topSequence) {
-		e.metrics.duplicates.Inc()
+	if !s.published.Store(m.Key, published.RecordOf(m, r.cfg.ClusterEpoch), over.TopSequence) {
+		r.metrics.duplicates.Inc()
 		return fmt.Errorf("sequence %d: %w", sequence, errDuplicate)
 	}
 	failpoint.At("publish.noted")
-	e.metrics.published.WithLabelValues(string(m.Op), m.Key.Resource).Inc()
-	e.metrics.bytes.Add(float64(len(m.Object)))
+	r.metrics.published.WithLabelValues(string(m.Op), m.Key.Resource).Inc()
+	r.metrics.bytes.Add(float64(len(m.Object)))
 	return nil
 }

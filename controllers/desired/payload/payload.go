@@ -1,4 +1,6 @@
-package desired
+// Package payload makes the form in which an object is published to a node, and the digest by which a change that concerns
+// the node is told from one that does not.
+package payload
 
 import (
 	"bytes"
@@ -6,6 +8,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -14,39 +17,44 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// payload is an object in the form in which it is published to a node.
-type payload struct {
-	uid, version, digest string
-	deletionReason       wire.DeletionReason
-	// forceDeleted: the object removes a pod from its node.
-	forceDeleted bool
-	// object is the JSON; nil until encode if the digest covers less than the whole object.
-	object []byte
-	// source is the object that encode encodes; nil once that is done.
+// Payload is an object in the form in which it is published to a node.
+type Payload struct {
+	UID, Version string
+	// Digest is the same for two states of one object that do not differ for the node.
+	Digest         string
+	DeletionReason wire.DeletionReason
+	// ForceDeleted: the object removes a pod from its node.
+	ForceDeleted bool
+	// Object is the JSON; nil until Encode if the digest covers less than the whole object.
+	Object []byte
+	// source is the object that Encode encodes; nil once that is done.
 	source client.Object
 }
 
-// makePayload digests the parts of an object that concern its node. The object is a shallow copy of the caller's: its
+// Encoded reports whether Object is set.
+func (p *Payload) Encoded() bool { return p.source == nil }
+
+// New digests the parts of an object that concern its node. The object is a shallow copy of the caller's: its
 // metadata and status fields may be set; what they point to belongs to the cache and must not change.
 //
 // Versions and managedFields are not digested. Of a pod's status only the parts are digested that others than the
 // kubelet write, so that the node's own reports do not return to it; of a Node's status only the attached volumes. For
 // a node other than their own (abroad), which only reads them, the whole object is digested.
-func makePayload(o client.Object, abroad bool) (payload, error) {
-	p := payload{uid: string(o.GetUID()), version: o.GetResourceVersion()}
+func New(o client.Object, abroad bool) (Payload, error) {
+	p := Payload{UID: string(o.GetUID()), Version: o.GetResourceVersion()}
 	o.SetManagedFields(nil)
 	reduced := o
 	switch o := o.(type) {
 	case *unstructured.Unstructured:
-		reduced = shallowCopy(o)
+		reduced = ShallowCopy(o)
 	case *corev1.Pod:
 		if abroad {
-			p.deletionReason = wire.DeletionOfCopy
+			p.DeletionReason = wire.DeletionOfCopy
 			break
 		}
 		pod := *o
 		pod.Status = cloudStatus(&o.Status)
-		p.deletionReason, p.forceDeleted = podDeletionReason(o), forceDeleted(o)
+		p.DeletionReason, p.ForceDeleted = DeletionReason(o), ForceDeleted(o)
 		reduced = &pod
 	case *corev1.Node:
 		if abroad {
@@ -59,21 +67,36 @@ func makePayload(o client.Object, abroad bool) (payload, error) {
 	reduced.SetResourceVersion("")
 	data, err := json.Marshal(reduced)
 	if err != nil {
-		return payload{}, fmt.Errorf("encode: %w", err)
+		return Payload{}, fmt.Errorf("encode: %w", err)
 	}
-	sum := sha256.Sum256(data)
-	p.digest = hex.EncodeToString(sum[:16]) // 128 bits: no two states of one object collide
+	p.Digest = digestOf(data)
 	if reduced == o {
-		p.object = withVersion(data, p.version)
+		p.Object = withVersion(data, p.Version)
 	} else {
 		p.source = o
 	}
 	return p, nil
 }
 
-// encode makes the whole object's JSON if makePayload has not. Most reports of a node change a pod's status but not its
+// OfStatic returns the payload of an object that is not a Kubernetes object.
+func OfStatic(object []byte) Payload {
+	digest := digestOf(object)
+	return Payload{Version: digest, Digest: digest, Object: object}
+}
+
+// Snapshot returns the marker that ends the first publication of all that a node needs.
+func Snapshot() *Payload {
+	return &Payload{Version: "1", Digest: "1", Object: []byte(`{"apiVersion":"frond.io/v1","kind":"Snapshot","metadata":{"name":"complete"}}`)}
+}
+
+func digestOf(data []byte) string {
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:16]) // 128 bits: no two states of one object collide
+}
+
+// Encode makes the whole object's JSON if New has not. Most reports of a node change a pod's status but not its
 // digest, so encoding waits until the object is really published.
-func (p *payload) encode() error {
+func (p *Payload) Encode() error {
 	if p.source == nil {
 		return nil
 	}
@@ -81,7 +104,7 @@ func (p *payload) encode() error {
 	if err != nil {
 		return fmt.Errorf("encode: %w", err)
 	}
-	p.object, p.source = data, nil
+	p.Object, p.source = data, nil
 	return nil
 }
 
@@ -129,10 +152,11 @@ func cloudStatus(s *corev1.PodStatus) corev1.PodStatus {
 	return out
 }
 
-// snapshotMessage returns the marker message that ends the first publication of all that a node needs.
-func snapshotMessage(node string) wire.Message {
-	return wire.Message{
-		Node: node, Key: wire.SnapshotMarker(), Op: wire.Apply, Version: "1", Digest: "1",
-		Object: []byte(`{"apiVersion":"frond.io/v1","kind":"Snapshot","metadata":{"name":"complete"}}`),
+// ShallowCopy returns an object whose metadata fields may be set.
+func ShallowCopy(u *unstructured.Unstructured) *unstructured.Unstructured {
+	object := maps.Clone(u.Object)
+	if m, ok := object["metadata"].(map[string]any); ok {
+		object["metadata"] = maps.Clone(m)
 	}
+	return &unstructured.Unstructured{Object: object}
 }

@@ -1,0 +1,43 @@
+package kinds
+
+import (
+	"fmt"
+
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// The names of the cache's indexes: of objects by the node they belong to, of bindings by their subjects, and of trust
+// bundles by their signer.
+const (
+	NodeIndex    = "frond.io/home"
+	SubjectIndex = "frond.io/subject"
+	SignerIndex  = "frond.io/signer"
+)
+
+// AddIndexes adds the missing indexes of the kind to its informer.
+func (k *Spec) AddIndexes(informer toolscache.SharedIndexInformer) error {
+	indexers := k.Indexers()
+	for name := range informer.GetIndexer().GetIndexers() {
+		delete(indexers, name) // another engine of this process has added it
+	}
+	if err := informer.AddIndexers(indexers); err != nil {
+		return fmt.Errorf("index: %w", err)
+	}
+	return nil
+}
+
+// Indexers returns the indexes that the cache of the kind needs.
+func (k *Spec) Indexers() toolscache.Indexers {
+	indexers := toolscache.Indexers{}
+	if k.NodeOf != nil {
+		indexers[NodeIndex] = func(o any) ([]string, error) { return []string{k.NodeOf(o.(client.Object))}, nil }
+	}
+	if k.Subjects != nil {
+		indexers[SubjectIndex] = func(o any) ([]string, error) { return k.Subjects(o.(client.Object)), nil }
+	}
+	if k.Signer != nil {
+		indexers[SignerIndex] = func(o any) ([]string, error) { return []string{k.Signer(o.(client.Object))}, nil }
+	}
+	return indexers
+}

@@ -1,0 +1,59 @@
+package kinds
+
+import (
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/frond-edge/frond/controllers/references"
+)
+
+// Optional is a kind that reaches nodes without a scope where the apiserver serves it: it came with a later version of
+// Kubernetes than the oldest supported one, or a feature gate disables it.
+type Optional struct {
+	ID ID
+	// Kind is its name in the API. Versions are those that Frond knows, the preferred first; their fields are the same
+	// as far as Frond or a kubelet reads them.
+	Kind     string
+	Versions []string
+	// spec is without the version.
+	spec Spec
+}
+
+// Spec returns the kind's description in a version.
+func (o Optional) Spec(version string) *Spec {
+	k := o.spec
+	k.Resource, k.GVK = o.ID.Resource, o.GVK(version)
+	return &k
+}
+
+// GVK returns the kind's name in a version.
+func (o Optional) GVK(version string) schema.GroupVersionKind {
+	return schema.GroupVersionKind{Group: o.ID.Group, Version: version, Kind: o.Kind}
+}
+
+// OptionalTable returns the optional kinds.
+func OptionalTable() []Optional {
+	ofNode := func(o client.Object) string { return nestedString(o, "spec", "nodeName") }
+	return []Optional{
+		{ID: TrustBundles, Kind: "ClusterTrustBundle", Versions: []string{"v1", "v1beta1", "v1alpha1"}, spec: Spec{Signer: signerOf}},
+		// A kubelet watches the requests that it makes, selected by its Node; the signer's answer is in their status.
+		{
+			ID: ID{references.CertificatesGroup, "podcertificaterequests"}, Kind: "PodCertificateRequest", Versions: []string{"v1"},
+			spec: Spec{NodeOf: ofNode},
+		},
+		{ID: ID{references.ResourceGroup, references.ClaimsResource}, Kind: "ResourceClaim", Versions: []string{"v1"}},
+		// A driver of a node's devices lists and watches the slices that it publishes, selected by its Node.
+		{ID: ID{references.ResourceGroup, "resourceslices"}, Kind: "ResourceSlice", Versions: []string{"v1"}, spec: Spec{NodeOf: ofNode}},
+	}
+}
+
+// nestedString reads a string field of an unstructured object; "" if there is none.
+func nestedString(o client.Object, path ...string) string {
+	u, ok := o.(*unstructured.Unstructured)
+	if !ok {
+		return ""
+	}
+	value, _, _ := unstructured.NestedString(u.Object, path...)
+	return value
+}

@@ -1,0 +1,324 @@
+package desired
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	corev1 "k8s.io/api/core/v1"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/frond-edge/frond/api/names"
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/controllers"
+	"github.com/frond-edge/frond/controllers/desired/grants"
+	"github.com/frond-edge/frond/controllers/desired/kinds"
+	"github.com/frond-edge/frond/controllers/desired/needs"
+	"github.com/frond-edge/frond/controllers/desired/objectcache"
+	"github.com/frond-edge/frond/controllers/desired/payload"
+)
+
+// workItem is one item of the work queue: an object at a node. The zero Key stands for loading what the stream holds
+// for the node. The queue never gives one item to two workers, which keeps the order of each object at each node.
+type workItem struct {
+	node string
+	key  wire.Key
+}
+
+// nodeTable knows the edge nodes and which objects each of them needs, and enqueues what events of these change. It owns
+// the lock of all that. The locks of objects, published.State, deletionguard.State and kindsync are taken below it.
+type nodeTable struct {
+	cfg     *Config
+	objects *objectcache.Cache
+	owner   Ownership
+	log     *zap.Logger
+	metrics *metrics
+	// fixed are the kinds that are always in the cache; optional those that the apiserver may lack.
+	fixed    map[kinds.ID]*kinds.Spec
+	optional map[kinds.ID]bool
+
+	mu sync.Mutex
+	// Guarded by mu.
+	nodes map[string]*nodeState
+	needs *needs.Needs[*nodeState]
+	// everywhere are the objects that each node gets.
+	everywhere map[wire.Key]struct{}
+	// static are the objects among them that SetStatic set.
+	static map[wire.Key]payload.Payload
+	scopes *grants.Book
+	// queue is nil before Engine.Start, synced false until the objects of all fixed kinds are in the cache.
+	queue  controllers.Queue[workItem]
+	synced bool
+}
+
+func newNodeTable(cfg *Config, objects *objectcache.Cache, retain grants.Retainer, owner Ownership, log *zap.Logger) *nodeTable {
+	t := &nodeTable{
+		cfg: cfg, objects: objects, owner: owner, log: log, fixed: map[kinds.ID]*kinds.Spec{}, optional: map[kinds.ID]bool{}, nodes: map[string]*nodeState{},
+		everywhere: map[wire.Key]struct{}{}, static: map[wire.Key]payload.Payload{},
+	}
+	for _, k := range kinds.Table(!cfg.NoServices) {
+		t.fixed[k.ID()] = k
+	}
+	for _, o := range kinds.OptionalTable() {
+		t.optional[o.ID] = true
+	}
+	t.needs = needs.New(objects, t.fixed, cfg.Protected, t.enqueueKey, log)
+	t.scopes = grants.NewBook(grants.Config{
+		Source: cfg.Scopes, Protected: cfg.Protected, Objects: objects, Retainer: retain, Fixed: t.fixed, Log: log,
+		Enqueue: t.enqueueScoped,
+	})
+	t.metrics = newMetrics(cfg.Metrics, t)
+	return t
+}
+
+// addItem adds an item to the queue. The caller holds mu.
+func (t *nodeTable) addItem(it workItem) {
+	if t.queue != nil {
+		t.queue.Add(it)
+	}
+}
+
+// enqueueKey enqueues one object at one node, if this replica owns the node. The caller holds mu.
+func (t *nodeTable) enqueueKey(s *nodeState, key wire.Key) { t.enqueueScoped(s.grants, key) }
+
+// enqueueScoped does the same for a node that is known by its scopes. The caller holds mu.
+func (t *nodeTable) enqueueScoped(g *grants.Node, key wire.Key) {
+	if g.Published().Loaded() && !kinds.IsVirtual(key) {
+		t.addItem(workItem{node: g.Name(), key: key})
+	}
+}
+
+// lookup returns a node; nil if it is not known.
+func (t *nodeTable) lookup(node string) *nodeState {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.nodes[node]
+}
+
+// names returns the nodes that a function accepts, sorted.
+func (t *nodeTable) names(accept func(*nodeState) bool) []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var names []string
+	for name, s := range t.nodes {
+		if accept(s) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// enqueue enqueues objects at a node, or its load for the zero Key.
+func (t *nodeTable) enqueue(node string, keys ...wire.Key) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, key := range keys {
+		t.addItem(workItem{node: node, key: key})
+	}
+}
+
+// addFixed adds the fixed kinds, of which the cache holds all objects now, and the nodes that were admitted before.
+func (t *nodeTable) addFixed(synced []objectcache.Kind) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.objects.Add(synced...)
+	t.synced = true
+	for _, s := range t.nodes {
+		t.activateNode(s)
+	}
+}
+
+// takeAllOwnership loads or releases each node after ownership has changed.
+func (t *nodeTable) takeAllOwnership() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, s := range t.nodes {
+		t.takeOwnership(s)
+	}
+}
+
+// refreshScopes implements Engine.RefreshScopes.
+func (t *nodeTable) refreshScopes(node string) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := t.nodes[node]
+	if s == nil || !s.published.Loaded() {
+		return nil // the load refreshes the scopes
+	}
+	return t.scopes.Refresh(s.grants, false)
+}
+
+// takeOwnership loads a node that this replica has come to own, or releases one that it does not own. The caller holds mu.
+func (t *nodeTable) takeOwnership(s *nodeState) {
+	switch term := t.owner.Term(s.name); {
+	case term == 0:
+		t.dropNode(s)
+	case !s.renewTerm(term):
+		t.addItem(workItem{node: s.name})
+	}
+}
+
+// admit implements Engine.AdmitNode.
+func (t *nodeTable) admit(node string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := t.nodes[node]
+	if s == nil {
+		s = t.addNode(node)
+	}
+	if !s.present && !s.deleted {
+		s.absentSince = time.Now()
+	}
+	if s.admitted {
+		return
+	}
+	s.admitted = true
+	if t.queue != nil && t.synced {
+		t.activateNode(s)
+		t.takeOwnership(s)
+	}
+}
+
+// activateNode begins to serve a node that was admitted. The caller holds mu.
+func (t *nodeTable) activateNode(s *nodeState) {
+	s.present = s.present || t.objects.Has(wire.Key{Resource: "nodes", Name: s.name})
+	s.deleted = s.deleted && !s.present
+	t.loadExisting(s)
+}
+
+func (t *nodeTable) addNode(node string) *nodeState {
+	s := newNodeState(node)
+	t.nodes[node] = s
+	return s
+}
+
+// dropNode drops what the stream holds for a node and what the node was granted: another replica serves it. The caller holds mu.
+func (t *nodeTable) dropNode(s *nodeState) {
+	s.forgetPublished()
+	t.scopes.EndAll(s.grants)
+}
+
+// retireNode drops a node that is gone, once the stream holds nothing alive for it. The caller holds mu.
+func (t *nodeTable) retireNode(s *nodeState, alive bool) {
+	if alive || t.needs.Count(s) > 0 {
+		t.queue.AddAfter(workItem{node: s.name}, t.cfg.Grace) // check again after the grace period
+		return
+	}
+	t.dropNode(s)
+	delete(t.nodes, s.name)
+}
+
+// eventHandler uses events as hints only: the cache's state at the time of the read decides. Besides the object itself,
+// an event concerns the vertices between it and what references it, before and after the change.
+func (t *nodeTable) eventHandler(k *kinds.Spec) toolscache.ResourceEventHandler {
+	handle := func(object any, old ...any) {
+		if last, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
+			object = last.Obj
+		}
+		o, ok := object.(client.Object)
+		if !ok {
+			return
+		}
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.refreshObject(k, o.GetNamespace(), o.GetName())
+		for _, was := range old {
+			if was, ok := was.(client.Object); ok {
+				t.needs.RefreshBetween(k, was)
+			}
+		}
+		t.needs.RefreshBetween(k, o)
+	}
+	return toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    func(object any) { handle(object) },
+		UpdateFunc: func(old, object any) { handle(object, old) },
+		DeleteFunc: func(object any) { handle(object) },
+	}
+}
+
+// refreshObject updates the graph and the queue with one object. The caller holds mu.
+func (t *nodeTable) refreshObject(k *kinds.Spec, namespace, name string) {
+	key := k.Key(namespace, name)
+	t.scopes.EnqueueScoped(key)
+	if k.ScopedOnly {
+		return
+	}
+	o, err := t.objects.Get(key)
+	if err != nil && !errors.Is(err, objectcache.ErrNotFound) {
+		t.log.Error("object not readable", zap.String("object", key.Human()), zap.Error(err))
+		return
+	}
+	if k.Resource == "nodes" {
+		node, _ := o.(*corev1.Node)
+		t.refreshNode(name, node)
+	}
+	if k.Everywhere {
+		t.refreshEverywhere(key, err == nil)
+		return
+	}
+	if k.NodeOf != nil {
+		var home *nodeState
+		if err == nil {
+			home = t.nodes[k.NodeOf(o)] // nil if the object's node is not an edge node
+		}
+		t.needs.Place(key, home)
+	}
+	t.needs.Refresh(key)
+	for s := range t.needs.Nodes(key) {
+		t.enqueueKey(s, key)
+	}
+}
+
+// refreshNode records whether a Node makes its name an edge node. node is nil if there is none. The caller holds mu.
+func (t *nodeTable) refreshNode(name string, node *corev1.Node) {
+	edge := false
+	if node != nil {
+		_, edge = node.Labels[names.LabelEdge]
+	}
+	s := t.nodes[name]
+	switch {
+	case s == nil && !edge:
+		return
+	case s == nil:
+		s = t.addNode(name)
+	}
+	present := edge || node != nil && s.admitted
+	if s.present == present {
+		return
+	}
+	s.present, s.absentSince, s.deleted = present, time.Now(), !present
+	if !present {
+		s.admitted = false // the node has to authenticate again
+		if t.queue != nil {
+			t.queue.AddAfter(workItem{node: name}, t.cfg.Grace)
+		}
+		return
+	}
+	t.loadExisting(s)
+	if t.owner.Term(name) != 0 {
+		t.addItem(workItem{node: name}) // also for a node that returns after its grace period
+	}
+}
+
+// refreshEverywhere updates an object that each node gets. The caller holds mu.
+func (t *nodeTable) refreshEverywhere(key wire.Key, exists bool) {
+	if exists && !t.cfg.Protected.Covers(key) {
+		t.everywhere[key] = struct{}{}
+	} else {
+		delete(t.everywhere, key)
+	}
+	for _, s := range t.nodes {
+		t.enqueueKey(s, key)
+	}
+}
+
+// loadExisting adds the objects to the graph that belong to a node and were cached before the node was known. The caller holds mu.
+func (t *nodeTable) loadExisting(s *nodeState) {
+	for _, k := range t.objects.Kinds() {
+		t.needs.PlaceOfNode(k, s.name, s)
+	}
+}

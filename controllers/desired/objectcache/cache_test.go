@@ -1,0 +1,32 @@
+package objectcache
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/frond-edge/frond/controllers/references"
+)
+
+// A mirror pod is created by the node itself: whatever it references, it grants the node nothing. kube-apiserver
+// refuses one that names a service account or a Secret, as long as its admission plugins are the default ones.
+func TestMirrorPod_GrantsNothing(t *testing.T) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "n"}}
+	pod.Spec.ServiceAccountName = "admin"
+	pod.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "pull"}}
+	if !runsAs(pod, "admin") || runsAs(pod, "other") || len(references.OfPod(pod)) != 2 {
+		t.Errorf("a pod of the cloud's brings %v", references.OfPod(pod))
+	}
+	ended := pod.DeepCopy()
+	if ended.Status.Phase = corev1.PodSucceeded; runsAs(ended, "admin") {
+		t.Error("a pod that has ended counts")
+	}
+	pod.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"}
+	if runsAs(pod, "admin") {
+		t.Error("it counts as one that runs as the account it names")
+	}
+	if refs := references.OfPod(pod); len(refs) != 0 {
+		t.Errorf("it brings %v", refs)
+	}
+}

@@ -1,0 +1,114 @@
+package published
+
+import (
+	"time"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+// MarkerStale reports whether the stream holds a scope's marker and lacks objects that are older: it has lost them.
+func (s *State) MarkerStale(marker wire.Key, born map[wire.Key]time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	mark, ok := s.records[marker]
+	if !ok || mark.Deleted {
+		return false
+	}
+	for key, at := range born {
+		if r, ok := s.records[key]; (!ok || r.Deleted) && at.Before(mark.MadeAt) {
+			return true
+		}
+	}
+	return false
+}
+
+// HasMarker reports whether the stream holds the marker of a scope that an object belongs to.
+func (s *State) HasMarker(key wire.Key) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.markerCount == 0 {
+		return false
+	}
+	for _, namespace := range [2]string{"", key.Namespace} {
+		scope := wire.Scope{Group: key.Group, Resource: key.Resource, Namespace: namespace}
+		if r, ok := s.records[scope.Marker()]; ok && !r.Deleted {
+			return true
+		}
+	}
+	return false
+}
+
+// Leftover returns the objects of a scope that the stream holds, if its marker is gone.
+func (s *State) Leftover(ended wire.Scope) []wire.Key {
+	s.mu.Lock()
+	r, ok := s.records[ended.Marker()]
+	s.mu.Unlock()
+	if ok && !r.Deleted {
+		return nil
+	}
+	return s.Covered(ended)
+}
+
+// Covered returns the objects of a scope that the stream holds.
+func (s *State) Covered(of wire.Scope) []wire.Key {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var keys []wire.Key
+	for key, r := range s.records {
+		if !r.Deleted && of.Covers(key) {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// OwnPods returns the records of the node's own pods, tombstones included. The caller owns the map.
+func (s *State) OwnPods() map[wire.Key]Record {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	pods := make(map[wire.Key]Record, len(s.ownPods))
+	for key := range s.ownPods {
+		pods[key] = s.records[key]
+	}
+	return pods
+}
+
+// Progress returns how far behind the node is if it has everything up to a stream sequence on disk: how many of the
+// changes that the stream holds for it have not arrived, and when the first of them was made. known is false while nothing
+// is loaded. It reads each record.
+func (s *State) Progress(sequence uint64) (behind int, oldest time.Time, known bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key, r := range s.records {
+		if r.Sequence <= sequence || key == wire.SnapshotMarker() {
+			continue
+		}
+		if behind++; oldest.IsZero() || r.MadeAt.Before(oldest) {
+			oldest = r.MadeAt
+		}
+	}
+	return behind, oldest, s.records != nil
+}
+
+// Inventory sums up what the stream holds, without the objects in except, and returns the sequence up to
+// which the sum reaches. A node whose cursor has reached that sequence holds the same objects. known is false while
+// nothing is loaded, or the first publication is in progress.
+func (s *State) Inventory(except []wire.Key) (census wire.Inventory, upTo uint64, known bool) {
+	if !s.SnapshotComplete() {
+		return census, 0, false
+	}
+	left := make(map[wire.Key]struct{}, len(except)+1)
+	left[wire.SnapshotMarker()] = struct{}{}
+	for _, key := range except {
+		left[key] = struct{}{}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key, r := range s.records {
+		upTo = max(upTo, r.Sequence)
+		if _, out := left[key]; !out && !r.Deleted {
+			census.Add(key, r.UID, r.Version)
+		}
+	}
+	return census, upTo, s.records != nil
+}

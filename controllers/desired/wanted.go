@@ -1,0 +1,219 @@
+package desired
+
+import (
+	"maps"
+
+	"go.uber.org/zap"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/controllers/desired/kinds"
+	"github.com/frond-edge/frond/controllers/desired/objectcache"
+	"github.com/frond-edge/frond/controllers/desired/payload"
+	"github.com/frond-edge/frond/internal/failpoint"
+)
+
+// decisions is what the workers ask of the table, and tell it.
+type decisions struct{ *nodeTable }
+
+// need is what a node is to have of one object, as far as nodeTable decides it.
+type need struct {
+	// needed: the node is to have the object if it exists.
+	needed bool
+	// keep: what the node has of it stays.
+	keep bool
+	// gone: the node is, and is to have nothing.
+	gone bool
+	// own is the state of an object that Frond itself makes.
+	own *payload.Payload
+}
+
+// needOf returns what a node is to have of an object. It reports the first need of a withheld one.
+func (t decisions) needOf(s *nodeState, key wire.Key) (need, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.kindNotSynced(key) {
+		return need{keep: true}, objectcache.ErrKindNotSynced
+	}
+	n := need{gone: s.gone(t.cfg)}
+	n.keep = !s.present && !n.gone
+	needed := t.needs.Needs(s, key)
+	_, all := t.everywhere[key]
+	n.needed = needed || all || s.grants.Covers(key)
+	t.reportWithheld(s, key, needed && !n.gone)
+	own, keep, err := t.ownState(s, key, n.gone)
+	n.own, n.keep = own, n.keep || keep
+	return n, err
+}
+
+// kindNotSynced reports whether an object's kind is an optional one that is not synced now: then nothing about it is
+// decided.
+func (t decisions) kindNotSynced(key wire.Key) bool {
+	kind := kinds.Of(key)
+	if !t.optional[kind] {
+		return false
+	}
+	_, synced := t.objects.Kind(kind)
+	return !synced
+}
+
+// ownState returns the desired state of objects that Frond itself makes: nothing for any other key. The caller holds mu.
+func (t decisions) ownState(s *nodeState, key wire.Key, gone bool) (want *payload.Payload, keep bool, err error) {
+	if of, ok := wire.ScopeOf(key); ok {
+		return t.scopes.Marker(s.grants, of, gone)
+	}
+	if !isStatic(key) || gone {
+		return nil, false, nil
+	}
+	p, ok := t.static[key]
+	if !ok {
+		return nil, true, nil
+	}
+	return &p, false, nil
+}
+
+// setStatic implements Engine.SetStatic. The caller holds mu.
+func (t *nodeTable) setStatic(key wire.Key, object []byte) {
+	p := payload.OfStatic(object)
+	if t.static[key].Digest == p.Digest {
+		return
+	}
+	t.static[key] = p
+	t.refreshEverywhere(key, true)
+}
+
+// isStatic reports whether an object can only come from Engine.SetStatic.
+func isStatic(key wire.Key) bool {
+	return key == wire.TokenKeysKey() || key == wire.DeliveredKindsKey()
+}
+
+// reportWithheld counts and reports an object in a protected namespace that a node needs, once for as long as the node
+// needs it. The caller holds mu.
+func (t *nodeTable) reportWithheld(s *nodeState, key wire.Key, needed bool) {
+	if !t.cfg.Protected.Covers(key) {
+		return
+	}
+	if !needed {
+		delete(s.withheld, key)
+		return
+	}
+	if _, reported := s.withheld[key]; reported {
+		return
+	}
+	if s.withheld == nil {
+		s.withheld = map[wire.Key]struct{}{}
+	}
+	s.withheld[key] = struct{}{}
+	referrer := t.needs.Referrer(s, key)
+	t.metrics.withheld.WithLabelValues(key.Resource).Inc()
+	t.log.Warn("object withheld from node: its namespace is protected",
+		zap.String("node", s.name), zap.String("object", key.Human()), zap.String("referrer", referrer.Human()))
+	if t.cfg.OnWithheld != nil {
+		t.cfg.OnWithheld(s.name, key, referrer)
+	}
+}
+
+// sum adds up the results of a function for each node, for a metric.
+func (t *nodeTable) sum(of func(*nodeState) int) float64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := 0
+	for _, s := range t.nodes {
+		n += of(s)
+	}
+	return float64(n)
+}
+
+// queued returns the length of the queue, for a metric.
+func (t *nodeTable) queued() float64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.queue == nil {
+		return 0
+	}
+	return float64(t.queue.Len())
+}
+
+func boolToInt(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// begin begins to process an item: it returns the item's node, nil if this replica does not own it, the count of filled
+// scopes, and the term of ownership. loaded is false for a node that has to be loaded first, which it enqueues.
+func (t decisions) begin(it workItem) (s *nodeState, fills, term uint64, loaded bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s = t.nodes[it.node]
+	if s == nil {
+		return nil, 0, 0, false
+	}
+	if term = t.owner.Term(it.node); term == 0 {
+		t.dropNode(s)
+		return nil, 0, 0, false
+	}
+	if loaded = s.renewTerm(term); !loaded && it.key != (wire.Key{}) {
+		t.addItem(workItem{node: it.node})
+	}
+	return s, t.scopes.Fills(), term, loaded
+}
+
+// enqueueAll enqueues each object that is published to a node or that it is to have, given what the stream holds for it.
+func (t decisions) enqueueAll(s *nodeState, held map[wire.Key]wire.Message, resumed bool) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err := t.scopes.Refresh(s.grants, resumed); err != nil {
+		s.forgetPublished()
+		return err
+	}
+	keys := make(map[wire.Key]struct{}, len(held)+t.needs.Count(s)+len(t.everywhere))
+	alive := false
+	for key, m := range held {
+		keys[key] = struct{}{}
+		alive = alive || m.Op != wire.Delete
+	}
+	if s.gone(t.cfg) {
+		t.retireNode(s, alive)
+	} else {
+		t.addWanted(s, keys)
+	}
+	delete(keys, wire.SnapshotMarker())
+	if len(keys) == 0 {
+		s.published.SetPending(nil)
+		t.enqueueKey(s, wire.SnapshotMarker())
+		return nil
+	}
+	s.published.SetPending(maps.Clone(keys))
+	for key := range keys {
+		t.enqueueKey(s, key)
+	}
+	failpoint.At("takeover.asked")
+	return nil
+}
+
+// addWanted adds the objects that a node is to have. The caller holds mu.
+func (t decisions) addWanted(s *nodeState, keys map[wire.Key]struct{}) {
+	for key := range t.needs.Objects(s) {
+		if !kinds.IsVirtual(key) {
+			keys[key] = struct{}{}
+		}
+	}
+	maps.Copy(keys, t.everywhere)
+	t.scopes.FillAll(s.grants, keys)
+}
+
+// enqueueSnapshot enqueues the marker that ends a node's first publication.
+func (t decisions) enqueueSnapshot(s *nodeState) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.enqueueKey(s, wire.SnapshotMarker())
+}
+
+// recordReconciled records that the stream holds the desired state of an object at a node, as decided when the count of
+// filled scopes was fills.
+func (t decisions) recordReconciled(s *nodeState, key wire.Key, fills uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.scopes.Reconciled(s.grants, key, fills, s.gone(t.cfg))
+}
