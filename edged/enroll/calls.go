@@ -62,10 +62,7 @@ func (k *Renewer) requestEnrolment(ctx context.Context) (identity.Enrolment, err
 // requestRenewal asks to extend the validity of a key, the current or the next one.
 func (k *Renewer) requestRenewal(ctx context.Context, at linkTarget, public string) (identity.Enrolment, error) {
 	k.mu.Lock()
-	wanted, current, nonce := k.folder.current, k.folder.current, k.nonce
-	if k.folder.next != nil && k.folder.next.public == public {
-		wanted = k.folder.next
-	}
+	wanted, current, nonce := k.folder.Of(public), k.folder.current, k.nonce
 	k.mu.Unlock()
 	request := identity.RenewRequest{Node: k.cfg.Node, Key: wanted.public, Current: current.public, Nonce: nonce}
 	proof := identity.Proof(identity.VerbRenew, k.cfg.Node, wanted.public)

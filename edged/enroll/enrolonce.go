@@ -33,7 +33,7 @@ func Join(ctx context.Context, cfg Config, log *zap.Logger) (Record, error) {
 	if err != nil {
 		return Record{}, err
 	}
-	lobby := k.folder.path("lobby")
+	lobby := k.folder.Lobby()
 	if err := os.RemoveAll(lobby); err != nil { // left by a killed attempt
 		return Record{}, fmt.Errorf("clean up: %w", err)
 	}

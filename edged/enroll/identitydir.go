@@ -263,6 +263,68 @@ func (f *identityDir) adoptNext() error {
 	return f.saveRecord(r)
 }
 
+// MakeCurrent creates the first key, unless there is one.
+func (f *identityDir) MakeCurrent() error {
+	if f.current != nil {
+		return nil
+	}
+	made, err := f.createKey(seedFile)
+	if err == nil {
+		f.current = made
+	}
+	return err
+}
+
+// MakeNext creates the next key, unless there is one.
+func (f *identityDir) MakeNext() error {
+	if f.next != nil {
+		return nil
+	}
+	made, err := f.createKey(nextFile)
+	if err == nil {
+		f.next = made
+	}
+	return err
+}
+
+// Of returns the current or the next key by its public half; the current one for any other.
+func (f *identityDir) Of(public string) *nodeKey {
+	if f.next != nil && f.next.public == public {
+		return f.next
+	}
+	return f.current
+}
+
+// HubCA and ClusterCA are the files of the CAs.
+func (f *identityDir) HubCA() string { return f.path(hubCAFile) }
+
+// ClusterCA is the file with the CAs of the Kubernetes cluster.
+func (f *identityDir) ClusterCA() string { return f.path(clusterCAFile) }
+
+// Lobby is the folder of a temporary leaf.
+func (f *identityDir) Lobby() string { return f.path("lobby") }
+
+// SaveHubCA and SaveClusterCA replace the certificates of a CA.
+func (f *identityDir) SaveHubCA(text []byte) error { return f.writeFile(hubCAFile, text) }
+
+// SaveClusterCA replaces the CAs of the Kubernetes cluster.
+func (f *identityDir) SaveClusterCA(text []byte) error { return f.writeFile(clusterCAFile, text) }
+
+// clockFloor is the content of clockFile.
+type clockFloor struct {
+	Floor time.Time `json:"floor"`
+}
+
+// ClockFloor returns the least possible time that was saved last; zero for none.
+func (f *identityDir) ClockFloor() (time.Time, error) {
+	var saved clockFloor
+	err := f.readJSON(clockFile, &saved)
+	return saved.Floor, err
+}
+
+// SaveClockFloor saves the least possible time.
+func (f *identityDir) SaveClockFloor(floor time.Time) error { return f.writeJSON(clockFile, clockFloor{floor}) }
+
 // otherKeys returns the keys beside the current one that the hub may know.
 func (f *identityDir) otherKeys() []*nodeKey {
 	return slices.DeleteFunc([]*nodeKey{f.old, f.next}, func(k *nodeKey) bool { return k == nil })

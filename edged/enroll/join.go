@@ -69,15 +69,7 @@ func (k *Renewer) finalError(final bool, err error) error {
 func (k *Renewer) makeKey() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.folder.current != nil {
-		return nil
-	}
-	made, err := k.folder.createKey(seedFile)
-	if err != nil {
-		return err
-	}
-	k.folder.current = made
-	return nil
+	return k.folder.MakeCurrent()
 }
 
 // hasPinnedCA reports whether the CA of an earlier attempt is stored and matches a configured hash.
@@ -116,7 +108,7 @@ func (k *Renewer) pinCA(ctx context.Context) error {
 		if err := k.checkHubTime(chain, newCertPool(encodeCert(ca)), hub); err != nil {
 			return err
 		}
-		return k.folder.writeFile(hubCAFile, encodeCert(ca))
+		return k.folder.SaveHubCA(encodeCert(ca))
 	}
 	return errors.Join(faults...)
 }

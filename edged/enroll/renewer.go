@@ -85,13 +85,11 @@ func New(cfg Config, log *zap.Logger) (*Renewer, error) {
 	if err != nil {
 		return nil, err
 	}
-	var floor struct {
-		Floor time.Time `json:"floor"`
-	}
-	if err := f.readJSON(clockFile, &floor); err != nil {
+	floor, err := f.ClockFloor()
+	if err != nil {
 		log.Warn("the last known time is lost, the machine's clock is believed", zap.Error(err))
 	}
-	k := &Renewer{cfg: cfg, log: log.Named("enrol"), folder: f, clock: newTrustedClock(cfg.Wall, cfg.Up, floor.Floor), enrolled: make(chan struct{})}
+	k := &Renewer{cfg: cfg, log: log.Named("enrol"), folder: f, clock: newTrustedClock(cfg.Wall, cfg.Up, floor), enrolled: make(chan struct{})}
 	if k.metrics, err = newMetrics(cfg.Metrics); err != nil {
 		return nil, err
 	}
@@ -126,10 +124,10 @@ func (k *Renewer) setRefused(reason string) {
 }
 
 // HubCA and ClusterCA are the files of the CAs; before the enrolment they do not exist.
-func (k *Renewer) HubCA() string { return k.folder.path(hubCAFile) }
+func (k *Renewer) HubCA() string { return k.folder.HubCA() }
 
 // ClusterCA is the file with the CAs of the Kubernetes cluster.
-func (k *Renewer) ClusterCA() string { return k.folder.path(clusterCAFile) }
+func (k *Renewer) ClusterCA() string { return k.folder.ClusterCA() }
 
 // Hubs lists the hub's leaf listeners: those that the cloud named, then those of the configuration. A wrong answer of the
 // cloud must not keep a gateway out.

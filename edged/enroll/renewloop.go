@@ -71,7 +71,7 @@ func (k *Renewer) saveKnownTime() {
 		return
 	}
 	k.floorSavedAt = known
-	if err := k.folder.writeJSON(clockFile, map[string]time.Time{"floor": known}); err != nil {
+	if err := k.folder.SaveClockFloor(known); err != nil {
 		k.log.Warn("the known time is not written down", zap.Error(err))
 	}
 }
@@ -242,12 +242,8 @@ func (k *Renewer) renewKey(ctx context.Context) error {
 func (k *Renewer) makeNextKey() (string, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.folder.next == nil {
-		made, err := k.folder.createKey(nextFile)
-		if err != nil {
-			return "", err
-		}
-		k.folder.next = made
+	if err := k.folder.MakeNext(); err != nil {
+		return "", err
 	}
 	return k.folder.next.public, nil
 }
@@ -259,15 +255,21 @@ func (k *Renewer) saveAnswer(ctx context.Context, answer identity.Enrolment, pub
 	k.saveKnownTime()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for name, text := range map[string]string{hubCAFile: answer.HubCA, clusterCAFile: answer.ClusterCA} {
-		if text == "" {
+	for _, ca := range []struct {
+		file, text string
+		save       func([]byte) error
+	}{
+		{k.folder.HubCA(), answer.HubCA, k.folder.SaveHubCA},
+		{k.folder.ClusterCA(), answer.ClusterCA, k.folder.SaveClusterCA},
+	} {
+		if ca.text == "" {
 			continue
 		}
-		if newCertPool([]byte(text)) == nil {
-			k.log.Warn("the cloud sent no certificate where there should be one, keeping what is here", zap.String("file", name))
+		if newCertPool([]byte(ca.text)) == nil {
+			k.log.Warn("the cloud sent no certificate where there should be one, keeping what is here", zap.String("file", ca.file))
 			continue
 		}
-		if err := k.folder.writeFile(name, []byte(text)); err != nil {
+		if err := ca.save([]byte(ca.text)); err != nil {
 			return err
 		}
 	}
