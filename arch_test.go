@@ -53,16 +53,22 @@ var folderRules = map[string]folderRule{
 	"controllers/references": {programs: []string{"cloudcore", "frond"}, imports: []string{"api/..."}},
 
 	// The gateway half.
-	"leaf":            {programs: []string{"edgecore", "frond"}, imports: []string{"api/..."}}, // frond: join enrols over a temporary leaf
-	"leaf/store":      {programs: edgecore, imports: []string{"api/...", "internal/failpoint"}},
-	"leaf/access":     {programs: edgecore, imports: []string{"api/...", "leaf/store"}},
-	"leaf/localapi":   {programs: edgecore, imports: []string{"api/...", "leaf/store", "leaf/access", "internal/certs"}},
-	"edged/agent":     {programs: edgecore, imports: []string{"api/...", "edged/...", "leaf/...", "streams/...", "internal/..."}},
-	"edged/kubelet":   {programs: edgecore},
-	"edged/hollow":    {programs: edgecore},
-	"edged/hostaddr":  {programs: edgecore},
-	"edged/enroll":    {programs: []string{"edgecore", "frond"}, imports: []string{"api/...", "leaf", "streams/...", "internal/failpoint"}},
-	"edged/hostsetup": {programs: []string{"frond"}, imports: []string{"api/...", "deploy/systemd"}},
+	"leaf":           {programs: edgecore, imports: []string{"api/..."}},
+	"leaf/store":     {programs: edgecore, imports: []string{"api/...", "internal/failpoint"}},
+	"leaf/access":    {programs: edgecore, imports: []string{"api/...", "leaf/store"}},
+	"leaf/localapi":  {programs: edgecore, imports: []string{"api/...", "leaf/store", "leaf/access", "internal/certs"}},
+	"edged/agent":    {programs: edgecore, imports: []string{"api/...", "edged/...", "leaf/...", "streams/...", "internal/..."}},
+	"edged/kubelet":  {programs: edgecore},
+	"edged/hollow":   {programs: edgecore},
+	"edged/hostaddr": {programs: edgecore},
+	"edged/enroll": {
+		programs: edgecore,
+		imports:  []string{"api/...", "edged/enrollexec", "edged/hubca", "edged/identitydir", "leaf", "streams/...", "internal/failpoint"},
+	},
+	"edged/enrollexec":  {programs: []string{"edgecore", "frond"}, imports: []string{"edged/identitydir"}},
+	"edged/hubca":       {programs: []string{"edgecore", "frond"}, imports: []string{"api/..."}},
+	"edged/identitydir": {programs: []string{"edgecore", "frond"}, imports: []string{"internal/failpoint"}},
+	"edged/hostsetup":   {programs: []string{"frond"}, imports: []string{"api/...", "deploy/systemd"}},
 
 	// What several of them share.
 	"internal/buildinfo":  {programs: all},
@@ -113,7 +119,7 @@ var dependencyHomes = map[string][]string{
 // unlinked lists the outside modules that a program must not link: they are many times its own size.
 var unlinked = map[string][]string{
 	"cloudcore": {"github.com/nats-io/nats-server", "k8s.io/kubernetes"},
-	"frond":     {"k8s.io/kubernetes"},
+	"frond":     {"github.com/nats-io/nats-server", "k8s.io/kubernetes"},
 }
 
 // goPackage has the fields of `go list` that are read here. Doc is the first sentence of the package comment.

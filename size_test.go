@@ -25,7 +25,6 @@ var (
 	largePackages = map[string]bool{
 		"cmd/frond":          true,
 		"edged/agent":        true,
-		"edged/enroll":       true,
 		"internal/install":   true,
 		"internal/toolchain": true,
 		"leaf/localapi":      true,

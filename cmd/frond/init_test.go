@@ -31,6 +31,8 @@ import (
 
 	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/api/names"
+	"github.com/frond-edge/frond/edged/enroll"
+	"github.com/frond-edge/frond/edged/enrollexec"
 	"github.com/frond-edge/frond/internal/install"
 	"github.com/frond-edge/frond/test/kit/kubetest"
 )
@@ -39,6 +41,13 @@ import (
 var sharedCluster = kubetest.Shared{Options: kubetest.Options{Controllers: []string{"namespace-controller"}}}
 
 func TestMain(m *testing.M) {
+	if filepath.Base(os.Args[0]) == "edgecore" { // run by frond join: see linkEdgecore
+		if err := enrollexec.Serve(context.Background(), os.Stdin, os.Stdout, enroll.JoinWith); err != nil { //nolint:forbidigo // the main function of a child process
+			_, _ = fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	code := m.Run()
 	sharedCluster.Cleanup()
 	os.Exit(code)

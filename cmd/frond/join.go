@@ -14,13 +14,14 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"go.uber.org/zap"
 	"golang.org/x/net/http/httpproxy"
 
 	"github.com/frond-edge/frond/api/config"
 	"github.com/frond-edge/frond/api/identity"
-	"github.com/frond-edge/frond/edged/enroll"
+	"github.com/frond-edge/frond/edged/enrollexec"
 	"github.com/frond-edge/frond/edged/hostsetup"
+	"github.com/frond-edge/frond/edged/hubca"
+	"github.com/frond-edge/frond/edged/identitydir"
 	"github.com/frond-edge/frond/internal/cli"
 )
 
@@ -93,31 +94,31 @@ type joinResult struct {
 }
 
 // Run joins the machine to the cluster.
-func (j *joinCommand) Run(ctx context.Context, cloud string, out, talk io.Writer) error {
+func (j *joinCommand) Run(unlimited context.Context, cloud string, out, talk io.Writer) error {
 	hub, err := j.completeOptions(cloud)
 	taints, taintsErr := config.ParseTaints(j.taints)
 	if err := errors.Join(err, taintsErr); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, j.timeout, fmt.Errorf("gave up after %s", j.timeout))
+	until := time.Now().Add(j.timeout)
+	ctx, cancel := context.WithDeadlineCause(unlimited, until, fmt.Errorf("gave up after %s", j.timeout))
 	defer cancel()
-	proxy := enroll.Proxy("", httpproxy.FromEnvironment())
-	cfg := enroll.Config{
-		Node: j.node, Dir: j.IdentityDir(), Hub: []string{hub}, Token: j.token, TokenFile: j.tokenFile, CAHashes: j.hashes, Proxy: proxy,
-	}
-	before, err := j.alreadyEnrolled()
+	proxy := hubca.Proxy("", httpproxy.FromEnvironment())
+	record, err := j.enrolledBefore()
 	if err != nil {
 		return err
 	}
+	before := record.Key != ""
 	if !before {
-		if err := j.runPreflight(ctx, cfg, talk); err != nil {
+		if err := j.runPreflight(ctx, hub, proxy, talk); err != nil {
 			return err
 		}
 	}
 	printPhase(talk, "enrol", "as %s at %s", j.node, hub)
-	record, err := enroll.Join(ctx, cfg, discardLog())
-	if err != nil {
-		return fmt.Errorf("enrol %s: %w", j.node, err)
+	if !before {
+		if record, err = j.enrol(unlimited, hub, until); err != nil {
+			return fmt.Errorf("enrol %s: %w", j.node, err)
+		}
 	}
 	result := joinResult{Node: record.Node, Cloud: hub, Key: record.Key, Expires: record.Expires}
 	if before && j.isStarted(ctx) {
@@ -181,27 +182,40 @@ func (j *joinCommand) completeOptions(cloud string) (hub string, err error) {
 	return hub, errors.Join(faults...)
 }
 
-// alreadyEnrolled reports whether this machine is enrolled and configured, so that only the start is left.
-func (j *joinCommand) alreadyEnrolled() (bool, error) {
+// enrolledBefore returns the record of a machine that is enrolled and configured, so that only the start is left; one without a
+// key for any other.
+func (j *joinCommand) enrolledBefore() (identitydir.Record, error) {
 	was, there, err := j.Installed()
 	if err != nil || !there {
-		return false, err
+		return identitydir.Record{}, err
 	}
 	if was.Node != j.node {
-		return false, fmt.Errorf("this machine is configured as %s in %s: run frond reset first, or give --node-name %s", was.Node, j.Config, was.Node)
+		return identitydir.Record{}, fmt.Errorf("this machine is configured as %s in %s: run frond reset first, or give --node-name %s", was.Node, j.Config, was.Node)
 	}
-	keeper, err := enroll.New(enroll.Config{Node: j.node, Dir: j.IdentityDir()}, discardLog())
+	folder, err := identitydir.Open(j.IdentityDir(), j.node)
 	if err != nil {
-		return false, err
+		return identitydir.Record{}, err
 	}
-	return keeper.Record().Key != "", nil
+	return folder.Record, nil
 }
 
-func (j *joinCommand) runPreflight(ctx context.Context, cfg enroll.Config, talk io.Writer) error {
+// enrol enrols the machine by running edgecore; one that is enrolled stays as it is.
+func (j *joinCommand) enrol(ctx context.Context, hub string, until time.Time) (identitydir.Record, error) {
+	edgecore, err := hostsetup.FindEdgecore()
+	if err != nil {
+		return identitydir.Record{}, fmt.Errorf("put the program edgecore beside frond, or into the PATH: %w", err)
+	}
+	return enrollexec.Run(ctx, edgecore, enrollexec.Options{
+		Node: j.node, Dir: j.IdentityDir(), Hubs: []string{hub}, Token: j.token, TokenFile: j.tokenFile, CAHashes: j.hashes,
+		Deadline: until, Timeout: j.timeout,
+	})
+}
+
+func (j *joinCommand) runPreflight(ctx context.Context, hub string, proxy func(*url.URL) (*url.URL, error), talk io.Writer) error {
 	printPhase(talk, "preflight", "is this machine fit")
 	cloud := hostsetup.Check{
 		ID: "cloud", Hint: "compare address, port and hash with what frond token create printed; is a proxy needed (HTTPS_PROXY)?",
-		Run: func(ctx context.Context) error { return enroll.CheckHub(ctx, cfg.Hub[0], cfg.CAHashes, cfg.Proxy) },
+		Run: func(ctx context.Context) error { return hubca.CheckHub(ctx, hub, j.hashes, proxy) },
 	}
 	failed := 0
 	for _, check := range j.Checks(j.node, []string{"127.0.0.1:10250", "127.0.0.1:10281"}, cloud) {
@@ -276,9 +290,6 @@ func (j *joinCommand) printResult(out io.Writer, result joinResult) error {
 func printPhase(talk io.Writer, name, format string, args ...any) {
 	_, _ = fmt.Fprintf(talk, "%-10s %s\n", name, fmt.Sprintf(format, args...))
 }
-
-// discardLog is a logger for code whose messages the command prints itself.
-func discardLog() *zap.Logger { return zap.NewNop() }
 
 // proxyURL returns the proxy of this shell's environment, which a service does not have.
 func proxyURL(find func(*url.URL) (*url.URL, error), hub string) (string, error) {

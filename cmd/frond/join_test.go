@@ -26,6 +26,7 @@ const joinToken = "abcdef.0123456789abcdef"
 // startJoinHub starts a hub that grants every enrolment with the token; it counts them.
 func startJoinHub(t *testing.T) (ca *leaftest.CA, door *leaftest.AuthHub, enrolled *atomic.Int64) {
 	t.Helper()
+	linkEdgecore(t)
 	ca, enrolled = leaftest.NewCA(t), &atomic.Int64{}
 	cert := ca.ServingCert(time.Now().Add(-time.Hour), time.Now().Add(time.Hour))
 	door = leaftest.NewAuthHub(t, func() tls.Certificate { return cert }, func(c identity.Credential) *leaftest.Admission {
@@ -51,6 +52,20 @@ func startJoinHub(t *testing.T) (ca *leaftest.CA, door *leaftest.AuthHub, enroll
 		t.Fatal(err)
 	}
 	return ca, door, enrolled
+}
+
+// linkEdgecore puts this test's binary into the PATH as edgecore: TestMain does what its subcommand does.
+func linkEdgecore(t *testing.T) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	folder := t.TempDir()
+	if err := os.Symlink(self, filepath.Join(folder, "edgecore")); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", folder)
 }
 
 // folderFlags are the flags that keep all files of a test in its folder.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/edged/enroll"
+	"github.com/frond-edge/frond/edged/identitydir"
 	"github.com/frond-edge/frond/internal/health"
 	"github.com/frond-edge/frond/internal/lifecycle"
 	"github.com/frond-edge/frond/leaf"
@@ -34,7 +35,7 @@ func (n *Node) loadIdentity() (leaf.Config, error) {
 		Proxy: n.proxy, Metrics: n.metrics,
 	}, n.log)
 	switch {
-	case errors.Is(err, enroll.ErrDamaged):
+	case errors.Is(err, identitydir.ErrDamaged):
 		n.log.Error("this gateway has lost its identity, and runs without a link", zap.Error(err))
 		n.identityErr = err
 		return leaf.Config{}, nil
@@ -101,7 +102,7 @@ func (n *Node) enrolmentChecks() []health.Check {
 }
 
 // keyCondition returns the content of the condition. refused is the reason why the cloud does not renew the key, if it sent one.
-func keyCondition(r enroll.Record, refused string, now time.Time) (status corev1.ConditionStatus, reason, message string) {
+func keyCondition(r identitydir.Record, refused string, now time.Time) (status corev1.ConditionStatus, reason, message string) {
 	until := r.Expires.UTC().Format(time.RFC3339)
 	switch {
 	case r.Key == "":

@@ -11,6 +11,7 @@ import (
 	"github.com/frond-edge/frond/api/config"
 	"github.com/frond-edge/frond/edged/agent"
 	"github.com/frond-edge/frond/edged/enroll"
+	"github.com/frond-edge/frond/edged/identitydir"
 )
 
 // A node whose identity is damaged runs without it, and reports that; any other fault ends it, as it may be gone at the next start.
@@ -38,7 +39,7 @@ func TestNode_RunsWithoutDamagedIdentity(t *testing.T) {
 				t.Fatal(err)
 			}
 			ready, err := agent.LoadIdentity(cfg, zaptest.NewLogger(t))
-			if tt.runs && (err != nil || !errors.Is(ready, enroll.ErrDamaged)) || !tt.runs && (err == nil || errors.Is(err, enroll.ErrDamaged)) {
+			if tt.runs && (err != nil || !errors.Is(ready, identitydir.ErrDamaged)) || !tt.runs && (err == nil || errors.Is(err, identitydir.ErrDamaged)) {
 				t.Errorf("ready: %v, error: %v", ready, err)
 			}
 		})

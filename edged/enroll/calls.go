@@ -9,6 +9,8 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/edged/hubca"
+	"github.com/frond-edge/frond/edged/identitydir"
 	"github.com/frond-edge/frond/streams/call"
 	"github.com/frond-edge/frond/streams/subject"
 )
@@ -23,8 +25,8 @@ func (e *RefusedError) Error() string { return e.Reason }
 
 // isFinal reports whether a repeated call would get the same answer.
 func isFinal(err error) bool {
-	_, ca := errors.AsType[*CAError](err)
-	_, clock := errors.AsType[*ClockError](err)
+	_, ca := errors.AsType[*hubca.CAError](err)
+	_, clock := errors.AsType[*hubca.ClockError](err)
 	return ca || clock
 }
 
@@ -43,9 +45,9 @@ func (k *Renewer) requestEnrolment(ctx context.Context) (identity.Enrolment, err
 	if err != nil {
 		return identity.Enrolment{}, err
 	}
-	public := k.folder.current.public
+	public := k.folder.Current.Public
 	request := identity.EnrolRequest{Node: k.cfg.Node, Key: public, Token: token}
-	if request.Signature, err = k.folder.current.Sign(identity.Proof(identity.VerbEnrol, k.cfg.Node, public)); err != nil {
+	if request.Signature, err = k.folder.Current.Sign(identity.Proof(identity.VerbEnrol, k.cfg.Node, public)); err != nil {
 		return identity.Enrolment{}, fmt.Errorf("sign: %w", err)
 	}
 	var answer identity.Enrolment
@@ -62,10 +64,10 @@ func (k *Renewer) requestEnrolment(ctx context.Context) (identity.Enrolment, err
 // requestRenewal asks to extend the validity of a key, the current or the next one.
 func (k *Renewer) requestRenewal(ctx context.Context, at linkTarget, public string) (identity.Enrolment, error) {
 	k.mu.Lock()
-	wanted, current, nonce := k.folder.Of(public), k.folder.current, k.nonce
+	wanted, current, nonce := k.folder.Of(public), k.folder.Current, k.nonce
 	k.mu.Unlock()
-	request := identity.RenewRequest{Node: k.cfg.Node, Key: wanted.public, Current: current.public, Nonce: nonce}
-	proof := identity.Proof(identity.VerbRenew, k.cfg.Node, wanted.public)
+	request := identity.RenewRequest{Node: k.cfg.Node, Key: wanted.Public, Current: current.Public, Nonce: nonce}
+	proof := identity.Proof(identity.VerbRenew, k.cfg.Node, wanted.Public)
 	var answer identity.Enrolment
 	var err error
 	if request.Signature, err = wanted.Sign(proof); err != nil {
@@ -83,7 +85,7 @@ func (k *Renewer) requestRenewal(ctx context.Context, at linkTarget, public stri
 }
 
 // carryLink records that the link now belongs to another key, if it still is the one with that nonce.
-func (k *Renewer) carryLink(nonce string, to *nodeKey) bool {
+func (k *Renewer) carryLink(nonce string, to *identitydir.Key) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.nonce != nonce {
@@ -106,7 +108,7 @@ func (k *Renewer) callCloud(ctx context.Context, at linkTarget, verb string, req
 	if at == ownCell {
 		return call.Call(ctx, k.nc, k.cfg.Node, verb, request, answer)
 	}
-	name := k.folder.current.public
+	name := k.folder.Current.Public
 	nc, err := k.link.Conn("lobby", nats.CustomInboxPrefix(subject.InboxPrefix(name)))
 	if err != nil {
 		return err

@@ -8,8 +8,12 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"golang.org/x/net/http/httpproxy"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/frond-edge/frond/edged/enrollexec"
+	"github.com/frond-edge/frond/edged/hubca"
+	"github.com/frond-edge/frond/edged/identitydir"
 	"github.com/frond-edge/frond/leaf"
 )
 
@@ -27,15 +31,15 @@ const redialMin, redialMax = time.Second, 5 * time.Second
 
 // Join enrols this machine over a temporary leaf, and returns the cloud's record, or the reason for its refusal. On a
 // machine that is enrolled it does nothing. It retries until ctx ends, or the cloud refuses.
-func Join(ctx context.Context, cfg Config, log *zap.Logger) (Record, error) {
+func Join(ctx context.Context, cfg Config, log *zap.Logger) (identitydir.Record, error) {
 	cfg.Once = true
 	k, err := New(cfg, log)
 	if err != nil {
-		return Record{}, err
+		return identitydir.Record{}, err
 	}
 	lobby := k.folder.Lobby()
 	if err := os.RemoveAll(lobby); err != nil { // left by a killed attempt
-		return Record{}, fmt.Errorf("clean up: %w", err)
+		return identitydir.Record{}, fmt.Errorf("clean up: %w", err)
 	}
 	if r := k.Record(); r.Key != "" {
 		return r, nil
@@ -45,7 +49,7 @@ func Join(ctx context.Context, cfg Config, log *zap.Logger) (Record, error) {
 	k.ConfigureLeaf(&way)
 	server, err := leaf.New(way, log)
 	if err != nil {
-		return Record{}, err
+		return identitydir.Record{}, err
 	}
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return server.Start(gctx) })
@@ -69,10 +73,18 @@ func Join(ctx context.Context, cfg Config, log *zap.Logger) (Record, error) {
 	case errors.Is(err, errEnrolled):
 		return k.Record(), nil
 	case err != nil:
-		return Record{}, err
+		return identitydir.Record{}, err
 	default:
-		return Record{}, fmt.Errorf("not enrolled: %w (%s)", context.Cause(ctx), k.lastWarning())
+		return identitydir.Record{}, fmt.Errorf("not enrolled: %w (%s)", context.Cause(ctx), k.lastWarning())
 	}
+}
+
+// JoinWith is Join for edgecore's subcommand: it takes the proxy of the environment and logs nothing, as the caller reports.
+func JoinWith(ctx context.Context, o enrollexec.Options) (identitydir.Record, error) {
+	return Join(ctx, Config{
+		Node: o.Node, Dir: o.Dir, Hub: o.Hubs, Token: o.Token, TokenFile: o.TokenFile, CAHashes: o.CAHashes,
+		Proxy: hubca.Proxy("", httpproxy.FromEnvironment()),
+	}, zap.NewNop())
 }
 
 // lastWarning returns the last warning. Start must have ended.

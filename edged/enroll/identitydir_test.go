@@ -7,6 +7,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/zap"
+
+	"github.com/frond-edge/frond/edged/identitydir"
 )
 
 // A key that cannot be written is not used: a gateway that enrolled with it would be locked out by its next start.
@@ -20,10 +22,10 @@ func TestIdentityDir_UnwrittenKeyIsNone(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if err := k.makeKey(); err == nil || k.folder.current != nil {
-			t.Errorf("the first key: %v, %v", k.folder.current, err)
+		if err := k.makeKey(); err == nil || k.folder.Current != nil {
+			t.Errorf("the first key: %v, %v", k.folder.Current, err)
 		}
-		if public, err := k.makeNextKey(); err == nil || public != "" || k.folder.next != nil {
+		if public, err := k.makeNextKey(); err == nil || public != "" || k.folder.Next != nil {
 			t.Errorf("the next key: %q, %v", public, err)
 		}
 	}
@@ -37,12 +39,12 @@ func TestIdentityDir_UnwrittenKeyIsNone(t *testing.T) {
 
 // The hubs of the configuration stay in the list when the cloud has named others, each once.
 func TestRenewer_KeepsConfiguredHubs(t *testing.T) {
-	k := &Renewer{cfg: Config{Hub: []string{"tls://a:1", "tls://b:1"}}, folder: &identityDir{}}
+	k := &Renewer{cfg: Config{Hub: []string{"tls://a:1", "tls://b:1"}}, folder: &identitydir.Folder{}}
 	for _, tt := range []struct{ told, want []string }{
 		{nil, []string{"tls://a:1", "tls://b:1"}},
 		{[]string{"tls://b:1", "tls://c:1"}, []string{"tls://b:1", "tls://c:1", "tls://a:1"}},
 	} {
-		k.folder.record.HubURLs = tt.told
+		k.folder.Record.HubURLs = tt.told
 		if diff := cmp.Diff(tt.want, k.Hubs()); diff != "" {
 			t.Errorf("told %v (-want +got):\n%s", tt.told, diff)
 		}

@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/frond-edge/frond/edged/hubca"
 	"github.com/frond-edge/frond/internal/failpoint"
 	"github.com/frond-edge/frond/leaf"
 )
@@ -49,11 +50,11 @@ func (k *Renewer) joinHub(ctx context.Context, state leaf.LinkState) (time.Durat
 		return k.backoff.nextWait(), k.finalError(true, err)
 	}
 	failpoint.At("enrol.answered")
-	if err := k.saveAnswer(ctx, answer, k.folder.current.public); err != nil {
+	if err := k.saveAnswer(ctx, answer, k.folder.Current.Public); err != nil {
 		return 0, err
 	}
 	k.backoff.reset()
-	k.log.Info("enrolled", zap.String("node", k.cfg.Node), zap.String("key", k.folder.current.public), zap.Time("expires", answer.Expires))
+	k.log.Info("enrolled", zap.String("node", k.cfg.Node), zap.String("key", k.folder.Current.Public), zap.Time("expires", answer.Expires))
 	close(k.enrolled)
 	k.link.Redial()
 	return idleInterval, nil
@@ -81,11 +82,11 @@ func (k *Renewer) hasPinnedCA() (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("read the hub's CA: %w", err)
 	}
-	certs, err := parseCerts(data)
+	certs, err := hubca.ParseCerts(data)
 	if err != nil {
 		return false, fmt.Errorf("%s: %w", k.HubCA(), err)
 	}
-	_, err = findPinnedCA(certs, "the hub of an earlier try", k.cfg.CAHashes)
+	_, err = hubca.FindPinned(certs, "the hub of an earlier try", k.cfg.CAHashes)
 	return err == nil, nil
 }
 
@@ -96,19 +97,19 @@ func (k *Renewer) pinCA(ctx context.Context) error {
 	}
 	var faults []error
 	for _, hub := range k.Hubs() {
-		chain, err := fetchChain(ctx, hub, k.cfg.Proxy)
+		chain, err := hubca.FetchChain(ctx, hub, k.cfg.Proxy)
 		if err != nil {
 			faults = append(faults, err)
 			continue
 		}
-		ca, err := findPinnedCA(chain, hub, k.cfg.CAHashes)
+		ca, err := hubca.FindPinned(chain, hub, k.cfg.CAHashes)
 		if err != nil {
 			return err
 		}
-		if err := k.checkHubTime(chain, newCertPool(encodeCert(ca)), hub); err != nil {
+		if err := k.checkHubTime(chain, hubca.NewPool(hubca.EncodeCert(ca)), hub); err != nil {
 			return err
 		}
-		return k.folder.SaveHubCA(encodeCert(ca))
+		return k.folder.SaveHubCA(hubca.EncodeCert(ca))
 	}
 	return errors.Join(faults...)
 }
@@ -116,7 +117,7 @@ func (k *Renewer) pinCA(ctx context.Context) error {
 // checkHubTime checks whether a hub's chain is valid at the known time, and derives the least possible time from it.
 func (k *Renewer) checkHubTime(chain []*x509.Certificate, roots *x509.CertPool, hub string) error {
 	now, doubtful := k.clock.now()
-	at, err := verifyChainTime(chain, roots, hub, now, doubtful)
+	at, err := hubca.VerifyAt(chain, roots, hub, now, doubtful)
 	if err != nil {
 		return err
 	}

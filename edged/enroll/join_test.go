@@ -18,6 +18,8 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/frond-edge/frond/edged/enroll"
+	"github.com/frond-edge/frond/edged/hubca"
+	"github.com/frond-edge/frond/edged/identitydir"
 	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/leaftest"
 )
@@ -26,7 +28,7 @@ func (c *fakeCloud) newConfig(dir string) enroll.Config {
 	return enroll.Config{Node: testNode, Dir: dir, Hub: []string{"tls://" + c.door.Addr()}, Token: testToken, CAHashes: []string{c.ca.Hash()}}
 }
 
-func joinCloud(t *testing.T, cfg enroll.Config) (enroll.Record, error) {
+func joinCloud(t *testing.T, cfg enroll.Config) (identitydir.Record, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -177,7 +179,7 @@ func TestJoin_SendsNothingToOtherCA(t *testing.T) {
 	cfg := c.newConfig(filepath.Join(t.TempDir(), "identity"))
 	cfg.Hub = []string{"tls://" + r.addr}
 	_, err := joinCloud(t, cfg)
-	if wrong, ok := errors.AsType[*enroll.CAError](err); !ok || len(wrong.Seen) != 1 || !strings.Contains(err.Error(), "Nothing was sent to it") {
+	if wrong, ok := errors.AsType[*hubca.CAError](err); !ok || len(wrong.Seen) != 1 || !strings.Contains(err.Error(), "Nothing was sent to it") {
 		t.Fatalf("join says %v", err)
 	}
 	deadline := time.Now().Add(20 * time.Second)
@@ -232,7 +234,7 @@ func TestJoin_ExplainsRefusal(t *testing.T) {
 	_, err := joinCloud(t, cfg)
 	kit.Must(t, err)
 	cfg.Node = "edge-2"
-	if _, err := joinCloud(t, cfg); !errors.Is(err, enroll.ErrOtherNode) {
+	if _, err := joinCloud(t, cfg); !errors.Is(err, identitydir.ErrOtherNode) {
 		t.Errorf("another name: %v", err)
 	}
 }

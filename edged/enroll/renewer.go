@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/edged/identitydir"
 	"github.com/frond-edge/frond/leaf"
 )
 
@@ -60,10 +61,10 @@ type Renewer struct {
 	enrolled chan struct{}
 
 	mu     sync.Mutex // guards all fields below
-	folder *identityDir
+	folder *identitydir.Folder
 	// linkKey is the key of the link: that of the last connection, or the one to which it was carried over. nonce is the
 	// hub's of that connection, and dials counts the connections since the last link.
-	linkKey *nodeKey
+	linkKey *identitydir.Key
 	nonce   string
 	dials   int
 	// refused is the reason why the cloud does not renew the key; "" if it may.
@@ -81,7 +82,7 @@ type Renewer struct {
 
 // New reads the folder, or creates it. It sends no request.
 func New(cfg Config, log *zap.Logger) (*Renewer, error) {
-	f, err := openIdentityDir(cfg.Dir, cfg.Node)
+	f, err := identitydir.Open(cfg.Dir, cfg.Node)
 	if err != nil {
 		return nil, err
 	}
@@ -93,8 +94,8 @@ func New(cfg Config, log *zap.Logger) (*Renewer, error) {
 	if k.metrics, err = newMetrics(cfg.Metrics); err != nil {
 		return nil, err
 	}
-	if f.record.Key != "" {
-		k.metrics.expires.Set(float64(f.record.Expires.Unix()))
+	if f.Record.Key != "" {
+		k.metrics.expires.Set(float64(f.Record.Expires.Unix()))
 		close(k.enrolled)
 	}
 	return k, nil
@@ -104,10 +105,10 @@ func New(cfg Config, log *zap.Logger) (*Renewer, error) {
 func (k *Renewer) Enrolled() <-chan struct{} { return k.enrolled }
 
 // Record returns the cloud's latest answer; zero before there is one.
-func (k *Renewer) Record() Record {
+func (k *Renewer) Record() identitydir.Record {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.folder.record
+	return k.folder.Record
 }
 
 // Refused returns why the cloud does not renew this gateway's key, and what to do; "" if the cloud has not refused.
@@ -152,19 +153,19 @@ func (k *Renewer) Credential(nonce []byte) ([]byte, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	f := k.folder
-	if f.current == nil {
+	if f.Current == nil {
 		return nil, errors.New("this gateway has no key yet")
 	}
-	k.linkKey, k.nonce = f.current, string(nonce)
+	k.linkKey, k.nonce = f.Current, string(nonce)
 	// The cloud may know only the old key, if it has lost its answer or was restored from an older copy, or only the next
 	// one, if that was accepted once. Usually no cloudcore is running, so the other keys are tried only each fourth time.
 	const patient, turn = 3, 4
-	if others := f.otherKeys(); k.dials >= patient && (k.dials-patient)%turn == 0 && len(others) > 0 {
+	if others := f.OtherKeys(); k.dials >= patient && (k.dials-patient)%turn == 0 && len(others) > 0 {
 		k.linkKey = others[(k.dials-patient)/turn%len(others)]
 	}
 	k.dials++
-	c := identity.Credential{Node: k.cfg.Node, Key: k.linkKey.public}
-	if f.record.Key == "" {
+	c := identity.Credential{Node: k.cfg.Node, Key: k.linkKey.Public}
+	if f.Record.Key == "" {
 		token, err := k.readToken()
 		if err != nil {
 			return nil, err

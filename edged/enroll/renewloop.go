@@ -10,6 +10,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/edged/hubca"
+	"github.com/frond-edge/frond/edged/identitydir"
 	"github.com/frond-edge/frond/internal/failpoint"
 	"github.com/frond-edge/frond/leaf"
 )
@@ -90,12 +92,12 @@ func (k *Renewer) probeHubTime(ctx context.Context) time.Duration {
 	if _, doubtful := k.clock.now(); !doubtful {
 		return idleInterval
 	}
-	roots, err := readCertPool(k.HubCA())
+	roots, err := hubca.ReadPool(k.HubCA())
 	if err != nil {
 		return k.backoff.nextWait() // the leaf logs it
 	}
 	for _, hub := range k.Hubs() {
-		chain, err := fetchChain(ctx, hub, k.cfg.Proxy)
+		chain, err := hubca.FetchChain(ctx, hub, k.cfg.Proxy)
 		if err != nil {
 			continue
 		}
@@ -152,15 +154,15 @@ func (k *Renewer) adoptLinkKey(home bool) error {
 	defer k.mu.Unlock()
 	f := k.folder
 	switch k.linkKey {
-	case nil, f.current:
-	case f.old:
+	case nil, f.Current:
+	case f.Old:
 		k.log.Warn("the hub knows this gateway's old key only, going back to it and renewing again")
-		if err := f.revertToOld(); err != nil {
+		if err := f.RevertToOld(); err != nil {
 			return err
 		}
-	case f.next:
+	case f.Next:
 		k.log.Warn("the hub knows this gateway's next key only, whose answer was lost: taking it")
-		if err := f.adoptNext(); err != nil {
+		if err := f.AdoptNext(); err != nil {
 			return err
 		}
 	}
@@ -210,7 +212,7 @@ func (k *Renewer) renewIfDue(ctx context.Context) time.Duration {
 func (k *Renewer) isLinkOutdated() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.linkKey != k.folder.current
+	return k.linkKey != k.folder.Current
 }
 
 // renewKey creates a new key and has it recorded. The link stays; the next one uses the new key.
@@ -245,7 +247,7 @@ func (k *Renewer) makeNextKey() (string, error) {
 	if err := k.folder.MakeNext(); err != nil {
 		return "", err
 	}
-	return k.folder.next.public, nil
+	return k.folder.Next.Public, nil
 }
 
 // saveAnswer saves an answer for a key; the record comes last.
@@ -265,7 +267,7 @@ func (k *Renewer) saveAnswer(ctx context.Context, answer identity.Enrolment, pub
 		if ca.text == "" {
 			continue
 		}
-		if newCertPool([]byte(ca.text)) == nil {
+		if hubca.NewPool([]byte(ca.text)) == nil {
 			k.log.Warn("the cloud sent no certificate where there should be one, keeping what is here", zap.String("file", ca.file))
 			continue
 		}
@@ -276,7 +278,7 @@ func (k *Renewer) saveAnswer(ctx context.Context, answer identity.Enrolment, pub
 	failpoint.At("enrol.trusted")
 	k.refused = ""
 	k.metrics.expires.Set(float64(answer.Expires.Unix()))
-	return k.folder.saveRecord(Record{
+	return k.folder.SaveRecord(identitydir.Record{
 		Node: k.cfg.Node, Key: public, Issued: answer.Now, Expires: answer.Expires, HubURLs: slices.Clone(answer.HubURLs),
 	})
 }

@@ -4,6 +4,8 @@ import (
 	"hash/fnv"
 	"math/rand/v2"
 	"time"
+
+	"github.com/frond-edge/frond/edged/identitydir"
 )
 
 const (
@@ -17,7 +19,7 @@ const (
 )
 
 // renewAt returns when the key of a record is renewed. The jitter is derived from the key, so a restart does not change it.
-func renewAt(r Record) time.Time {
+func renewAt(r identitydir.Record) time.Time {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(r.Key)) // a hash never fails
 	const steps = 1 << 16
@@ -27,7 +29,7 @@ func renewAt(r Record) time.Time {
 }
 
 // spreadLimit returns the longest random delay of a due renewal.
-func spreadLimit(r Record) time.Duration {
+func spreadLimit(r identitydir.Record) time.Duration {
 	return min(r.Expires.Sub(r.Issued)/spreadShare, spreadMax)
 }
 

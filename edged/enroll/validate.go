@@ -7,23 +7,24 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/edged/hubca"
 )
 
 // validateAnswer removes parts of an answer that would lock this gateway out of the hub as it is now, and otherwise sets
 // the cloud's time. It removes a CA that has not signed the hub's certificate, and a time at which that certificate is not
 // valid. If no trusted hub can be reached, the answer is accepted.
 func (k *Renewer) validateAnswer(ctx context.Context, answer *identity.Enrolment) {
-	before, err := readCertPool(k.HubCA())
+	before, err := hubca.ReadPool(k.HubCA())
 	if err != nil {
 		k.setCloudTime(answer.Now)
 		return
 	}
 	for _, hub := range k.Hubs() {
-		chain, err := fetchChain(ctx, hub, k.cfg.Proxy)
+		chain, err := hubca.FetchChain(ctx, hub, k.cfg.Proxy)
 		if err != nil {
 			continue
 		}
-		now, err := verifyChainTime(chain, before, hub, k.Now(), false)
+		now, err := hubca.VerifyAt(chain, before, hub, k.Now(), false)
 		if err != nil {
 			continue // another server, in between
 		}
@@ -33,8 +34,8 @@ func (k *Renewer) validateAnswer(ctx context.Context, answer *identity.Enrolment
 			now = answer.Now
 			k.setCloudTime(now)
 		}
-		if roots := newCertPool([]byte(answer.HubCA)); roots != nil {
-			if _, err := verifyChainTime(chain, roots, hub, now, false); err != nil {
+		if roots := hubca.NewPool([]byte(answer.HubCA)); roots != nil {
+			if _, err := hubca.VerifyAt(chain, roots, hub, now, false); err != nil {
 				k.log.Warn("the CA that the cloud sent has not signed what the hub shows, keeping the one before", zap.Error(err))
 				answer.HubCA = ""
 			}

@@ -24,6 +24,8 @@ type Program struct {
 	Short string
 	// Serve does the work with the content of the configuration file, until ctx ends. Its error is printed.
 	Serve func(ctx context.Context, config []byte) error
+	// Commands are further subcommands.
+	Commands []*cobra.Command
 }
 
 // Run returns the exit code: 0, or 1 with one line on stderr. An interrupt or SIGTERM ends the context of Serve, as the end of ctx
@@ -62,6 +64,7 @@ func (p Program) newCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&file, "config", "/etc/frond/"+p.Name+".yaml", "configuration file")
+	cmd.AddCommand(p.Commands...)
 	cmd.AddCommand(&cobra.Command{
 		Use:   "version",
 		Short: "Print the version",

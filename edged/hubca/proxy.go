@@ -1,4 +1,4 @@
-package enroll
+package hubca
 
 import (
 	"net/url"

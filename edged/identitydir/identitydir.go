@@ -1,4 +1,6 @@
-package enroll
+// Package identitydir holds the folder of a gateway's identity: its keys, the CAs of the hub and of the cluster, and the cloud's latest
+// answer. Each file is replaced whole and synced, so that an interrupted change is completed by the next Open.
+package identitydir
 
 import (
 	"encoding/json"
@@ -49,56 +51,56 @@ type Record struct {
 }
 
 // nodeKey is a key pair and its public half.
-type nodeKey struct {
+type Key struct {
 	nkeys.KeyPair
-	public string
+	Public string
 }
 
 // identityDir is the state on disk and a copy in memory; the Renewer guards it.
-type identityDir struct {
+type Folder struct {
 	dir    string
-	record Record
+	Record Record
 	// current is nil only before the first enrolment; next and old usually are.
-	current, next, old *nodeKey
+	Current, Next, Old *Key
 }
 
 // openIdentityDir reads the folder and completes an interrupted change.
-func openIdentityDir(dir, node string) (*identityDir, error) {
+func Open(dir, node string) (*Folder, error) {
 	if err := os.MkdirAll(dir, dirMode); err != nil {
 		return nil, fmt.Errorf("make the folder of the identity: %w", err)
 	}
 	if err := os.Chmod(dir, dirMode); err != nil {
 		return nil, fmt.Errorf("protect the folder of the identity: %w", err)
 	}
-	f := &identityDir{dir: dir}
-	if err := f.readJSON(recordFile, &f.record); err != nil {
+	f := &Folder{dir: dir}
+	if err := f.readJSON(recordFile, &f.Record); err != nil {
 		return nil, err
 	}
-	if f.record.Node != "" && f.record.Node != node {
-		return nil, fmt.Errorf("%w: %s says %q, not %q: run frond reset first, or use that name", ErrOtherNode, f.path(recordFile), f.record.Node, node)
+	if f.Record.Node != "" && f.Record.Node != node {
+		return nil, fmt.Errorf("%w: %s says %q, not %q: run frond reset first, or use that name", ErrOtherNode, f.path(recordFile), f.Record.Node, node)
 	}
 	var err error
-	for name, k := range map[string]**nodeKey{seedFile: &f.current, nextFile: &f.next, oldFile: &f.old} {
+	for name, k := range map[string]**Key{seedFile: &f.Current, nextFile: &f.Next, oldFile: &f.Old} {
 		if *k, err = f.readKey(name); err != nil {
 			return nil, err
 		}
 	}
-	if f.next != nil && f.next.public == f.record.Key {
+	if f.Next != nil && f.Next.Public == f.Record.Key {
 		if err := f.promoteNext(); err != nil {
 			return nil, err
 		}
 	}
-	if f.record.Key != "" && (f.current == nil || f.current.public != f.record.Key) {
+	if f.Record.Key != "" && (f.Current == nil || f.Current.Public != f.Record.Key) {
 		return nil, fmt.Errorf("%w: the key in %s is not the one in %s: bring back that file, or run frond reset and join with a new token",
 			ErrDamaged, f.path(seedFile), f.path(recordFile))
 	}
 	return f, nil
 }
 
-func (f *identityDir) path(name string) string { return filepath.Join(f.dir, name) }
+func (f *Folder) path(name string) string { return filepath.Join(f.dir, name) }
 
 // readJSON leaves v unchanged if the file does not exist.
-func (f *identityDir) readJSON(name string, v any) error {
+func (f *Folder) readJSON(name string, v any) error {
 	data, err := os.ReadFile(f.path(name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -120,7 +122,7 @@ func readError(err error) error {
 	return fmt.Errorf("read the identity: %w", err)
 }
 
-func (f *identityDir) writeJSON(name string, v any) error {
+func (f *Folder) writeJSON(name string, v any) error {
 	data, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
 		return fmt.Errorf("encode %s: %w", name, err)
@@ -129,14 +131,14 @@ func (f *identityDir) writeJSON(name string, v any) error {
 }
 
 // writeFile replaces a file as a whole; when it returns, the new one is on disk.
-func (f *identityDir) writeFile(name string, data []byte) error {
+func (f *Folder) writeFile(name string, data []byte) error {
 	if err := renameio.WriteFile(f.path(name), data, secretMode); err != nil {
 		return fmt.Errorf("write %s: %w", f.path(name), err)
 	}
 	return f.syncDir()
 }
 
-func (f *identityDir) syncDir() error {
+func (f *Folder) syncDir() error {
 	d, err := os.Open(f.dir)
 	if err != nil {
 		return fmt.Errorf("sync the folder of the identity: %w", err)
@@ -148,7 +150,7 @@ func (f *identityDir) syncDir() error {
 	return nil
 }
 
-func (f *identityDir) removeFile(name string) error {
+func (f *Folder) removeFile(name string) error {
 	if err := os.Remove(f.path(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove %s: %w", f.path(name), err)
 	}
@@ -156,7 +158,7 @@ func (f *identityDir) removeFile(name string) error {
 }
 
 // readKey returns nil if the file does not exist.
-func (f *identityDir) readKey(name string) (*nodeKey, error) {
+func (f *Folder) readKey(name string) (*Key, error) {
 	data, err := os.ReadFile(f.path(name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil //nolint:nilnil // no key is a state of its own
@@ -171,16 +173,16 @@ func (f *identityDir) readKey(name string) (*nodeKey, error) {
 	return newNodeKey(pair)
 }
 
-func newNodeKey(pair nkeys.KeyPair) (*nodeKey, error) {
+func newNodeKey(pair nkeys.KeyPair) (*Key, error) {
 	public, err := pair.PublicKey()
 	if err != nil {
 		return nil, fmt.Errorf("public half of the key: %w", err)
 	}
-	return &nodeKey{pair, public}, nil
+	return &Key{pair, public}, nil
 }
 
 // createKey creates a key and writes it to disk. It returns nil if the key may not be on disk: such a key must never be sent.
-func (f *identityDir) createKey(name string) (*nodeKey, error) {
+func (f *Folder) createKey(name string) (*Key, error) {
 	pair, err := nkeys.CreateUser()
 	if err != nil {
 		return nil, fmt.Errorf("make a key: %w", err)
@@ -195,7 +197,7 @@ func (f *identityDir) createKey(name string) (*nodeKey, error) {
 	return k, nil
 }
 
-func (f *identityDir) writeKey(name string, k *nodeKey) error {
+func (f *Folder) writeKey(name string, k *Key) error {
 	seed, err := k.Seed()
 	if err != nil {
 		return fmt.Errorf("seed of the key: %w", err)
@@ -203,112 +205,112 @@ func (f *identityDir) writeKey(name string, k *nodeKey) error {
 	return f.writeFile(name, seed)
 }
 
-// saveRecord saves the cloud's answer for a key, current or next. The write of the record is the moment of the change:
+// SaveRecord saves the cloud's answer for a key, current or next. The write of the record is the moment of the change:
 // before it the current key counts, after it the next one.
-func (f *identityDir) saveRecord(r Record) error {
+func (f *Folder) SaveRecord(r Record) error {
 	if err := f.writeJSON(recordFile, r); err != nil {
 		return err
 	}
-	f.record = r
+	f.Record = r
 	failpoint.At("enrol.recorded")
-	if f.next == nil || f.next.public != r.Key {
+	if f.Next == nil || f.Next.Public != r.Key {
 		return nil
 	}
 	return f.promoteNext()
 }
 
 // promoteNext makes the next key the current one, and keeps the replaced key as the old one. It may be run again.
-func (f *identityDir) promoteNext() error {
-	if f.current != nil && f.current.public != f.next.public {
-		if err := f.writeKey(oldFile, f.current); err != nil {
+func (f *Folder) promoteNext() error {
+	if f.Current != nil && f.Current.Public != f.Next.Public {
+		if err := f.writeKey(oldFile, f.Current); err != nil {
 			return err
 		}
-		f.old = f.current
+		f.Old = f.Current
 	}
 	failpoint.At("enrol.kept")
 	if err := os.Rename(f.path(nextFile), f.path(seedFile)); err != nil {
 		return fmt.Errorf("take the new key: %w", err)
 	}
-	f.current, f.next = f.next, nil
+	f.Current, f.Next = f.Next, nil
 	return f.syncDir()
 }
 
-// revertToOld makes the old key the current one again, and the current one the next: the hub knows only the old one. Its
+// RevertToOld makes the old key the current one again, and the current one the next: the hub knows only the old one. Its
 // times are no longer known; the zero times make it due at once.
-func (f *identityDir) revertToOld() error {
-	r := f.record
+func (f *Folder) RevertToOld() error {
+	r := f.Record
 	life := r.Expires.Sub(r.Issued)
-	r.Key, r.Issued, r.Expires = f.old.public, r.Issued.Add(-life), r.Expires.Add(-life)
-	if err := f.writeKey(nextFile, f.current); err != nil {
+	r.Key, r.Issued, r.Expires = f.Old.Public, r.Issued.Add(-life), r.Expires.Add(-life)
+	if err := f.writeKey(nextFile, f.Current); err != nil {
 		return err
 	}
-	f.next = f.current
+	f.Next = f.Current
 	// A crash after this leaves a record of one key beside the file of the other: the record comes last. openIdentityDir
 	// repairs the key file of that state by promoting the next key once more.
-	if err := f.writeKey(seedFile, f.old); err != nil {
+	if err := f.writeKey(seedFile, f.Old); err != nil {
 		return err
 	}
-	f.current = f.old
+	f.Current = f.Old
 	if err := f.writeJSON(recordFile, r); err != nil {
 		return err
 	}
-	f.record = r
+	f.Record = r
 	return f.forgetOld()
 }
 
-// adoptNext makes the next key the current one without an answer of the cloud, because the hub accepts it.
-func (f *identityDir) adoptNext() error {
-	r := f.record
-	r.Key = f.next.public
-	return f.saveRecord(r)
+// AdoptNext makes the next key the current one without an answer of the cloud, because the hub accepts it.
+func (f *Folder) AdoptNext() error {
+	r := f.Record
+	r.Key = f.Next.Public
+	return f.SaveRecord(r)
 }
 
 // MakeCurrent creates the first key, unless there is one.
-func (f *identityDir) MakeCurrent() error {
-	if f.current != nil {
+func (f *Folder) MakeCurrent() error {
+	if f.Current != nil {
 		return nil
 	}
 	made, err := f.createKey(seedFile)
 	if err == nil {
-		f.current = made
+		f.Current = made
 	}
 	return err
 }
 
 // MakeNext creates the next key, unless there is one.
-func (f *identityDir) MakeNext() error {
-	if f.next != nil {
+func (f *Folder) MakeNext() error {
+	if f.Next != nil {
 		return nil
 	}
 	made, err := f.createKey(nextFile)
 	if err == nil {
-		f.next = made
+		f.Next = made
 	}
 	return err
 }
 
 // Of returns the current or the next key by its public half; the current one for any other.
-func (f *identityDir) Of(public string) *nodeKey {
-	if f.next != nil && f.next.public == public {
-		return f.next
+func (f *Folder) Of(public string) *Key {
+	if f.Next != nil && f.Next.Public == public {
+		return f.Next
 	}
-	return f.current
+	return f.Current
 }
 
 // HubCA and ClusterCA are the files of the CAs.
-func (f *identityDir) HubCA() string { return f.path(hubCAFile) }
+func (f *Folder) HubCA() string { return f.path(hubCAFile) }
 
 // ClusterCA is the file with the CAs of the Kubernetes cluster.
-func (f *identityDir) ClusterCA() string { return f.path(clusterCAFile) }
+func (f *Folder) ClusterCA() string { return f.path(clusterCAFile) }
 
 // Lobby is the folder of a temporary leaf.
-func (f *identityDir) Lobby() string { return f.path("lobby") }
+func (f *Folder) Lobby() string { return f.path("lobby") }
 
 // SaveHubCA and SaveClusterCA replace the certificates of a CA.
-func (f *identityDir) SaveHubCA(text []byte) error { return f.writeFile(hubCAFile, text) }
+func (f *Folder) SaveHubCA(text []byte) error { return f.writeFile(hubCAFile, text) }
 
 // SaveClusterCA replaces the CAs of the Kubernetes cluster.
-func (f *identityDir) SaveClusterCA(text []byte) error { return f.writeFile(clusterCAFile, text) }
+func (f *Folder) SaveClusterCA(text []byte) error { return f.writeFile(clusterCAFile, text) }
 
 // clockFloor is the content of clockFile.
 type clockFloor struct {
@@ -316,22 +318,24 @@ type clockFloor struct {
 }
 
 // ClockFloor returns the least possible time that was saved last; zero for none.
-func (f *identityDir) ClockFloor() (time.Time, error) {
+func (f *Folder) ClockFloor() (time.Time, error) {
 	var saved clockFloor
 	err := f.readJSON(clockFile, &saved)
 	return saved.Floor, err
 }
 
 // SaveClockFloor saves the least possible time.
-func (f *identityDir) SaveClockFloor(floor time.Time) error { return f.writeJSON(clockFile, clockFloor{floor}) }
+func (f *Folder) SaveClockFloor(floor time.Time) error {
+	return f.writeJSON(clockFile, clockFloor{floor})
+}
 
-// otherKeys returns the keys beside the current one that the hub may know.
-func (f *identityDir) otherKeys() []*nodeKey {
-	return slices.DeleteFunc([]*nodeKey{f.old, f.next}, func(k *nodeKey) bool { return k == nil })
+// OtherKeys returns the keys beside the current one that the hub may know.
+func (f *Folder) OtherKeys() []*Key {
+	return slices.DeleteFunc([]*Key{f.Old, f.Next}, func(k *Key) bool { return k == nil })
 }
 
 // forgetOld removes the previous key.
-func (f *identityDir) forgetOld() error {
-	f.old = nil
+func (f *Folder) forgetOld() error {
+	f.Old = nil
 	return f.removeFile(oldFile)
 }

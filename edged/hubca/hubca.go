@@ -1,4 +1,5 @@
-package enroll
+// Package hubca finds the CA of a hub by its hash, and checks hubs against it before anything is sent to them.
+package hubca
 
 import (
 	"context"
@@ -45,9 +46,9 @@ func (e *CAError) Error() string {
 		"one that frond token create prints; if it is right, something between here and the hub answers in its place", e.Hub, seen, strings.Join(e.Want, ", "))
 }
 
-// fetchChain returns the certificates that a hub presents, and sends it only a TLS hello: the handshake trusts no CA, so it
+// FetchChain returns the certificates that a hub presents, and sends it only a TLS hello: the handshake trusts no CA, so it
 // fails, and its error carries the chain.
-func fetchChain(ctx context.Context, hub string, proxy func(*url.URL) (*url.URL, error)) ([]*x509.Certificate, error) {
+func FetchChain(ctx context.Context, hub string, proxy func(*url.URL) (*url.URL, error)) ([]*x509.Certificate, error) {
 	u, err := url.Parse(hub)
 	if err != nil {
 		return nil, errors.New("the hub's URL is none")
@@ -81,7 +82,7 @@ func fetchChain(ctx context.Context, hub string, proxy func(*url.URL) (*url.URL,
 }
 
 // findPinnedCA returns the CA with one of the hashes in a chain.
-func findPinnedCA(chain []*x509.Certificate, hub string, hashes []string) (*x509.Certificate, error) {
+func FindPinned(chain []*x509.Certificate, hub string, hashes []string) (*x509.Certificate, error) {
 	wrong := &CAError{Hub: hub, Want: hashes}
 	for _, cert := range slices.Backward(chain) { // the root is last; another CA before it may certify it
 		if !cert.IsCA {
@@ -114,7 +115,7 @@ func (e *ClockError) Error() string {
 
 // verifyChainTime verifies a chain against roots. It returns now. If now is before the chain's validity it returns the
 // start of that: the least possible time, as one of the roots has signed it.
-func verifyChainTime(chain []*x509.Certificate, roots *x509.CertPool, hub string, now time.Time, corrected bool) (time.Time, error) {
+func VerifyAt(chain []*x509.Certificate, roots *x509.CertPool, hub string, now time.Time, corrected bool) (time.Time, error) {
 	if len(chain) == 0 {
 		return now, fmt.Errorf("%s shows no certificate", hub)
 	}
@@ -137,7 +138,7 @@ func verifyChainTime(chain []*x509.Certificate, roots *x509.CertPool, hub string
 }
 
 // newCertPool parses certificates into a pool; nil for none.
-func newCertPool(pemText []byte) *x509.CertPool {
+func NewPool(pemText []byte) *x509.CertPool {
 	p := x509.NewCertPool()
 	if !p.AppendCertsFromPEM(pemText) {
 		return nil
@@ -145,12 +146,12 @@ func newCertPool(pemText []byte) *x509.CertPool {
 	return p
 }
 
-func encodeCert(cert *x509.Certificate) []byte {
+func EncodeCert(cert *x509.Certificate) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw})
 }
 
-// parseCerts parses PEM certificates.
-func parseCerts(text []byte) ([]*x509.Certificate, error) {
+// ParseCerts parses PEM certificates.
+func ParseCerts(text []byte) ([]*x509.Certificate, error) {
 	var all []*x509.Certificate
 	for {
 		block, rest := pem.Decode(text)
@@ -165,12 +166,12 @@ func parseCerts(text []byte) ([]*x509.Certificate, error) {
 	}
 }
 
-func readCertPool(path string) (*x509.CertPool, error) {
+func ReadPool(path string) (*x509.CertPool, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("read the hub's CA: %w", err)
 	}
-	if p := newCertPool(data); p != nil {
+	if p := NewPool(data); p != nil {
 		return p, nil
 	}
 	return nil, fmt.Errorf("%s holds no certificate", path)
@@ -178,9 +179,9 @@ func readCertPool(path string) (*x509.CertPool, error) {
 
 // CheckHub checks whether a hub answers and is the intended one. It sends only a TLS hello, and writes nothing.
 func CheckHub(ctx context.Context, hub string, hashes []string, proxy func(*url.URL) (*url.URL, error)) error {
-	chain, err := fetchChain(ctx, hub, proxy)
+	chain, err := FetchChain(ctx, hub, proxy)
 	if err == nil {
-		_, err = findPinnedCA(chain, hub, hashes)
+		_, err = FindPinned(chain, hub, hashes)
 	}
 	return err
 }
