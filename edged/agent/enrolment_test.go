@@ -10,7 +10,6 @@ import (
 
 	"github.com/frond-edge/frond/api/config"
 	"github.com/frond-edge/frond/edged/agent"
-	"github.com/frond-edge/frond/edged/enroll"
 	"github.com/frond-edge/frond/edged/identitydir"
 )
 
