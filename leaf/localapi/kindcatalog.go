@@ -82,7 +82,7 @@ func (s *Server) fetchAPIDocument(ctx context.Context, path, query, accept strin
 		}
 		defer leave()
 	}
-	ctx = context.WithValue(ctx, callerKey{}, caller{kind: kubeletCaller, trusted: true}) // API descriptions are not secret among the API's users
+	ctx = asNode(ctx) // API descriptions are not secret among the API's users
 	var reply wire.KubeReply
 	err := error(newUnreachableError(wire.ErrOffline))
 	if s.isOnline() {

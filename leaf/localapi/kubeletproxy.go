@@ -52,13 +52,14 @@ type KubeletEndpoint struct {
 // created here and held only in this process's memory. Both reviews of it are answered here; all others are answered as usual.
 type kubeletProxy struct {
 	endpoint KubeletEndpoint
+	store    *store.Store
 	token    string
 	uid      string // UID of the user; only the kubelet receives it, so no other client can review this user
 	proxy    *httputil.ReverseProxy
 }
 
-func newKubeletProxy(port KubeletEndpoint, log *zap.Logger) *kubeletProxy {
-	k := &kubeletProxy{endpoint: port, token: "frond-local-" + rand.Text(), uid: rand.Text()}
+func newKubeletProxy(port KubeletEndpoint, st *store.Store, log *zap.Logger) *kubeletProxy {
+	k := &kubeletProxy{endpoint: port, store: st, token: "frond-local-" + rand.Text(), uid: rand.Text()}
 	transport := &http.Transport{
 		DisableCompression: true, DisableKeepAlives: true, // rare, manual requests: no connection is kept open
 		DialTLSContext: k.dial,
@@ -126,9 +127,9 @@ func (k *kubeletProxy) servesRequest(info *request.RequestInfo, req *http.Reques
 }
 
 // servePodStream serves the log of a container, and commands in it, from the node's own kubelet.
-func (s *Server) servePodStream(w http.ResponseWriter, req *http.Request) {
+func (k *kubeletProxy) servePodStream(w http.ResponseWriter, req *http.Request) {
 	info, _ := request.RequestInfoFrom(req.Context())
-	pod, err := s.loadPod(info.Namespace, info.Name)
+	pod, err := loadPod(k.store, info.Namespace, info.Name)
 	if err != nil {
 		writeError(w, req, err)
 		return
@@ -148,16 +149,16 @@ func (s *Server) servePodStream(w http.ResponseWriter, req *http.Request) {
 	}
 	out := req.Clone(req.Context())
 	out.URL = &url.URL{
-		Scheme: "https", Host: s.kubeletProxy.endpoint.Address, RawQuery: query.Encode(),
+		Scheme: "https", Host: k.endpoint.Address, RawQuery: query.Encode(),
 		Path: "/" + verb + "/" + pod.Namespace + "/" + pod.Name + "/" + container,
 	}
-	out.Host = s.kubeletProxy.endpoint.Address
-	s.kubeletProxy.proxy.ServeHTTP(w, out)
+	out.Host = k.endpoint.Address
+	k.proxy.ServeHTTP(w, out)
 }
 
 // loadPod returns a pod that this node runs.
-func (s *Server) loadPod(namespace, name string) (*corev1.Pod, error) {
-	entry, err := s.store.Get(wire.Key{Resource: "pods", Namespace: namespace, Name: name})
+func loadPod(st *store.Store, namespace, name string) (*corev1.Pod, error) {
+	entry, err := st.Get(wire.Key{Resource: "pods", Namespace: namespace, Name: name})
 	if errors.Is(err, store.ErrNotFound) {
 		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, name)
 	}
@@ -202,14 +203,15 @@ func renameStreams(query url.Values) {
 	}
 }
 
-// withLocalReview answers the kubelet's reviews of kubeletProxy's user, and passes all others on.
-func (s *Server) withLocalReview(next http.HandlerFunc) http.HandlerFunc {
+// withLocalReview answers the kubelet's reviews of kubeletProxy's user, and passes all others on. readBody returns the body
+// of a request, or has answered.
+func (k *kubeletProxy) withLocalReview(readBody func(http.ResponseWriter, *http.Request) ([]byte, bool), next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
-		body, ok := s.readBody(w, req)
+		body, ok := readBody(w, req)
 		if !ok {
 			return
 		}
-		if answer, gv := s.kubeletProxy.answerReview(body); answer != nil {
+		if answer, gv := k.answerReview(body); answer != nil {
 			responsewriters.WriteObjectNegotiated(scheme.Codecs, negotiation.DefaultEndpointRestrictions, gv, w, req, http.StatusCreated, answer, false)
 			return
 		}

@@ -113,6 +113,10 @@ func newDeadlineWriter(w http.ResponseWriter) *deadlineWriter {
 	return &deadlineWriter{ResponseWriter: w, controller: http.NewResponseController(w), code: http.StatusOK}
 }
 
+// status returns the status that was sent.
+func (p *deadlineWriter) status() int { return p.code }
+
+// Unwrap is for http.ResponseController.
 func (p *deadlineWriter) Unwrap() http.ResponseWriter { return p.ResponseWriter }
 
 func (p *deadlineWriter) WriteHeader(code int) {
@@ -143,6 +147,11 @@ type deadlineReader struct {
 	io.ReadCloser
 	controller *http.ResponseController
 	started    bool
+}
+
+// newDeadlineReader returns the body of the request that w answers.
+func newDeadlineReader(body io.ReadCloser, w *deadlineWriter) *deadlineReader {
+	return &deadlineReader{ReadCloser: body, controller: w.controller}
 }
 
 func (h *deadlineReader) Read(b []byte) (int, error) {

@@ -29,7 +29,7 @@ func (s *Server) servePodRestart(w http.ResponseWriter, req *http.Request) {
 		writeError(w, req, apierrors.NewBadRequest("POST "+restart.Path+"NAMESPACE/NAME/restart is all there is"))
 		return
 	}
-	pod, err := s.loadPod(parts[0], parts[1])
+	pod, err := loadPod(s.store, parts[0], parts[1])
 	var plan []restart.StoppedContainer
 	if err == nil {
 		plan, err = restartPlan(pod, req.URL.Query()["container"])

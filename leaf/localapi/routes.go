@@ -163,7 +163,7 @@ func (rs *routes) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	slow := newDeadlineWriter(w)
-	defer func() { rs.server.metrics.countRequest(who.kind, slow.code) }()
+	defer func() { rs.server.metrics.countRequest(who.kind, slow.status()) }()
 	if err != nil {
 		writeError(slow, req, err)
 		return
@@ -173,7 +173,7 @@ func (rs *routes) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 
 // serveUntrusted answers a program that connected over TLS, within its limits and permissions.
 func (rs *routes) serveUntrusted(w *deadlineWriter, req *http.Request, info *request.RequestInfo, who caller) {
-	req.Body = &deadlineReader{ReadCloser: req.Body, controller: w.controller}
+	req.Body = newDeadlineReader(req.Body, w)
 	watching := info.Verb == "watch"
 	if watching && !who.trusted {
 		watched, leave := rs.server.openWatches.register(req.Context()) // before authorization, so that no change of roles is missed in between
@@ -207,9 +207,9 @@ func (rs *routes) dispatch(w http.ResponseWriter, req *http.Request, info *reque
 	case !who.trusted:
 		rs.untrustedHandler(info)(w, req)
 	case rs.server.kubeletProxy.servesRequest(info, req):
-		rs.server.servePodStream(w, req)
+		rs.server.kubeletProxy.servePodStream(w, req)
 	case isKubeletReview(info):
-		rs.server.withLocalReview(rs.trustedHandler(info))(w, req)
+		rs.server.kubeletProxy.withLocalReview(rs.server.readBody, rs.trustedHandler(info))(w, req)
 	default:
 		rs.trustedHandler(info)(w, req)
 	}

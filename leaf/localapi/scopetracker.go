@@ -98,34 +98,35 @@ func scopeWantKey(s wire.Scope) wire.Key {
 	return key
 }
 
-// WantedScopes returns all scopes that programs of this gateway want to follow, each once with all its users, and a channel
-// that is closed at the next change after this call.
-func (s *Server) WantedScopes() (wants []wire.ScopeWant, changed <-chan struct{}) {
-	s.scopes.mu.Lock()
-	defer s.scopes.mu.Unlock()
-	for scope, users := range s.scopes.wants {
+// Wanted returns all scopes that programs of this gateway want to follow, each once with all its users, and a channel that
+// is closed at the next change after this call.
+func (s *scopeTracker) Wanted() (wants []wire.ScopeWant, changed <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for scope, users := range s.wants {
 		wants = append(wants, wire.ScopeWant{Scope: scope, Users: slices.Sorted(maps.Keys(users))})
 	}
 	slices.SortFunc(wants, func(a, b wire.ScopeWant) int { return cmp.Compare(a.String(), b.String()) })
-	return wants, s.scopes.wantsChanged
+	return wants, s.wantsChanged
 }
 
-func (s *Server) countScopes() float64 {
-	s.scopes.mu.Lock()
-	defer s.scopes.mu.Unlock()
-	return float64(len(s.scopes.wants))
+// Count returns the number of scopes that are wanted.
+func (s *scopeTracker) Count() float64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return float64(len(s.wants))
 }
 
-// SetScopeVerdicts takes the cloud's verdicts on the scopes of WantedScopes. It does not block.
-func (s *Server) SetScopeVerdicts(verdicts []wire.ScopeVerdict) {
-	s.scopes.mu.Lock()
-	defer s.scopes.mu.Unlock()
-	clear(s.scopes.verdicts)
-	s.scopes.verdictsAt = time.Now()
+// SetVerdicts takes the cloud's verdicts on the scopes of Wanted. It does not block.
+func (s *scopeTracker) SetVerdicts(verdicts []wire.ScopeVerdict) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(s.verdicts)
+	s.verdictsAt = time.Now()
 	for _, v := range verdicts {
-		s.scopes.verdicts[verdictKey{v.Scope, v.User}] = v
+		s.verdicts[verdictKey{v.Scope, v.User}] = v
 	}
-	s.scopes.notifyWaiters()
+	s.notifyWaiters()
 }
 
 // notifyWaiters wakes the requests that wait for a scope. The caller holds mu.

@@ -147,14 +147,14 @@ func New(cfg Config, st *store.Store, up Upstream, rep Reporter, log *zap.Logger
 	s := &Server{
 		cfg: cfg, store: st, upstream: up, reporter: rep, log: log,
 		absences:     newAbsenceCache(st, log),
-		tokens:       &tokenCache{store: st, log: log},
+		tokens:       newTokenCache(st, log),
 		keyLocks:     newKeyLocks(),
 		limits:       newCallerLimits(),
 		callSlots:    make(chan struct{}, maxConcurrentCalls),
 		listSlots:    make(chan struct{}, maxConcurrentLists),
 		relaySlots:   make(chan struct{}, maxRelays),
 		openWatches:  newOpenWatches(),
-		kubeletProxy: newKubeletProxy(cfg.Kubelet, log),
+		kubeletProxy: newKubeletProxy(cfg.Kubelet, st, log),
 		pipe:         bufconn.Listen(pipeBytes),
 		ready:        make(chan struct{}),
 	}
@@ -164,7 +164,7 @@ func New(cfg Config, st *store.Store, up Upstream, rep Reporter, log *zap.Logger
 	s.scopes = newScopeTracker(st, cfg.ScopeGrace, log)
 	s.catalog = newKindCatalog(s)
 	var err error
-	if s.metrics, err = newMetrics(cfg.Metrics, s.countScopes, func() float64 { return float64(len(s.PodAddresses())) }); err != nil {
+	if s.metrics, err = newMetrics(cfg.Metrics, s.scopes.Count, func() float64 { return float64(len(s.PodAddresses())) }); err != nil {
 		return nil, fmt.Errorf("local api: %w", err)
 	}
 	if cfg.Address != "" {

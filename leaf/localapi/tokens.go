@@ -40,6 +40,10 @@ type tokenCache struct {
 	log   *zap.Logger
 }
 
+func newTokenCache(st *store.Store, log *zap.Logger) *tokenCache {
+	return &tokenCache{store: st, log: log}
+}
+
 // tokenRecord is the stored form.
 type tokenRecord struct {
 	Metadata struct {
