@@ -11,6 +11,8 @@ import (
 	"github.com/frond-edge/frond/leaf/localapi"
 )
 
+const testNode = "gw-1"
+
 func TestMergeDesired(t *testing.T) {
 	for name, tt := range map[string]struct{ resource, local, desired, want string }{
 		"pod: status from the node, the rest from the cloud": {
@@ -122,16 +124,16 @@ func FuzzMergeDesired(f *testing.F) {
 func TestMergeForNode_TakesForeignObjects(t *testing.T) {
 	const local, desired = `{"spec":{"nodeName":"NODE"},"status":{"phase":"Running","startTime":"2026-01-01T00:00:00Z"}}`,
 		`{"spec":{"nodeName":"NODE"},"status":{"phase":"Failed","startTime":"2026-01-01T00:00:00Z","message":"cloud"}}`
-	for where, cloud := range map[string]bool{gatewayNode: false, "edge-2": true} {
+	for where, cloud := range map[string]bool{testNode: false, "edge-2": true} {
 		at := func(text string) []byte { return []byte(strings.ReplaceAll(text, "NODE", where)) }
-		merged, err := localapi.MergeForNode(gatewayNode)(wire.Key{Resource: "pods", Namespace: "default", Name: "a"}, at(local), at(desired))
+		merged, err := localapi.MergeForNode(testNode)(wire.Key{Resource: "pods", Namespace: "default", Name: "a"}, at(local), at(desired))
 		if err != nil {
 			t.Fatal(err)
 		}
 		if got := string(merged) == string(at(desired)); got != cloud {
 			t.Errorf("a pod of %s: %s", where, merged)
 		}
-		merged, err = localapi.MergeForNode(gatewayNode)(wire.Key{Resource: "nodes", Name: where}, at(local), at(desired))
+		merged, err = localapi.MergeForNode(testNode)(wire.Key{Resource: "nodes", Name: where}, at(local), at(desired))
 		if err != nil {
 			t.Fatal(err)
 		}
