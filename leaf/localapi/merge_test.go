@@ -11,7 +11,7 @@ import (
 	"github.com/frond-edge/frond/leaf/localapi"
 )
 
-const testNode = "gw-1"
+const testNode = "edge-1"
 
 func TestMergeDesired(t *testing.T) {
 	for name, tt := range map[string]struct{ resource, local, desired, want string }{
