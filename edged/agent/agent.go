@@ -32,6 +32,7 @@ import (
 	"github.com/frond-edge/frond/internal/lifecycle"
 	"github.com/frond-edge/frond/leaf"
 	"github.com/frond-edge/frond/leaf/localapi"
+	"github.com/frond-edge/frond/leaf/localapi/merge"
 	"github.com/frond-edge/frond/leaf/store"
 	"github.com/frond-edge/frond/leaf/store/seal"
 	"github.com/frond-edge/frond/streams/call"
@@ -180,7 +181,7 @@ func (n *Node) openStore(ctx context.Context, nc *nats.Conn) (*store.Store, *out
 	}
 	st, err := store.Open(ctx, js, store.Config{
 		Sealer: sealer, IsSecret: localapi.IsSecret,
-		Merge: localapi.MergeForNode(n.cfg.Node), HighWaterFile: n.highWaterFile(),
+		Merge: merge.MergeForNode(n.cfg.Node), HighWaterFile: n.highWaterFile(),
 		LastGoodFile: filepath.Join(n.cfg.Dir, "store.copy"), CheckWritable: writableCheck(n.leaf.DiskSpace), LowSpace: func() bool { return n.leaf.DiskSpace().Low },
 		Metrics: n.metrics,
 	}, n.log)

@@ -24,6 +24,7 @@ import (
 	"github.com/frond-edge/frond/edged/agent"
 	"github.com/frond-edge/frond/leaf"
 	"github.com/frond-edge/frond/leaf/localapi"
+	"github.com/frond-edge/frond/leaf/localapi/merge"
 	"github.com/frond-edge/frond/leaf/store"
 	"github.com/frond-edge/frond/streams/outbox"
 	"github.com/frond-edge/frond/streams/topology"
@@ -84,7 +85,7 @@ func newDiskGateway(t *testing.T) *diskGateway {
 	kit.Must(t, err)
 	kit.Must(t, topology.EnsureLeaf(t.Context(), js, log))
 	g.store, err = store.Open(t.Context(), js, store.Config{
-		Merge: localapi.MergeDesired, HighWaterFile: filepath.Join(g.dir, "mark"), SyncTimeout: 5 * time.Second,
+		Merge: merge.MergeDesired, HighWaterFile: filepath.Join(g.dir, "mark"), SyncTimeout: 5 * time.Second,
 	}, log)
 	kit.Must(t, err)
 	g.outbox, err = outbox.New("edge-1", g.store.Cursor().StoreEpoch, nc)

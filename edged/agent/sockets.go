@@ -12,13 +12,13 @@ import (
 
 	"github.com/frond-edge/frond/internal/certs"
 	"github.com/frond-edge/frond/internal/lifecycle"
-	"github.com/frond-edge/frond/leaf/localapi"
+	"github.com/frond-edge/frond/leaf/localapi/podproxy"
 )
 
 // kubeletEndpoint returns the kubelet's endpoint for the local API: the kubelet of this process, or a stock one.
-func (n *Node) kubeletEndpoint() localapi.KubeletEndpoint {
+func (n *Node) kubeletEndpoint() podproxy.Endpoint {
 	k := n.cfg.Kubelet
-	return localapi.KubeletEndpoint{
+	return podproxy.Endpoint{
 		Address:     localDialAddress(net.JoinHostPort(k.Address, strconv.Itoa(int(k.Port)))),
 		Certificate: n.kubeletCertificate,
 	}

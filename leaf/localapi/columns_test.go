@@ -1,6 +1,7 @@
 package localapi_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -82,4 +83,13 @@ func TestPodTable(t *testing.T) {
 			}
 		})
 	}
+}
+
+func parseJSON(t *testing.T, s string) any {
+	t.Helper()
+	var v any
+	if err := json.Unmarshal([]byte(s), &v); err != nil {
+		t.Fatalf("%v in %s", err, s)
+	}
+	return v
 }

@@ -12,6 +12,9 @@ import (
 	metainternalversion "k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/frond-edge/frond/leaf/localapi/caller"
+	"github.com/frond-edge/frond/leaf/localapi/kinds"
 )
 
 const (
@@ -37,7 +40,7 @@ type continuation struct {
 	token      string // token of the next page; it cannot be guessed
 	owner      listOwner
 	expiresAt  time.Time
-	resource   *resource
+	resource   *kinds.Resource
 	namespace  string
 	items      []runtime.Object
 	revision   uint64
@@ -51,11 +54,11 @@ type listOwner struct {
 }
 
 func ownerOf(ctx context.Context) listOwner {
-	c := callerOf(ctx)
-	if c.trusted {
+	c := caller.Of(ctx)
+	if c.Trusted {
 		return listOwner{node: true}
 	}
-	return listOwner{account: c.quotaKey()}
+	return listOwner{account: c.QuotaKey()}
 }
 
 // save stores the rest of a list and returns its token, or "" if the lists of others leave no room.
@@ -95,7 +98,7 @@ func (p *continuations) load(token string, by listOwner, e *endpoint, namespace 
 	defer p.mu.Unlock()
 	p.dropExpired()
 	for _, r := range p.pending {
-		if r.token == token && r.owner == by && r.resource.gvr == e.resource.gvr && r.namespace == namespace {
+		if r.token == token && r.owner == by && r.resource.GVR == e.resource.GVR && r.namespace == namespace {
 			return r, true
 		}
 	}
@@ -112,7 +115,7 @@ func (p *continuations) dropExpired() {
 // it returns all items if the client accepts old data.
 func (e *endpoint) firstPage(ctx context.Context, opts *metainternalversion.ListOptions, items []runtime.Object, revision uint64) (runtime.Object, error) {
 	if opts == nil || opts.Limit <= 0 || opts.ResourceVersion == "0" {
-		return e.resource.buildList(items, revision)
+		return e.resource.BuildList(items, revision)
 	}
 	unfiltered := (opts.LabelSelector == nil || opts.LabelSelector.Empty()) && (opts.FieldSelector == nil || opts.FieldSelector.Empty())
 	return e.buildPage(continuation{
@@ -134,15 +137,15 @@ func (e *endpoint) nextPage(ctx context.Context, opts *metainternalversion.ListO
 
 func (e *endpoint) buildPage(r continuation, limit int64) (runtime.Object, error) {
 	if limit <= 0 || int64(len(r.items)) <= limit {
-		return e.resource.buildList(r.items, r.revision)
+		return e.resource.BuildList(r.items, r.revision)
 	}
 	rest := r
 	rest.items = slices.Clone(r.items[limit:]) // cloned, so that the page already read is not kept in memory with it
 	token := e.server.continuations.save(rest)
 	if token == "" {
-		return e.resource.buildList(r.items, r.revision)
+		return e.resource.BuildList(r.items, r.revision)
 	}
-	list, err := e.resource.buildList(r.items[:limit], r.revision)
+	list, err := e.resource.BuildList(r.items[:limit], r.revision)
 	if err != nil {
 		return nil, err
 	}

@@ -17,6 +17,8 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/leaf/localapi/kinds"
+	"github.com/frond-edge/frond/leaf/localapi/respond"
 )
 
 const (
@@ -37,10 +39,10 @@ type certificates struct {
 }
 
 func newCertificates(s *Server) certificates {
-	return certificates{firstPoll: csrPollFirst, endpoint: &endpoint{server: s, resource: &resource{
-		gvr: csrResource(), kind: "CertificateSigningRequest", singular: "certificatesigningrequest", shortNames: []string{"csr"},
-		object: func() runtime.Object { return &certificatesv1.CertificateSigningRequest{} },
-		list:   func() runtime.Object { return &certificatesv1.CertificateSigningRequestList{} },
+	return certificates{firstPoll: csrPollFirst, endpoint: &endpoint{server: s, resource: &kinds.Resource{
+		GVR: csrResource(), Kind: "CertificateSigningRequest", Singular: "certificatesigningrequest", ShortNames: []string{"csr"},
+		Object: func() runtime.Object { return &certificatesv1.CertificateSigningRequest{} },
+		List:   func() runtime.Object { return &certificatesv1.CertificateSigningRequestList{} },
 	}}}
 }
 
@@ -48,7 +50,7 @@ func newCertificates(s *Server) certificates {
 func (r certificates) serveWatch(w http.ResponseWriter, req *http.Request) {
 	scope, err := newScope(r.endpoint, r.server.cfg.MaxRequestBytes)
 	if err != nil {
-		writeError(w, req, apierrors.NewInternalError(err))
+		respond.Error(w, req, apierrors.NewInternalError(err))
 		return
 	}
 	handlers.ListResource(r, r, scope, true, minWatchTime)(w, req)
@@ -58,14 +60,14 @@ func (r certificates) serveWatch(w http.ResponseWriter, req *http.Request) {
 func (r certificates) Watch(ctx context.Context, opts *metainternalversion.ListOptions) (watch.Interface, error) {
 	name, ok := "", false
 	if opts != nil && opts.FieldSelector != nil {
-		name, ok = opts.FieldSelector.RequiresExactMatch(fieldName)
+		name, ok = opts.FieldSelector.RequiresExactMatch(kinds.FieldName)
 	}
 	if !ok {
-		return nil, apierrors.NewMethodNotSupported(r.resource.gvr.GroupResource(), "watch of more than one name")
+		return nil, apierrors.NewMethodNotSupported(r.resource.GVR.GroupResource(), "watch of more than one name")
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	a := &csrWatch{
-		certificates: r, key: r.resource.objectKey("", name), cancel: cancel, out: make(chan watch.Event),
+		certificates: r, key: r.resource.ObjectKey("", name), cancel: cancel, out: make(chan watch.Event),
 		bookmarkDue: opts.AllowWatchBookmarks && opts.SendInitialEvents != nil && *opts.SendInitialEvents,
 	}
 	a.done.Go(func() {
@@ -111,8 +113,8 @@ func (a *csrWatch) pollUntilDone(ctx context.Context) {
 
 // pollOnce polls the cloud once and sends a changed state. It reports whether the watch continues.
 func (a *csrWatch) pollOnce(ctx context.Context) bool {
-	obj := a.resource.object()
-	err := a.server.callObject(ctx, http.MethodGet, a.resource.cloudPath(a.key), nil, obj)
+	obj := a.resource.Object()
+	err := a.server.callObject(ctx, http.MethodGet, a.resource.CloudPath(a.key), nil, obj)
 	switch {
 	case err == nil:
 		return a.sendState(ctx, obj)
@@ -144,7 +146,7 @@ func (a *csrWatch) sendState(ctx context.Context, obj runtime.Object) bool {
 		return true
 	}
 	a.bookmarkDue = false
-	end := a.resource.newBookmark(0, true)
+	end := a.resource.NewBookmark(0, true)
 	if m, err := meta.Accessor(end); err == nil {
 		m.SetResourceVersion(versionOf(obj))
 	}

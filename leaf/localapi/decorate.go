@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/leaf/localapi/kinds"
 )
 
 // Some objects are served differently from the cloud's state, so that programs on the gateway use the local API with
@@ -22,15 +23,15 @@ const (
 )
 
 // decoratorFor returns the function that changes a resource's objects on their way to clients, or nil.
-func (s *Server) decoratorFor(r *resource) func(runtime.Object) {
-	if r.gvr == storageResource("csinodes") {
+func (s *Server) decoratorFor(r *kinds.Resource) func(runtime.Object) {
+	if r.GVR == kinds.StorageResource("csinodes") {
 		return s.setCSINodeOwner
 	}
 	if s.podServer == nil {
 		return nil
 	}
-	switch r.gvr {
-	case coreResource("configmaps"):
+	switch r.GVR {
+	case kinds.CoreResource("configmaps"):
 		return s.addLocalCA
 	case discoveryv1.SchemeGroupVersion.WithResource("endpointslices"):
 		return s.replaceAPIEndpoint
@@ -42,13 +43,13 @@ func (s *Server) decoratorFor(r *resource) func(runtime.Object) {
 func (s *Server) addLocalCA(obj runtime.Object) {
 	cm := obj.(*corev1.ConfigMap)
 	bundle, ok := cm.Data[rootCAKey]
-	if cm.Name != rootCAConfigMap || !ok || bytes.Contains([]byte(bundle), s.podServer.ca.certPEM) {
+	if cm.Name != rootCAConfigMap || !ok || bytes.Contains([]byte(bundle), s.podServer.ca.CertPEM) {
 		return
 	}
 	if bundle != "" && bundle[len(bundle)-1] != '\n' {
 		bundle += "\n"
 	}
-	cm.Data[rootCAKey] = bundle + string(s.podServer.ca.certPEM)
+	cm.Data[rootCAKey] = bundle + string(s.podServer.ca.CertPEM)
 }
 
 // replaceAPIEndpoint makes the local API the one endpoint of the Service default/kubernetes, for proxies of Services: the
@@ -89,7 +90,7 @@ func (s *Server) setCSINodeOwner(obj runtime.Object) {
 	}
 	uid := types.UID(entry.UID)
 	if uid == "" {
-		uid = provisionalUID(key)
+		uid = kinds.ProvisionalUID(key)
 	}
 	csi.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: s.cfg.Node, UID: uid}}
 }

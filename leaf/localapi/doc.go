@@ -3,7 +3,7 @@
 // It supports an unmodified kubelet, kubectl and client-go's informers: discovery, get, list and watch with resource
 // versions, bookmarks and initial events, field and label selectors, JSON and protobuf, strategic, merge and JSON patches,
 // tables, and an apiserver's error messages. k8s.io/apiserver's endpoint handlers do the HTTP side; this package supplies
-// one REST storage for all resources in the table of resources.go.
+// one REST storage for all resources in the table of package kinds.
 //
 // Guarantees:
 //   - A resourceVersion is the store's revision plus 10^18, so it never equals a version of the cloud. It grows with each
@@ -15,8 +15,9 @@
 //   - Writes that the node does not own (all but its Node, CSINode, pod statuses, leases and events) go to the cloud
 //     as a call, byte for byte, and the answer is returned unchanged.
 //
-// The package is larger than usual here because it replaces an apiserver. A quarter of it is the output of kubectl,
-// which becomes a package of its own when it has a second user.
+// Its parts that stand alone are packages below it. What remains is larger than a package of this module may be, because it
+// replaces an apiserver: the REST storage, its watches and writes, who may do what, and the calls to the cloud share one
+// request's state.
 //
 // It owns only its listeners and watches: the store, the link and the outbox have other owners. Start blocks until every
 // request has ended.

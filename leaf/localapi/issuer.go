@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/leaf/localapi/respond"
 )
 
 // The two documents with which a program verifies tokens of service accounts itself (OpenID Connect Discovery 1.0 §4).
@@ -37,12 +38,12 @@ func (s *Server) serveIssuer(w http.ResponseWriter, req *http.Request, path stri
 		return false
 	}
 	if req.Method != http.MethodGet && req.Method != http.MethodHead {
-		writeError(w, req, apierrors.NewMethodNotSupported(schema.GroupResource{}, strings.ToLower(req.Method)))
+		respond.Error(w, req, apierrors.NewMethodNotSupported(schema.GroupResource{}, strings.ToLower(req.Method)))
 		return true
 	}
 	keys, err := s.loadTokenKeys()
 	if err != nil {
-		writeError(w, req, newRetryLater(err.Error()))
+		respond.Error(w, req, respond.RetryLater(err.Error()))
 		return true
 	}
 	if path == jwksPath {
@@ -55,7 +56,7 @@ func (s *Server) serveIssuer(w http.ResponseWriter, req *http.Request, path stri
 		ResponseTypes: []string{"id_token"}, SubjectTypes: []string{"public"}, SigningAlgs: signingAlgs(keys.JWKS),
 	})
 	if err != nil {
-		writeError(w, req, apierrors.NewInternalError(err))
+		respond.Error(w, req, apierrors.NewInternalError(err))
 		return true
 	}
 	w.Header().Set("Content-Type", "application/json")

@@ -18,6 +18,10 @@ import (
 	clientdiscovery "k8s.io/client-go/discovery"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/leaf/localapi/caller"
+	"github.com/frond-edge/frond/leaf/localapi/discovery"
+	"github.com/frond-edge/frond/leaf/localapi/records"
+	"github.com/frond-edge/frond/leaf/localapi/respond"
 	"github.com/frond-edge/frond/leaf/store"
 )
 
@@ -55,7 +59,7 @@ type kindCatalog struct {
 	mu          sync.Mutex // guards all fields below
 	refreshedAt time.Time
 	kinds       map[schema.GroupVersionResource]metav1.APIResource
-	documents   *discovery // nil until the cloud has answered once
+	documents   *discovery.Documents // nil until the cloud has answered once
 	raw         map[string][]byte
 }
 
@@ -69,22 +73,22 @@ func newKindCatalog(s *Server) *kindCatalog {
 
 // apiDocumentKey returns the store key of an answer; it depends on the request.
 func apiDocumentKey(path, accept string) wire.Key {
-	return wire.Key{Group: frondGroup, Resource: apiDocumentResource, Name: path + " " + accept}
+	return wire.Key{Group: records.Group, Resource: apiDocumentResource, Name: path + " " + accept}
 }
 
 // fetchAPIDocument asks the cloud, as the node, for a description of its API. If the cloud cannot be asked, it returns the stored answer.
 func (s *Server) fetchAPIDocument(ctx context.Context, path, query, accept string) (wire.KubeReply, error) {
 	key := apiDocumentKey(path, accept)
-	if !callerOf(ctx).trusted {
+	if !caller.Of(ctx).Trusted {
 		leave, err := s.acquireCallSlot(ctx)
 		if err != nil {
 			return wire.KubeReply{}, err
 		}
 		defer leave()
 	}
-	ctx = asNode(ctx) // API descriptions are not secret among the API's users
+	ctx = caller.AsNode(ctx) // API descriptions are not secret among the API's users
 	var reply wire.KubeReply
-	err := error(newUnreachableError(wire.ErrOffline))
+	err := error(respond.Unreachable(wire.ErrOffline))
 	if s.isOnline() {
 		reply, err = s.callCloud(ctx, wire.KubeRequest{Method: http.MethodGet, Path: path, Query: query, Accept: accept})
 	}
@@ -114,7 +118,7 @@ func (s *Server) saveAPIDocument(ctx context.Context, key wire.Key, reply wire.K
 		return
 	}
 	last, err := s.store.Get(key)
-	held, _ := s.store.List(frondGroup, apiDocumentResource, "")
+	held, _ := s.store.List(records.Group, apiDocumentResource, "")
 	if err == nil && string(last.Object) == string(data) || err != nil && len(held) >= maxAPIDocuments {
 		return
 	}
@@ -185,7 +189,7 @@ func (c *kindCatalog) loadStored() error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.kinds, c.raw, c.documents = kinds, raw, buildDiscovery(groups, lists)
+	c.kinds, c.raw, c.documents = kinds, raw, discovery.FromCluster(groups, lists)
 	return nil
 }
 
@@ -205,35 +209,9 @@ func (c *kindCatalog) findKind(ctx context.Context, gvr schema.GroupVersionResou
 	c.refresh(ctx, catalogMissMaxAge)
 	r, known := look()
 	if r == nil && (!known || !c.server.isOnline()) {
-		return nil, newRetryLater(fmt.Sprintf("this gateway does not know %s and cannot ask the cloud", gvr.GroupResource()))
+		return nil, respond.RetryLater(fmt.Sprintf("this gateway does not know %s and cannot ask the cloud", gvr.GroupResource()))
 	}
 	return r, nil
-}
-
-// buildDiscovery returns the documents of discovery's older form.
-func buildDiscovery(groups *metav1.APIGroupList, lists map[schema.GroupVersion]*metav1.APIResourceList) *discovery {
-	d := &discovery{documents: map[string]runtime.Object{}}
-	named := metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}}
-	for _, g := range groups.Groups {
-		if g.Name == "" {
-			continue // it has its own form of document
-		}
-		g.TypeMeta = metav1.TypeMeta{}
-		named.Groups = append(named.Groups, g)
-		g.TypeMeta = metav1.TypeMeta{Kind: "APIGroup", APIVersion: "v1"}
-		d.documents["/apis/"+g.Name] = &g
-	}
-	for gv, list := range lists {
-		list.TypeMeta = metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}
-		if list.GroupVersion = gv.String(); gv.Group == "" {
-			d.documents["/api/"+gv.Version] = list
-		} else {
-			d.documents["/apis/"+gv.String()] = list
-		}
-	}
-	d.documents["/apis"] = &named
-	d.documents["/api"] = coreVersions()
-	return d
 }
 
 // serveAPIDescription serves the cluster's discovery and OpenAPI documents. It returns false if this gateway has never received them.
@@ -248,10 +226,10 @@ func (s *Server) serveAPIDescription(w http.ResponseWriter, req *http.Request, p
 		}
 		reply, err := s.fetchAPIDocument(req.Context(), path, req.URL.RawQuery, accept)
 		if err != nil {
-			writeError(w, req, err)
+			respond.Error(w, req, err)
 			return true
 		}
-		writeReply(w, reply)
+		respond.Write(w, reply)
 		return true
 	}
 	s.catalog.refresh(req.Context(), catalogMaxAge)
@@ -262,12 +240,12 @@ func (s *Server) serveAPIDescription(w http.ResponseWriter, req *http.Request, p
 		return false
 	}
 	if raw != nil && strings.Contains(strings.ReplaceAll(req.Header.Get("Accept"), " ", ""), "v=v2;as=APIGroupDiscoveryList") {
-		writeReply(w, wire.KubeReply{Code: http.StatusOK, ContentType: aggregatedDiscovery, Body: raw})
+		respond.Write(w, wire.KubeReply{Code: http.StatusOK, ContentType: aggregatedDiscovery, Body: raw})
 		return true
 	}
-	if browse.documents[path] == nil {
+	if browse.Documents[path] == nil {
 		return false
 	}
-	browse.serveDocument(w, req, path)
+	browse.ServeDocument(w, req, path)
 	return true
 }

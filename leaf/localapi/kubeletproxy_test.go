@@ -26,6 +26,7 @@ import (
 
 	"github.com/frond-edge/frond/api/restart"
 	"github.com/frond-edge/frond/leaf/localapi"
+	"github.com/frond-edge/frond/leaf/localapi/podproxy"
 )
 
 // fakeKubelet is a kubelet's port: it reviews its callers at its own API, and returns the request that it got.
@@ -71,7 +72,7 @@ func withKubelet(t *testing.T) (option, *fakeKubelet, string) {
 	if err := os.WriteFile(file, write, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	port := localapi.KubeletEndpoint{Address: server.Listener.Addr().String(), Certificate: func() (*x509.Certificate, error) {
+	port := podproxy.Endpoint{Address: server.Listener.Addr().String(), Certificate: func() (*x509.Certificate, error) {
 		data, err := os.ReadFile(file)
 		if err != nil {
 			return nil, err

@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/frond-edge/frond/api/wire"
-	"github.com/frond-edge/frond/leaf/localapi"
+	"github.com/frond-edge/frond/leaf/localapi/kubeletrequests"
 )
 
 // readKubeletRequests reads the list of requests in the kubelet's code, without its second part: code that no kubelet runs.
@@ -38,7 +38,7 @@ func readKubeletRequests(t *testing.T) []string {
 
 func TestKubeletRequests_CoverKubelet(t *testing.T) {
 	var treated []string
-	for _, row := range localapi.KubeletRequests() {
+	for _, row := range kubeletrequests.KubeletRequests() {
 		treated = append(treated, row.Requests()...)
 		if row.Note == "" {
 			t.Errorf("%v: no note", row.Requests())
@@ -55,18 +55,18 @@ func TestKubeletRequests_CoverKubelet(t *testing.T) {
 // TestKubeletRequests_AreHandledAsStated sends each request of the table to a real server.
 func TestKubeletRequests_AreHandledAsStated(t *testing.T) {
 	g := newGateway(t, true)
-	for _, row := range localapi.KubeletRequests() {
+	for _, row := range kubeletrequests.KubeletRequests() {
 		for i, verb := range row.Verbs {
 			t.Run(row.Requests()[i], func(t *testing.T) {
 				try := newRequestTrial(t, g, row, verb)
 				switch row.Treatment {
-				case localapi.Delivered:
+				case kubeletrequests.Delivered:
 					try.checkDelivered()
-				case localapi.Local:
+				case kubeletrequests.Local:
 					try.checkLocal()
-				case localapi.Relayed:
+				case kubeletrequests.Relayed:
 					try.checkRelayed()
-				case localapi.Refused:
+				case kubeletrequests.Refused:
 					try.checkRefused()
 				default:
 					t.Errorf("no treatment: %q", row.Treatment)
@@ -97,14 +97,14 @@ var kindNames = map[string]string{
 	"tokenreviews": "TokenReview", "subjectaccessreviews": "SubjectAccessReview",
 }
 
-func newRequestTrial(t *testing.T, g *gateway, row localapi.KubeletRequest, verb string) *requestTrial {
+func newRequestTrial(t *testing.T, g *gateway, row kubeletrequests.KubeletRequest, verb string) *requestTrial {
 	t.Helper()
 	resource, sub, _ := strings.Cut(row.Resource, "/")
 	api := row.API
 	if api == "any version" {
 		api = map[string]string{"tokenreviews": "authentication.k8s.io/v1", "subjectaccessreviews": "authorization.k8s.io/v1"}[resource]
 	}
-	if verb == "create" && row.Treatment == localapi.Local {
+	if verb == "create" && row.Treatment == kubeletrequests.Local {
 		g = newGateway(t, true) // nothing is registered there
 	}
 	group, _, grouped := strings.Cut(api, "/")
@@ -381,7 +381,7 @@ func TestKubeletRequests_PageMatchesTable(t *testing.T) {
 		t.Fatal("the page has no table")
 	}
 	var rows []string
-	for _, row := range localapi.KubeletRequests() {
+	for _, row := range kubeletrequests.KubeletRequests() {
 		rows = append(rows, fmt.Sprintf("| %s | %s | %s | %s | %s |", row.API, row.Resource, strings.Join(row.Verbs, ", "), row.Treatment, row.Note))
 	}
 	want := before + begin + strings.Join(rows, "\n") + "\n" + end + after

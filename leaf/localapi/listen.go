@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/frond-edge/frond/internal/certs"
+	"github.com/frond-edge/frond/leaf/localapi/caller"
 )
 
 func (s *Server) listenUnix(ctx context.Context, g *errgroup.Group) error {
@@ -29,7 +30,7 @@ func (s *Server) listenUnix(ctx context.Context, g *errgroup.Group) error {
 	if err != nil {
 		return fmt.Errorf("listen on socket: %w", err)
 	}
-	serveListener(ctx, g, s.newHTTPServer(withListenerKind(ctx, socketCaller)), listener)
+	serveListener(ctx, g, s.newHTTPServer(caller.WithListener(ctx, Socket)), listener)
 	return nil
 }
 
@@ -75,7 +76,7 @@ func (s *Server) listenTLS(ctx context.Context, g *errgroup.Group) error {
 	s.mu.Lock()
 	s.tlsAddr = listener.Addr().String()
 	s.mu.Unlock()
-	server := s.newHTTPServer(withListenerKind(ctx, anonymousCaller))
+	server := s.newHTTPServer(caller.WithListener(ctx, caller.Anonymous))
 	server.TLSConfig = s.tls
 	g.Go(func() error {
 		if err := server.ServeTLS(listener, "", ""); !errors.Is(err, http.ErrServerClosed) {

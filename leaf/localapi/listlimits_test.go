@@ -12,13 +12,17 @@ import (
 	"k8s.io/apiserver/pkg/authentication/serviceaccount"
 	"k8s.io/apiserver/pkg/authentication/user"
 
+	"github.com/frond-edge/frond/leaf/localapi/caller"
+	"github.com/frond-edge/frond/leaf/localapi/kinds"
+	"github.com/frond-edge/frond/leaf/localapi/limit"
+	"github.com/frond-edge/frond/leaf/localapi/objectstore"
 	"github.com/frond-edge/frond/leaf/store"
 )
 
 // podContext returns the context of a pod's request.
 func podContext(t *testing.T, pod string) context.Context {
 	t.Helper()
-	return withCaller(t.Context(), caller{kind: accountCaller, user: &user.DefaultInfo{
+	return caller.With(t.Context(), caller.Caller{Kind: Account, User: &user.DefaultInfo{
 		Name: "system:serviceaccount:default:robot", Extra: map[string][]string{serviceaccount.PodUIDKey: {pod}},
 	}})
 }
@@ -26,7 +30,7 @@ func podContext(t *testing.T, pod string) context.Context {
 // TestContinuations_ExpireAndAreLimited: the rest of a list expires, and a caller that begins many lists loses only its own.
 func TestContinuations_ExpireAndAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := &endpoint{resource: &resource{}}
+		e := &endpoint{resource: &kinds.Resource{}}
 		p := &continuations{}
 		keep := func(ctx context.Context) string {
 			return p.save(continuation{owner: ownerOf(ctx), resource: e.resource, items: make([]runtime.Object, 1)})
@@ -64,16 +68,16 @@ func TestContinuations_ExpireAndAreLimited(t *testing.T) {
 }
 
 // emptyStore is a store without objects.
-type emptyStore struct{ objectStore }
+type emptyStore struct{ objectstore.Store }
 
 func (emptyStore) List(string, string, string) ([]store.Entry, uint64) { return nil, 1 }
 
 // TestServer_LimitsConcurrentLists: programs make a limited number of lists at once, a client that does not wait gets an
 // error, and the node does not wait.
 func TestServer_LimitsConcurrentLists(t *testing.T) {
-	e := &endpoint{server: &Server{listSlots: make(chan struct{}, maxConcurrentLists)}, resource: &resource{placement: inMemory}, objects: emptyStore{}}
+	e := &endpoint{server: &Server{listSlots: make(chan struct{}, limit.MaxConcurrentLists)}, resource: &kinds.Resource{Placement: kinds.InMemory}, objects: emptyStore{}}
 	var leave []func()
-	for range maxConcurrentLists {
+	for range limit.MaxConcurrentLists {
 		done, err := e.server.admitList(podContext(t, "web"))
 		if err != nil {
 			t.Fatal(err)
@@ -82,14 +86,14 @@ func TestServer_LimitsConcurrentLists(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(podContext(t, "other"), 10*time.Millisecond)
 	defer cancel()
-	if _, _, err := e.listMatching(ctx, &listFilter{}); !apierrors.IsServiceUnavailable(err) {
+	if _, _, err := e.listMatching(ctx, &kinds.Filter{}); !apierrors.IsServiceUnavailable(err) {
 		t.Errorf("one more: %v", err)
 	}
-	if _, _, err := e.listMatching(t.Context(), &listFilter{}); err != nil {
+	if _, _, err := e.listMatching(t.Context(), &kinds.Filter{}); err != nil {
 		t.Errorf("the node's: %v", err)
 	}
 	leave[0]()
-	if _, _, err := e.listMatching(podContext(t, "other"), &listFilter{}); err != nil || len(e.server.listSlots) != maxConcurrentLists-1 {
+	if _, _, err := e.listMatching(podContext(t, "other"), &kinds.Filter{}); err != nil || len(e.server.listSlots) != limit.MaxConcurrentLists-1 {
 		t.Errorf("after one has ended: %v, %d are read", err, len(e.server.listSlots))
 	}
 }

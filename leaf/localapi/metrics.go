@@ -5,6 +5,8 @@ import (
 	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/frond-edge/frond/leaf/localapi/caller"
 )
 
 // serverMetrics count the requests of the gateway's programs by the kind of their identity: the number of names has no bound.
@@ -34,6 +36,6 @@ func newMetrics(reg prometheus.Registerer, scopes, ways func() float64) (*server
 	return m, errors.Join(reg.Register(m.requests), reg.Register(m.watches), reg.Register(m.scopes), reg.Register(m.podListeners), reg.Register(m.revokedWatches))
 }
 
-func (m *serverMetrics) countRequest(kind callerKind, code int) {
+func (m *serverMetrics) countRequest(kind caller.Kind, code int) {
 	m.requests.WithLabelValues(string(kind), strconv.Itoa(code)).Inc()
 }

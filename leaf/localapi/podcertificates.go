@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/leaf/localapi/records"
 	"github.com/frond-edge/frond/leaf/store"
 )
 
@@ -29,7 +30,7 @@ type podCertificate struct {
 }
 
 func podCertificateKey(namespace, uid, projection string) wire.Key {
-	return wire.Key{Group: frondGroup, Resource: podCertificateResource, Namespace: namespace, Name: uid + "/" + projection}
+	return wire.Key{Group: records.Group, Resource: podCertificateResource, Namespace: namespace, Name: uid + "/" + projection}
 }
 
 // SavePodCertificate stores the newest key and certificates of one projection of a pod, until the pod is gone. Both are
@@ -77,7 +78,7 @@ func (s *Server) loadPodCertificate(at wire.Key) (podCertificate, bool) {
 // sweepPodCertificates deletes the certificates of deleted pods. It runs with each new certificate, so their number stays
 // close to what the node's pods need.
 func (s *Server) sweepPodCertificates(ctx context.Context) error {
-	entries, _ := s.store.List(frondGroup, podCertificateResource, "")
+	entries, _ := s.store.List(records.Group, podCertificateResource, "")
 	for _, e := range entries {
 		if record, ok := s.loadPodCertificate(e.Key); ok {
 			if pod, err := s.store.Get(record.Pod); err == nil && pod.UID == record.PodUID {

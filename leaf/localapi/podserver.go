@@ -18,6 +18,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/leaf/localapi/caller"
+	"github.com/frond-edge/frond/leaf/localapi/limit"
+	"github.com/frond-edge/frond/leaf/localapi/localca"
 	"github.com/frond-edge/frond/leaf/store"
 )
 
@@ -49,7 +52,7 @@ func kubernetesService() wire.Key {
 // podServer serves the API on the addresses that pods use, and follows the Service's addresses.
 type podServer struct {
 	server    *Server
-	ca        *localCA
+	ca        *localca.CA
 	clientCAs *x509.CertPool // CA of client certificates; nil accepts none
 	servers   sync.WaitGroup // the servers of all listeners
 
@@ -69,7 +72,7 @@ type podListener struct {
 }
 
 func newPodServer(s *Server) (*podServer, error) {
-	ca, err := openLocalCA(s.cfg.Pods.Dir, s.cfg.Node)
+	ca, err := localca.Open(s.cfg.Pods.Dir, s.cfg.Node)
 	if err != nil {
 		return nil, err
 	}
@@ -173,7 +176,7 @@ func (p *podServer) issueCert(addresses []netip.AddrPort) error {
 	for _, a := range addresses {
 		ips = append(ips, a.Addr())
 	}
-	cert, err := p.ca.issueServingCert(p.server.cfg.Node, ips)
+	cert, err := p.ca.IssueServingCert(p.server.cfg.Node, ips)
 	if err != nil {
 		return err
 	}
@@ -204,7 +207,7 @@ func (p *podServer) openListener(ctx context.Context, address netip.AddrPort) bo
 	}
 	delete(p.lastErrors, address)
 	ctx, end := context.WithCancel(ctx)
-	l := &podListener{server: p.server.newHTTPServer(withListenerKind(ctx, anonymousCaller)), address: address, cancel: end, done: make(chan struct{})}
+	l := &podListener{server: p.server.newHTTPServer(caller.WithListener(ctx, caller.Anonymous)), address: address, cancel: end, done: make(chan struct{})}
 	if tcp, ok := listener.Addr().(*net.TCPAddr); ok {
 		l.address = netip.AddrPortFrom(address.Addr(), tcp.AddrPort().Port())
 	}
@@ -240,7 +243,7 @@ func (p *podServer) claimAddress(ctx context.Context, address netip.AddrPort) (n
 	if err != nil {
 		return nil, err
 	}
-	return newConnLimitListener(listener, p.refusePeer), nil
+	return limit.NewListener(listener, p.refusePeer), nil
 }
 
 // refusedLogInterval is how often a refused peer is logged: any machine on the network can be one.

@@ -24,6 +24,9 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/leaf/localapi/caller"
+	"github.com/frond-edge/frond/leaf/localapi/kinds"
+	"github.com/frond-edge/frond/leaf/localapi/respond"
 )
 
 // Leases and events change constantly, and an old one is useless: an outdated leader is worse than an unknown one. Storing
@@ -53,14 +56,14 @@ const (
 )
 
 // isRelayed reports whether watches of programs other than the node are relayed.
-func (e *endpoint) isRelayed() bool { return e.untrusted && e.resource.placement == inMemory }
+func (e *endpoint) isRelayed() bool { return e.untrusted && e.resource.Placement == kinds.InMemory }
 
 // startRelay starts a relayed watch. Its error is a status: Kubernetes' own, or that the cloud cannot be asked.
 func (e *endpoint) startRelay(ctx context.Context, opts *metainternalversion.ListOptions) (watch.Interface, error) {
 	if !e.server.isOnline() {
-		return nil, newUnreachableError(wire.ErrOffline)
+		return nil, respond.Unreachable(wire.ErrOffline)
 	}
-	leave, err := e.server.limits.admitRelay(callerOf(ctx))
+	leave, err := e.server.limits.AdmitRelay(caller.Of(ctx))
 	if err != nil {
 		return nil, err
 	}
@@ -68,17 +71,17 @@ func (e *endpoint) startRelay(ctx context.Context, opts *metainternalversion.Lis
 	case e.server.relaySlots <- struct{}{}:
 	default:
 		leave()
-		return nil, apierrors.NewTooManyRequests(fmt.Sprintf("%d watches of this gateway are relayed already", maxRelays), retryAfterSeconds)
+		return nil, apierrors.NewTooManyRequests(fmt.Sprintf("%d watches of this gateway are relayed already", maxRelays), respond.RetryAfterSeconds)
 	}
 	free := sync.OnceFunc(func() {
 		<-e.server.relaySlots
 		leave()
 	})
 	w := &relayedWatch{
-		endpoint: e, path: e.resource.cloudPath(wire.Key{Namespace: request.NamespaceValue(ctx)}), query: relayQuery(opts),
+		endpoint: e, path: e.resource.CloudPath(wire.Key{Namespace: request.NamespaceValue(ctx)}), query: relayQuery(opts),
 		version: opts.ResourceVersion, bookmarks: opts.AllowWatchBookmarks, objectBytes: defaultObjectBytes, out: make(chan watch.Event),
 	}
-	if n, err := strconv.ParseUint(w.version, 10, 64); err == nil && n >= localVersionBase {
+	if n, err := strconv.ParseUint(w.version, 10, 64); err == nil && n >= kinds.LocalVersionBase {
 		free()
 		return nil, apierrors.NewResourceExpired("the resource version is the gateway's own, and the cloud's is wanted: list again")
 	}
@@ -207,7 +210,7 @@ func sleepJittered(ctx context.Context, pause time.Duration) {
 
 // isTransient reports whether the same request may succeed later.
 func isTransient(err error) bool {
-	return isOffline(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsTooManyRequests(err) || apierrors.IsServerTimeout(err) ||
+	return respond.IsOffline(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsTooManyRequests(err) || apierrors.IsServerTimeout(err) ||
 		apierrors.IsTimeout(err) || apierrors.IsInternalError(err)
 }
 
@@ -252,7 +255,7 @@ func (w *relayedWatch) sendList(ctx context.Context, page []watch.Event) bool {
 
 // listEndBookmark returns the bookmark that ends the initial list.
 func (w *relayedWatch) listEndBookmark() watch.Event {
-	mark := w.endpoint.resource.newBookmark(0, true)
+	mark := w.endpoint.resource.NewBookmark(0, true)
 	if m, err := meta.Accessor(mark); err == nil {
 		m.SetResourceVersion(w.listVersion)
 	}
@@ -303,11 +306,11 @@ func (w *relayedWatch) requestPage(ctx context.Context, take, limit int) (list r
 	case err != nil:
 		return nil, 0, err
 	case reply.Code >= http.StatusBadRequest:
-		return nil, 0, replyError(reply)
+		return nil, 0, respond.StatusOf(reply)
 	}
-	list = w.endpoint.resource.list()
+	list = w.endpoint.resource.List()
 	if err := json.Unmarshal(reply.Body, list); err != nil {
-		return nil, 0, newUnreachableError(fmt.Errorf("decode reply: %w", err))
+		return nil, 0, respond.Unreachable(fmt.Errorf("decode reply: %w", err))
 	}
 	return list, len(reply.Body), nil
 }
@@ -320,7 +323,7 @@ func (w *relayedWatch) pageEvents(list runtime.Object) ([]watch.Event, error) {
 	}
 	events := make([]watch.Event, 0, meta.LenList(list))
 	err = meta.EachListItem(list, func(obj runtime.Object) error {
-		obj.GetObjectKind().SetGroupVersionKind(w.endpoint.resource.gvk())
+		obj.GetObjectKind().SetGroupVersionKind(w.endpoint.resource.GVK())
 		events = append(events, watch.Event{Type: watch.Added, Object: obj})
 		return nil
 	})
@@ -349,7 +352,7 @@ func (w *relayedWatch) fetchChanges(ctx context.Context, wait time.Duration) ([]
 		return nil, err
 	}
 	if reply.Code != http.StatusOK {
-		return nil, replyError(reply)
+		return nil, respond.StatusOf(reply)
 	}
 	var events []watch.Event
 	version := w.version
@@ -359,14 +362,14 @@ func (w *relayedWatch) fetchChanges(ctx context.Context, wait time.Duration) ([]
 			w.version = version
 			return events, nil
 		} else if err != nil {
-			return nil, newUnreachableError(fmt.Errorf("decode change: %w", err))
+			return nil, respond.Unreachable(fmt.Errorf("decode change: %w", err))
 		}
-		event := watch.Event{Type: watch.EventType(frame.Type), Object: w.endpoint.resource.object()}
+		event := watch.Event{Type: watch.EventType(frame.Type), Object: w.endpoint.resource.Object()}
 		if event.Type == watch.Error {
 			event.Object = &metav1.Status{}
 		}
 		if err := json.Unmarshal(frame.Object.Raw, event.Object); err != nil {
-			return nil, newUnreachableError(fmt.Errorf("decode change: %w", err))
+			return nil, respond.Unreachable(fmt.Errorf("decode change: %w", err))
 		}
 		events = append(events, event)
 		if event.Type != watch.Error {

@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/frond-edge/frond/api/restart"
+	"github.com/frond-edge/frond/leaf/localapi/podproxy"
+	"github.com/frond-edge/frond/leaf/localapi/respond"
 )
 
 // ContainerStopper stops one running container; the kubelet restarts it according to its restart policy.
@@ -26,16 +28,16 @@ type ContainerStopper interface {
 func (s *Server) servePodRestart(w http.ResponseWriter, req *http.Request) {
 	parts := strings.Split(strings.TrimPrefix(req.URL.Path, restart.Path), "/")
 	if req.Method != http.MethodPost || len(parts) != 3 || parts[2] != "restart" {
-		writeError(w, req, apierrors.NewBadRequest("POST "+restart.Path+"NAMESPACE/NAME/restart is all there is"))
+		respond.Error(w, req, apierrors.NewBadRequest("POST "+restart.Path+"NAMESPACE/NAME/restart is all there is"))
 		return
 	}
-	pod, err := loadPod(s.store, parts[0], parts[1])
+	pod, err := podproxy.LoadPod(s.store, parts[0], parts[1])
 	var plan []restart.StoppedContainer
 	if err == nil {
 		plan, err = restartPlan(pod, req.URL.Query()["container"])
 	}
 	if err != nil {
-		writeError(w, req, err)
+		respond.Error(w, req, err)
 		return
 	}
 	grace := int64(corev1.DefaultTerminationGracePeriodSeconds)
@@ -48,7 +50,7 @@ func (s *Server) servePodRestart(w http.ResponseWriter, req *http.Request) {
 			seconds = 0
 		}
 		if plan[i].ID, err = s.cfg.Stopper.Stop(req.Context(), pod.Namespace, pod.Name, plan[i].Container, seconds); err != nil {
-			writeError(w, req, apierrors.NewInternalError(fmt.Errorf("stop container %s: %w", plan[i].Container, err)))
+			respond.Error(w, req, apierrors.NewInternalError(fmt.Errorf("stop container %s: %w", plan[i].Container, err)))
 			return
 		}
 	}

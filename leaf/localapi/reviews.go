@@ -20,6 +20,8 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/frond-edge/frond/leaf/access"
+	"github.com/frond-edge/frond/leaf/localapi/caller"
+	"github.com/frond-edge/frond/leaf/localapi/respond"
 )
 
 // isReview reports whether a request is a review: of a token, or of a user's rights.
@@ -44,30 +46,30 @@ func (s *Server) serveReview(w http.ResponseWriter, req *http.Request) {
 	}
 	reply, err := s.callCloud(req.Context(), newKubeRequest(req, body))
 	if err == nil && reply.Code < http.StatusInternalServerError {
-		writeReply(w, reply)
+		respond.Write(w, reply)
 		return
 	}
-	if err != nil && !isOffline(err) {
-		writeError(w, req, err)
+	if err != nil && !respond.IsOffline(err) {
+		respond.Error(w, req, err)
 		return
 	}
 	obj, kind, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
 	if err != nil {
-		writeError(w, req, apierrors.NewBadRequest(err.Error()))
+		respond.Error(w, req, apierrors.NewBadRequest(err.Error()))
 		return
 	}
 	// The caller was authorized for the path, so the path decides which review is answered.
 	info, _ := request.RequestInfoFrom(req.Context())
 	if kind.Group != info.APIGroup || kind.Version != info.APIVersion || strings.ToLower(kind.Kind)+"s" != info.Resource {
-		writeError(w, req, apierrors.NewBadRequest(fmt.Sprintf("the body is a %s, not one of %s", kind.Kind, info.Resource)))
+		respond.Error(w, req, apierrors.NewBadRequest(fmt.Sprintf("the body is a %s, not one of %s", kind.Kind, info.Resource)))
 		return
 	}
 	if local, ok := obj.(*authorizationv1.LocalSubjectAccessReview); ok && local.Namespace != info.Namespace {
-		writeError(w, req, apierrors.NewBadRequest("metadata.namespace must match the namespace of the request"))
+		respond.Error(w, req, apierrors.NewBadRequest("metadata.namespace must match the namespace of the request"))
 		return
 	}
 	if err := s.fillReview(req.Context(), obj); err != nil {
-		writeError(w, req, err)
+		respond.Error(w, req, err)
 		return
 	}
 	gvk := obj.GetObjectKind().GroupVersionKind()
@@ -86,7 +88,7 @@ func (s *Server) reviewToken(ctx context.Context, asked authenticationv1.TokenRe
 
 // fillReview fills in the status of a review.
 func (s *Server) fillReview(ctx context.Context, obj runtime.Object) error {
-	who := callerOf(ctx).user
+	who := caller.Of(ctx).User
 	switch r := obj.(type) {
 	case *authenticationv1.SelfSubjectReview:
 		r.Status.UserInfo = userInfo(who)
@@ -144,7 +146,7 @@ func (s *Server) reviewAccess(ctx context.Context, u user.Info, r *authorization
 	}
 	allowed, reason, err := s.authorizer.Authorize(ctx, a)
 	if errors.Is(err, access.ErrUnknown) {
-		return newRetryLater(err.Error())
+		return respond.RetryLater(err.Error())
 	}
 	*status = authorizationv1.SubjectAccessReviewStatus{Allowed: allowed, Reason: reason}
 	if err != nil {

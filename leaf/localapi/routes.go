@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"runtime/debug"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -21,12 +20,18 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/endpoints/handlers"
-	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/frond-edge/frond/api/restart"
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/leaf/localapi/caller"
+	"github.com/frond-edge/frond/leaf/localapi/discovery"
+	"github.com/frond-edge/frond/leaf/localapi/kinds"
+	"github.com/frond-edge/frond/leaf/localapi/limit"
+	"github.com/frond-edge/frond/leaf/localapi/objectstore"
+	"github.com/frond-edge/frond/leaf/localapi/podproxy"
+	"github.com/frond-edge/frond/leaf/localapi/respond"
 )
 
 // minWatchTime is when the server ends a watch without a timeout, plus a random time of up to the same length: as upstream.
@@ -37,7 +42,7 @@ type routes struct {
 	server      *Server
 	infoFactory *request.RequestInfoFactory
 	nodeRoutes  map[schema.GroupVersionResource]map[string]*route // by subresource
-	discovery   *discovery
+	discovery   *discovery.Documents
 
 	mu              sync.Mutex // guards all fields below
 	untrustedRoutes map[schema.GroupVersionResource]*route
@@ -50,48 +55,37 @@ type route struct {
 }
 
 func (s *Server) newRoutes() (*routes, error) {
-	table := servedResources()
+	table := kinds.Served()
 	rs := &routes{
 		server: s,
 		infoFactory: &request.RequestInfoFactory{
 			APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api"),
 		},
 		nodeRoutes:      map[schema.GroupVersionResource]map[string]*route{},
-		discovery:       newDiscovery(table),
+		discovery:       discovery.Of(table),
 		untrustedRoutes: map[schema.GroupVersionResource]*route{},
 	}
-	memories := map[schema.GroupVersionResource]*memoryStore{}
+	memories := map[schema.GroupVersionResource]*objectstore.Memory{}
 	for _, r := range table {
-		r.decorate, r.decodeCache = s.decoratorFor(r), &decodeCache{}
-		var where objectStore = persistentStore{s.store}
-		if r.placement == inMemory {
-			if memories[r.storedGVR()] == nil {
-				memories[r.storedGVR()] = newMemoryStore(r.gvr.Resource)
+		r.Decorate, r.DecodeCache = s.decoratorFor(r), &kinds.DecodeCache{}
+		var where objectstore.Store = objectstore.Persistent{Store: s.store}
+		if r.Placement == kinds.InMemory {
+			if memories[r.StoredGVR()] == nil {
+				memories[r.StoredGVR()] = objectstore.NewMemory(r.GVR.Resource)
 			}
-			where = memories[r.storedGVR()]
+			where = memories[r.StoredGVR()]
 		}
-		rs.nodeRoutes[r.gvr] = map[string]*route{}
-		for _, sub := range r.listSubresources() {
+		rs.nodeRoutes[r.GVR] = map[string]*route{}
+		for _, sub := range r.ListSubresources() {
 			e := &endpoint{server: s, resource: r, objects: where, subresource: sub}
 			scope, err := newScope(e, s.cfg.MaxRequestBytes)
 			if err != nil {
-				return nil, fmt.Errorf("serve %s: %w", r.gvr.Resource, err)
+				return nil, fmt.Errorf("serve %s: %w", r.GVR.Resource, err)
 			}
-			rs.nodeRoutes[r.gvr][sub] = &route{endpoint: e, scope: scope}
+			rs.nodeRoutes[r.GVR][sub] = &route{endpoint: e, scope: scope}
 		}
 	}
 	return rs, nil
-}
-
-// listSubresources returns "" and the subresources that can be written here.
-func (r *resource) listSubresources() []string {
-	subs := []string{""}
-	for _, w := range r.localWrites {
-		if _, sub, ok := strings.Cut(w, "/"); ok && !slices.Contains(subs, sub) {
-			subs = append(subs, sub)
-		}
-	}
-	return subs
 }
 
 // newScope describes a resource to the endpoint handlers. Its hub version is the served version itself, as for custom
@@ -99,36 +93,36 @@ func (r *resource) listSubresources() []string {
 func newScope(e *endpoint, maxBytes int64) (*handlers.RequestScope, error) {
 	r := e.resource
 	serializer := runtime.NegotiatedSerializer(scheme.Codecs)
-	if r.schemaless {
-		serializer = newSchemalessSerializer()
+	if r.Schemaless {
+		serializer = kinds.NewSchemalessSerializer()
 	}
 	var fieldManager *managedfields.FieldManager
 	var err error
-	if len(r.localWrites) > 0 {
+	if len(r.LocalWrites) > 0 {
 		// Field managers are recorded only for objects that were ever applied; the gateway performs no server-side apply.
 		fieldManager, err = managedfields.NewDefaultFieldManager(managedfields.NewDeducedTypeConverter(),
-			scheme.Scheme, scheme.Scheme, scheme.Scheme, r.gvk(), r.gvr.GroupVersion(), e.subresource, nil)
+			scheme.Scheme, scheme.Scheme, scheme.Scheme, r.GVK(), r.GVR.GroupVersion(), e.subresource, nil)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("field manager: %w", err)
 	}
 	return &handlers.RequestScope{
-		Namer:                    handlers.ContextBasedNaming{Namer: runtime.Namer(meta.NewAccessor()), ClusterScoped: !r.namespaced},
+		Namer:                    handlers.ContextBasedNaming{Namer: runtime.Namer(meta.NewAccessor()), ClusterScoped: !r.Namespaced},
 		Serializer:               serializer,
 		ParameterCodec:           scheme.ParameterCodec,
 		Creater:                  scheme.Scheme, //nolint:misspell // upstream's word
-		Convertor:                fieldConvertor{scheme.Scheme, r},
+		Convertor:                kinds.NewFieldConvertor(scheme.Scheme, r),
 		Defaulter:                scheme.Scheme,
 		Typer:                    scheme.Scheme,
 		UnsafeConvertor:          runtime.UnsafeObjectConvertor(scheme.Scheme),
 		EquivalentResourceMapper: runtime.NewEquivalentResourceRegistry(),
 		TableConvertor:           e,
 		FieldManager:             fieldManager,
-		Resource:                 r.gvr,
-		Kind:                     r.gvk(),
+		Resource:                 r.GVR,
+		Kind:                     r.GVK(),
 		Subresource:              e.subresource,
 		MetaGroupVersion:         metav1.SchemeGroupVersion,
-		HubGroupVersion:          r.gvr.GroupVersion(),
+		HubGroupVersion:          r.GVR.GroupVersion(),
 		MaxRequestBodyBytes:      maxBytes,
 	}, nil
 }
@@ -142,12 +136,12 @@ func (rs *routes) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 			panic(p)
 		default:
 			rs.server.log.Error("panic in a request", zap.String("path", req.URL.Path), zap.Any("panic", p), zap.ByteString("stack", debug.Stack()))
-			writeError(w, req, apierrors.NewInternalError(fmt.Errorf("panic: %v", p)))
+			respond.Error(w, req, apierrors.NewInternalError(fmt.Errorf("panic: %v", p)))
 		}
 	}()
 	info, err := rs.infoFactory.NewRequestInfo(req)
 	if err != nil {
-		writeError(w, req, apierrors.NewBadRequest(err.Error()))
+		respond.Error(w, req, apierrors.NewBadRequest(err.Error()))
 		return
 	}
 	if !info.IsResourceRequest && isHealthPath(info.Path) {
@@ -158,24 +152,24 @@ func (rs *routes) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	ctx = request.WithReceivedTimestamp(ctx, time.Now())
 	ctx = audit.WithAuditContext(ctx) // the patch handler needs one, though nothing is audited here
 	who, err := rs.server.authenticate(req)
-	if who.kind == kubeletCaller || who.kind == socketCaller { // administrators page through output, and type commands into containers
-		rs.dispatch(w, req.WithContext(withCaller(ctx, who)), info, who)
+	if who.Kind == caller.Kubelet || who.Kind == Socket { // administrators page through output, and type commands into containers
+		rs.dispatch(w, req.WithContext(caller.With(ctx, who)), info, who)
 		return
 	}
-	slow := newDeadlineWriter(w)
-	defer func() { rs.server.metrics.countRequest(who.kind, slow.status()) }()
+	slow := limit.NewWriter(w)
+	defer func() { rs.server.metrics.countRequest(who.Kind, slow.Status()) }()
 	if err != nil {
-		writeError(slow, req, err)
+		respond.Error(slow, req, err)
 		return
 	}
-	rs.serveUntrusted(slow, req.WithContext(withCaller(ctx, who)), info, who)
+	rs.serveUntrusted(slow, req.WithContext(caller.With(ctx, who)), info, who)
 }
 
 // serveUntrusted answers a program that connected over TLS, within its limits and permissions.
-func (rs *routes) serveUntrusted(w *deadlineWriter, req *http.Request, info *request.RequestInfo, who caller) {
-	req.Body = newDeadlineReader(req.Body, w)
+func (rs *routes) serveUntrusted(w *limit.Writer, req *http.Request, info *request.RequestInfo, who caller.Caller) {
+	req.Body = limit.NewReader(req.Body, w)
 	watching := info.Verb == "watch"
-	if watching && !who.trusted {
+	if watching && !who.Trusted {
 		watched, leave := rs.server.openWatches.register(req.Context()) // before authorization, so that no change of roles is missed in between
 		defer leave()
 		req = req.WithContext(watched)
@@ -183,16 +177,16 @@ func (rs *routes) serveUntrusted(w *deadlineWriter, req *http.Request, info *req
 	if !rs.server.authorizeRequest(w, req, who) {
 		return
 	}
-	if !who.trusted { // a stock kubelet watches each ConfigMap and Secret of its pods
-		leave, err := rs.server.limits.admitRequest(who, watching)
+	if !who.Trusted { // a stock kubelet watches each ConfigMap and Secret of its pods
+		leave, err := rs.server.limits.AdmitRequest(who, watching)
 		if err != nil {
-			writeError(w, req, err)
+			respond.Error(w, req, err)
 			return
 		}
 		defer leave()
 	}
 	if watching {
-		open := rs.server.metrics.watches.WithLabelValues(string(who.kind))
+		open := rs.server.metrics.watches.WithLabelValues(string(who.Kind))
 		open.Inc()
 		defer open.Dec()
 	}
@@ -200,23 +194,19 @@ func (rs *routes) serveUntrusted(w *deadlineWriter, req *http.Request, info *req
 }
 
 // dispatch selects the handler after all checks of the request.
-func (rs *routes) dispatch(w http.ResponseWriter, req *http.Request, info *request.RequestInfo, who caller) {
+func (rs *routes) dispatch(w http.ResponseWriter, req *http.Request, info *request.RequestInfo, who caller.Caller) {
 	switch {
 	case !info.IsResourceRequest:
 		rs.serveNonResource(w, req)
-	case !who.trusted:
+	case !who.Trusted:
 		rs.untrustedHandler(info)(w, req)
-	case rs.server.kubeletProxy.servesRequest(info, req):
-		rs.server.kubeletProxy.servePodStream(w, req)
-	case isKubeletReview(info):
-		rs.server.kubeletProxy.withLocalReview(rs.server.readBody, rs.trustedHandler(info))(w, req)
+	case rs.server.kubeletProxy.Serves(info, req):
+		rs.server.kubeletProxy.Serve(w, req)
+	case podproxy.IsReview(info):
+		rs.server.kubeletProxy.WithReview(rs.server.readBody, rs.trustedHandler(info))(w, req)
 	default:
 		rs.trustedHandler(info)(w, req)
 	}
-}
-
-func writeError(w http.ResponseWriter, req *http.Request, err error) {
-	responsewriters.ErrorNegotiated(err, scheme.Codecs, schema.GroupVersion{Version: "v1"}, w, req)
 }
 
 // patchTypes returns the patch types applied here. Server-side apply is not among them: it needs all schemas in memory.
@@ -234,19 +224,19 @@ func (rs *routes) trustedHandler(info *request.RequestInfo) http.HandlerFunc {
 		return newCertificates(rs.server).serveWatch
 	case rt == nil && watching:
 		return func(w http.ResponseWriter, req *http.Request) {
-			writeError(w, req, apierrors.NewMethodNotSupported(gvr.GroupResource(), "watch"))
+			respond.Error(w, req, apierrors.NewMethodNotSupported(gvr.GroupResource(), "watch"))
 		}
 	case info.Verb == "create" && gvr.Group == "" && info.Resource == "serviceaccounts" && info.Subresource == "token":
 		return rs.server.serveTokenRequest
 	case info.Verb == "create" && isReview(info):
 		return rs.server.serveReview
-	case rt == nil, info.Namespace != "" && !rt.endpoint.resource.namespaced, len(info.Parts) > 3:
+	case rt == nil, info.Namespace != "" && !rt.endpoint.resource.Namespaced, len(info.Parts) > 3:
 		return rs.server.forwardToCloud
 	}
 	if named := info.Name != ""; (info.Verb == "create" && named && info.Subresource == "") ||
 		(!named && (info.Verb == "update" || info.Verb == "patch")) {
 		return func(w http.ResponseWriter, req *http.Request) {
-			writeError(w, req, apierrors.NewMethodNotSupported(gvr.GroupResource(), info.Verb))
+			respond.Error(w, req, apierrors.NewMethodNotSupported(gvr.GroupResource(), info.Verb))
 		}
 	}
 	e, scope := rt.endpoint, rt.scope
@@ -259,9 +249,9 @@ func (rs *routes) trustedHandler(info *request.RequestInfo) http.HandlerFunc {
 		return handlers.GetResource(e, scope)
 	case info.Verb == "list" || watching:
 		return handlers.ListResource(e, e, scope, watching, minWatchTime)
-	case write == "delete" && e.isLocalOnly(e.resource.objectKey(info.Namespace, info.Name)):
+	case write == "delete" && e.isLocalOnly(e.resource.ObjectKey(info.Namespace, info.Name)):
 		return handlers.DeleteResource(e, true, scope, nil)
-	case !e.resource.writesLocally(write):
+	case !e.resource.WritesLocally(write):
 		return rs.server.forwardToCloud
 	case info.Verb == "create":
 		return handlers.CreateResource(e, scope, nil)
@@ -291,7 +281,7 @@ func (rs *routes) serveNonResource(w http.ResponseWriter, req *http.Request) {
 		_, _ = w.Write([]byte("ok"))
 	case "/frond/store":
 		if req.TLS != nil { // it shows Secrets' names and more of the gateway's state than a TLS client needs
-			writeError(w, req, apierrors.NewForbidden(schema.GroupResource{}, "", fmt.Errorf("%s is for the unix socket", path)))
+			respond.Error(w, req, apierrors.NewForbidden(schema.GroupResource{}, "", fmt.Errorf("%s is for the unix socket", path)))
 			return
 		}
 		rs.server.showStore(w)
@@ -301,7 +291,7 @@ func (rs *routes) serveNonResource(w http.ResponseWriter, req *http.Request) {
 			return
 		}
 		if !rs.server.serveIssuer(w, req, path) && !rs.server.serveAPIDescription(w, req, path) {
-			rs.discovery.serveDocument(w, req, path)
+			rs.discovery.ServeDocument(w, req, path)
 		}
 	}
 }

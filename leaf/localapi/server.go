@@ -18,6 +18,12 @@ import (
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/leaf/access"
+	"github.com/frond-edge/frond/leaf/localapi/caller"
+	"github.com/frond-edge/frond/leaf/localapi/demand"
+	"github.com/frond-edge/frond/leaf/localapi/limit"
+	"github.com/frond-edge/frond/leaf/localapi/objectstore"
+	"github.com/frond-edge/frond/leaf/localapi/podproxy"
+	"github.com/frond-edge/frond/leaf/localapi/records"
 	"github.com/frond-edge/frond/leaf/store"
 )
 
@@ -69,7 +75,7 @@ type Config struct {
 	// BookmarkEvery is how often an idle watch gets a bookmark, plus a random time of up to the same length; 0 is 1 min.
 	BookmarkEvery time.Duration
 	// Kubelet is the endpoint of the node's own kubelet, for logs and commands on the unix socket.
-	Kubelet KubeletEndpoint
+	Kubelet podproxy.Endpoint
 	// Stopper stops containers for restarts on the unix socket; nil: refused.
 	Stopper ContainerStopper
 }
@@ -105,10 +111,10 @@ type Server struct {
 	upstream      Upstream
 	reporter      Reporter
 	log           *zap.Logger
-	absences      *absenceCache
-	tokens        *tokenCache
-	keyLocks      *keyLocks
-	kubeletProxy  *kubeletProxy
+	absences      *records.Absences
+	tokens        *records.Tokens
+	keyLocks      *objectstore.KeyLocks
+	kubeletProxy  *podproxy.Proxy
 	continuations continuations
 	routes        *routes
 	pipe          *bufconn.Listener
@@ -117,9 +123,9 @@ type Server struct {
 	tokenAuth     *access.TokenAuthenticator
 	authorizer    *access.Authorizer
 	podServer     *podServer // nil if pods are not served
-	scopes        *scopeTracker
+	scopes        *demand.Tracker
 	catalog       *kindCatalog
-	limits        *callerLimits
+	limits        *limit.Limits
 	callSlots     chan struct{} // a token for each call of a program other than the node
 	listSlots     chan struct{} // a token for each list that is made for a program other than the node
 	relaySlots    chan struct{} // a token for each relayed watch
@@ -146,22 +152,22 @@ func New(cfg Config, st *store.Store, up Upstream, rep Reporter, log *zap.Logger
 	log = log.Named("localapi")
 	s := &Server{
 		cfg: cfg, store: st, upstream: up, reporter: rep, log: log,
-		absences:     newAbsenceCache(st, log),
-		tokens:       newTokenCache(st, log),
-		keyLocks:     newKeyLocks(),
-		limits:       newCallerLimits(),
+		absences:     records.NewAbsences(st, log),
+		tokens:       records.NewTokens(st, log),
+		keyLocks:     objectstore.NewKeyLocks(),
+		limits:       limit.New(),
 		callSlots:    make(chan struct{}, maxConcurrentCalls),
-		listSlots:    make(chan struct{}, maxConcurrentLists),
+		listSlots:    make(chan struct{}, limit.MaxConcurrentLists),
 		relaySlots:   make(chan struct{}, maxRelays),
 		openWatches:  newOpenWatches(),
-		kubeletProxy: newKubeletProxy(cfg.Kubelet, st, log),
+		kubeletProxy: podproxy.New(cfg.Kubelet, st, log),
 		pipe:         bufconn.Listen(pipeBytes),
 		ready:        make(chan struct{}),
 	}
 	s.transport = s.newTransport()
-	s.tokenAuth = access.NewTokenAuthenticator(access.Config{Node: cfg.Node, ExpiryGrace: cfg.Pods.ExpiryGrace, IsNewest: s.tokens.isNewest}, st)
+	s.tokenAuth = access.NewTokenAuthenticator(access.Config{Node: cfg.Node, ExpiryGrace: cfg.Pods.ExpiryGrace, IsNewest: s.tokens.IsNewest}, st)
 	s.authorizer = access.NewAuthorizer(cfg.Node, st, s.hasTokenKeys)
-	s.scopes = newScopeTracker(st, cfg.ScopeGrace, log)
+	s.scopes = demand.New(st, cfg.ScopeGrace, log)
 	s.catalog = newKindCatalog(s)
 	var err error
 	if s.metrics, err = newMetrics(cfg.Metrics, s.scopes.Count, func() float64 { return float64(len(s.PodAddresses())) }); err != nil {
@@ -190,7 +196,7 @@ func (s *Server) Ready() <-chan struct{} { return s.ready }
 func (s *Server) Start(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
 	defer s.transport.CloseIdleConnections()
-	memory := s.newHTTPServer(withListenerKind(gctx, kubeletCaller))
+	memory := s.newHTTPServer(caller.WithListener(gctx, caller.Kubelet))
 	memory.Protocols = new(http.Protocols)
 	memory.Protocols.SetUnencryptedHTTP2(true)
 	memory.Protocols.SetHTTP1(true)
@@ -205,7 +211,7 @@ func (s *Server) Start(ctx context.Context) error {
 		_ = s.pipe.Close()
 		return err
 	}
-	g.Go(func() error { return s.scopes.run(gctx) })
+	g.Go(func() error { return s.scopes.Run(gctx) })
 	g.Go(func() error { return s.runReauthorization(gctx) })
 	if s.podServer != nil {
 		s.podServer.syncListeners(gctx) // before any pod starts; run retries failures

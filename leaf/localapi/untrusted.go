@@ -18,6 +18,11 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/leaf/localapi/caller"
+	"github.com/frond-edge/frond/leaf/localapi/kinds"
+	"github.com/frond-edge/frond/leaf/localapi/objectstore"
+	"github.com/frond-edge/frond/leaf/localapi/records"
+	"github.com/frond-edge/frond/leaf/localapi/respond"
 	"github.com/frond-edge/frond/leaf/store"
 )
 
@@ -27,7 +32,7 @@ func (rs *routes) untrustedHandler(info *request.RequestInfo) http.HandlerFunc {
 	gvr := schema.GroupVersionResource{Group: info.APIGroup, Version: info.APIVersion, Resource: info.Resource}
 	reads := info.Verb == "get" || info.Verb == "list" || info.Verb == "watch"
 	switch {
-	case gvr.Group == frondGroup:
+	case gvr.Group == records.Group:
 		return writeNotFound // the store's records beside Kubernetes' objects, such as other programs' tokens
 	case info.Verb == "create" && isReview(info):
 		return rs.server.serveReview
@@ -38,10 +43,10 @@ func (rs *routes) untrustedHandler(info *request.RequestInfo) http.HandlerFunc {
 		rt, err := rs.untrustedRoute(req.Context(), gvr)
 		switch {
 		case err != nil:
-			writeError(w, req, err)
+			respond.Error(w, req, err)
 		case rt == nil:
 			writeNotFound(w, req)
-		case info.Namespace != "" && !rt.endpoint.resource.namespaced && (gvr != coreResource("namespaces") || info.Name != info.Namespace):
+		case info.Namespace != "" && !rt.endpoint.resource.Namespaced && (gvr != kinds.CoreResource("namespaces") || info.Name != info.Namespace):
 			writeNotFound(w, req)
 		case info.Verb == "get":
 			handlers.GetResource(rt.endpoint, rt.scope)(w, req)
@@ -52,7 +57,7 @@ func (rs *routes) untrustedHandler(info *request.RequestInfo) http.HandlerFunc {
 }
 
 func writeNotFound(w http.ResponseWriter, req *http.Request) {
-	writeError(w, req, apierrors.NewGenericServerResponse(http.StatusNotFound, strings.ToLower(req.Method), schema.GroupResource{}, "", "", 0, false))
+	respond.Error(w, req, apierrors.NewGenericServerResponse(http.StatusNotFound, strings.ToLower(req.Method), schema.GroupResource{}, "", "", 0, false))
 }
 
 // serveList serves lists and watches. Meanwhile, and for a grace period, the cloud is asked to keep this gateway's copy complete.
@@ -71,19 +76,19 @@ func (s *Server) serveList(w http.ResponseWriter, req *http.Request, info *reque
 		s.forwardUnfollowedList(w, req, false, nil)
 		return
 	}
-	user := callerOf(req.Context()).user.GetName()
-	release, err := s.scopes.acquireScope(req.Context(), e.scopeOf(info.Namespace), user)
+	user := caller.Of(req.Context()).User.GetName()
+	release, err := s.scopes.Acquire(req.Context(), e.scopeOf(info.Namespace), user)
 	if err != nil {
-		writeError(w, req, err)
+		respond.Error(w, req, err)
 		return
 	}
 	defer release()
-	if err = s.scopes.waitComplete(req.Context(), e.scopeOf(info.Namespace), user, s.isOnline()); err == nil {
+	if err = s.scopes.WaitComplete(req.Context(), e.scopeOf(info.Namespace), user, s.isOnline()); err == nil {
 		serve(w, req)
 		return
 	}
 	if apierrors.IsServiceUnavailable(err) {
-		writeError(w, req, err)
+		respond.Error(w, req, err)
 		return
 	}
 	s.forwardUnfollowedList(w, req, watching, err)
@@ -92,18 +97,18 @@ func (s *Server) serveList(w http.ResponseWriter, req *http.Request, info *reque
 // forwardUnfollowedList forwards a list that is not kept complete at this gateway to the cloud, and refuses to watch it.
 func (s *Server) forwardUnfollowedList(w http.ResponseWriter, req *http.Request, watching bool, refusal error) {
 	if watching {
-		writeError(w, req, refusal)
+		respond.Error(w, req, refusal)
 		return
 	}
-	if revision, err := revisionOf(req.URL.Query().Get("resourceVersion")); err == nil && revision > 0 {
-		writeError(w, req, apierrors.NewResourceExpired("the cloud has stopped sending this to the gateway, and knows no version of it: list again"))
+	if revision, err := kinds.RevisionOf(req.URL.Query().Get("resourceVersion")); err == nil && revision > 0 {
+		respond.Error(w, req, apierrors.NewResourceExpired("the cloud has stopped sending this to the gateway, and knows no version of it: list again"))
 		return
 	}
 	s.forwardToCloud(w, req)
 }
 
 func (e *endpoint) scopeOf(namespace string) wire.Scope {
-	return wire.Scope{Group: e.resource.gvr.Group, Version: e.resource.gvr.Version, Resource: e.resource.gvr.Resource, Namespace: namespace}
+	return wire.Scope{Group: e.resource.GVR.Group, Version: e.resource.GVR.Version, Resource: e.resource.GVR.Resource, Namespace: namespace}
 }
 
 // isAlwaysComplete reports whether a list needs no scope: every gateway has the kinds delivered to all, and its own pods and node.
@@ -120,14 +125,14 @@ func (e *endpoint) isAlwaysComplete(selector string) bool {
 		return ok && value == e.server.cfg.Node
 	}
 	switch {
-	case e.resource.gvr == coreResource("pods"):
-		return only(fieldNodeName)
-	case e.resource.gvr == coreResource("nodes"):
-		return only(fieldName)
-	case e.resource.ofNode:
-		return only(fieldNodeName) && e.server.checkKindDelivered(e.resource) == nil
+	case e.resource.GVR == kinds.CoreResource("pods"):
+		return only(kinds.FieldNodeName)
+	case e.resource.GVR == kinds.CoreResource("nodes"):
+		return only(kinds.FieldName)
+	case e.resource.OfNode:
+		return only(kinds.FieldNodeName) && e.server.checkKindDelivered(e.resource) == nil
 	}
-	return e.resource.completeness == fullyDelivered
+	return e.resource.Completeness == kinds.FullyDelivered
 }
 
 // holdsAll reports whether the gateway holds every object of a list or watch in a namespace.
@@ -139,8 +144,8 @@ func (e *endpoint) holdsAll(namespace string, opts *metainternalversion.ListOpti
 	if e.isAlwaysComplete(selector) {
 		return true
 	}
-	kind, ok := e.server.scopes.lookupComplete(e.scopeOf(namespace))
-	return ok && kind.Version == e.resource.gvr.Version
+	kind, ok := e.server.scopes.Complete(e.scopeOf(namespace))
+	return ok && kind.Version == e.resource.GVR.Version
 }
 
 // findObject answers a get. A stored object is kept up to date. Any other is absent if the gateway holds all of its kind;
@@ -148,18 +153,18 @@ func (e *endpoint) holdsAll(namespace string, opts *metainternalversion.ListOpti
 func (e *endpoint) findObject(ctx context.Context, key wire.Key) (runtime.Object, error) {
 	entry, err := e.objects.Get(key)
 	if err == nil && e.hasServedVersion(entry) {
-		obj, _, err := e.resource.decode(entry)
+		obj, _, err := e.resource.Decode(entry)
 		return obj, err
 	}
-	if err != nil && e.holdsAll(key.Namespace, nil) && e.resource.completeness != fullyDelivered {
+	if err != nil && e.holdsAll(key.Namespace, nil) && e.resource.Completeness != kinds.FullyDelivered {
 		return nil, e.notFound(key.Name)
 	}
-	obj := e.resource.object()
-	if err := e.server.callObject(ctx, http.MethodGet, e.resource.cloudPath(key), nil, obj); err != nil {
+	obj := e.resource.Object()
+	if err := e.server.callObject(ctx, http.MethodGet, e.resource.CloudPath(key), nil, obj); err != nil {
 		return nil, err
 	}
-	if e.resource.decorate != nil {
-		e.resource.decorate(obj)
+	if e.resource.Decorate != nil {
+		e.resource.Decorate(obj)
 	}
 	return obj, nil
 }
@@ -170,7 +175,7 @@ func (e *endpoint) hasServedVersion(entry store.Entry) bool {
 	if err := json.Unmarshal(entry.Object, &t); err != nil {
 		return false
 	}
-	return t.APIVersion == "" || t.APIVersion == e.resource.gvr.GroupVersion().String()
+	return t.APIVersion == "" || t.APIVersion == e.resource.GVR.GroupVersion().String()
 }
 
 // untrustedRoute returns the route of a kind for programs other than the node, created at first use; nil if there is no
@@ -186,7 +191,7 @@ func (rs *routes) untrustedRoute(ctx context.Context, gvr schema.GroupVersionRes
 	if err != nil || r == nil {
 		return nil, err
 	}
-	e := &endpoint{server: rs.server, resource: r, objects: persistentStore{rs.server.store}, untrusted: true}
+	e := &endpoint{server: rs.server, resource: r, objects: objectstore.Persistent{Store: rs.server.store}, untrusted: true}
 	scope, err := newScope(e, rs.server.cfg.MaxRequestBytes)
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
@@ -199,32 +204,32 @@ func (rs *routes) untrustedRoute(ctx context.Context, gvr schema.GroupVersionRes
 }
 
 // resolveKind describes a kind from this gateway's own table or from the cloud's description, typed if this program has the type.
-func (rs *routes) resolveKind(ctx context.Context, gvr schema.GroupVersionResource) (*resource, error) {
+func (rs *routes) resolveKind(ctx context.Context, gvr schema.GroupVersionResource) (*kinds.Resource, error) {
 	if own := rs.nodeRoutes[gvr][""]; own != nil {
 		r := *own.endpoint.resource
-		r.localWrites, r.sink, r.anyLabel = nil, toNobody, r.placement == inMemory
-		r.storedForm, r.validate = nil, nil // objects in memory are the node's; these programs get the cloud's answers
+		r.LocalWrites, r.Sink, r.AnyLabel = nil, kinds.ToNobody, r.Placement == kinds.InMemory
+		r.StoredForm, r.Validate = nil, nil // objects in memory are the node's; these programs get the cloud's answers
 		return &r, nil
 	}
 	described, err := rs.server.catalog.findKind(ctx, gvr)
 	if err != nil || described == nil {
 		return nil, err
 	}
-	r := &resource{
-		gvr: gvr, kind: described.Kind, singular: described.SingularName, shortNames: described.ShortNames, namespaced: described.Namespaced,
+	r := &kinds.Resource{
+		GVR: gvr, Kind: described.Kind, Singular: described.SingularName, ShortNames: described.ShortNames, Namespaced: described.Namespaced,
 	}
-	kind, list := r.gvk(), gvr.GroupVersion().WithKind(described.Kind+"List")
+	kind, list := r.GVK(), gvr.GroupVersion().WithKind(described.Kind+"List")
 	if scheme.Scheme.Recognizes(kind) && scheme.Scheme.Recognizes(list) {
-		r.object, r.list, r.decodeCache = typedConstructor(kind), typedConstructor(list), &decodeCache{}
+		r.Object, r.List, r.DecodeCache = typedConstructor(kind), typedConstructor(list), &kinds.DecodeCache{}
 		return r, nil
 	}
-	r.schemaless = true
-	r.object = func() runtime.Object {
+	r.Schemaless = true
+	r.Object = func() runtime.Object {
 		u := &unstructured.Unstructured{}
 		u.SetGroupVersionKind(kind)
 		return u
 	}
-	r.list = func() runtime.Object {
+	r.List = func() runtime.Object {
 		u := &unstructured.UnstructuredList{}
 		u.SetGroupVersionKind(list)
 		return u

@@ -10,11 +10,12 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/leaf/localapi/caller"
+	"github.com/frond-edge/frond/leaf/localapi/respond"
 )
 
 // Upstream asks the cloud for answers and decisions that the gateway cannot or may not give.
@@ -32,32 +33,12 @@ const callTimeout = 20 * time.Second
 // kubelet has its own.
 const maxConcurrentCalls = 32
 
-// unreachableError reports that the cloud could not be asked. Clients get a 503 that names the cause.
-type unreachableError struct {
-	cause  error
-	status metav1.Status
-}
-
-func newUnreachableError(cause error) *unreachableError {
-	status := apierrors.NewServiceUnavailable(fmt.Sprintf("the gateway does not hold this and cannot ask the cloud: %v", cause)).Status()
-	return &unreachableError{cause: cause, status: status}
-}
-
-func (u *unreachableError) Error() string         { return u.status.Message }
-func (u *unreachableError) Unwrap() error         { return u.cause }
-func (u *unreachableError) Status() metav1.Status { return u.status }
-
-func isOffline(err error) bool {
-	var u *unreachableError
-	return errors.As(err, &u)
-}
-
 // errTokenRequired is for programs that the gateway identifies by their certificate: the cloud cannot verify that identity.
 var errTokenRequired = errors.New("the cloud takes requests of a program at a gateway only with a token, and this one came with a certificate")
 
 // callCloud performs a call for the caller of ctx after it has acquired a slot. Its error is an *unreachableError, or a refusal.
 func (s *Server) callCloud(ctx context.Context, request wire.KubeRequest) (wire.KubeReply, error) {
-	if !callerOf(ctx).trusted {
+	if !caller.Of(ctx).Trusted {
 		leave, err := s.acquireCallSlot(ctx)
 		if err != nil {
 			return wire.KubeReply{}, err
@@ -69,22 +50,22 @@ func (s *Server) callCloud(ctx context.Context, request wire.KubeRequest) (wire.
 
 // sendRequest sends a request with the token of the caller of ctx, or as the node.
 func (s *Server) sendRequest(ctx context.Context, request wire.KubeRequest, timeout time.Duration) (wire.KubeReply, error) {
-	if who := callerOf(ctx); !who.trusted {
-		if who.token == "" {
+	if who := caller.Of(ctx); !who.Trusted {
+		if who.Token == "" {
 			return wire.KubeReply{}, apierrors.NewForbidden(schema.GroupResource{}, "", errTokenRequired)
 		}
-		request.Token = who.token
+		request.Token = who.Token
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	reply, err := s.upstream.Do(ctx, request)
 	switch {
 	case err != nil:
-		return reply, newUnreachableError(err)
+		return reply, respond.Unreachable(err)
 	case reply.Code == 0 && reply.Error != "":
-		return reply, newUnreachableError(errors.New(reply.Error))
+		return reply, respond.Unreachable(errors.New(reply.Error))
 	case reply.Code < 200 || reply.Code > 599:
-		return reply, newUnreachableError(fmt.Errorf("reply with code %d", reply.Code))
+		return reply, respond.Unreachable(fmt.Errorf("reply with code %d", reply.Code))
 	}
 	return reply, nil
 }
@@ -95,7 +76,7 @@ func (s *Server) acquireCallSlot(ctx context.Context) (leave func(), err error) 
 	case s.callSlots <- struct{}{}:
 		return func() { <-s.callSlots }, nil
 	case <-ctx.Done():
-		return nil, newUnreachableError(ctx.Err())
+		return nil, respond.Unreachable(ctx.Err())
 	}
 }
 
@@ -118,23 +99,15 @@ func (s *Server) callAndDecode(ctx context.Context, request wire.KubeRequest, ou
 		return err
 	}
 	if reply.Code >= http.StatusBadRequest {
-		return replyError(reply)
+		return respond.StatusOf(reply)
 	}
 	if out == nil {
 		return nil
 	}
 	if err := json.Unmarshal(reply.Body, out); err != nil {
-		return newUnreachableError(fmt.Errorf("decode reply: %w", err))
+		return respond.Unreachable(fmt.Errorf("decode reply: %w", err))
 	}
 	return nil
-}
-
-func replyError(reply wire.KubeReply) error {
-	var status metav1.Status
-	if err := json.Unmarshal(reply.Body, &status); err == nil && status.Kind == "Status" && status.Code != 0 {
-		return &apierrors.StatusError{ErrStatus: status}
-	}
-	return apierrors.NewGenericServerResponse(reply.Code, "", schema.GroupResource{}, "", string(reply.Body), 0, true)
 }
 
 // forwardToCloud forwards a request to the cloud and returns its answer, both unchanged except for versions (see
@@ -148,18 +121,18 @@ func (s *Server) forwardToCloud(w http.ResponseWriter, req *http.Request) {
 	s.useCloudVersion(req, &request)
 	reply, err := s.callCloud(req.Context(), request)
 	if err != nil {
-		writeError(w, req, err)
+		respond.Error(w, req, err)
 		return
 	}
 	s.useLocalVersion(req, &reply)
-	writeReply(w, reply)
+	respond.Write(w, reply)
 }
 
 // readBody reads a request's body, or answers that it is too large.
 func (s *Server) readBody(w http.ResponseWriter, req *http.Request) ([]byte, bool) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, s.cfg.MaxRequestBytes))
 	if err != nil {
-		writeError(w, req, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d bytes", s.cfg.MaxRequestBytes)))
+		respond.Error(w, req, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d bytes", s.cfg.MaxRequestBytes)))
 		return nil, false
 	}
 	return body, true
@@ -170,30 +143,4 @@ func newKubeRequest(req *http.Request, body []byte) wire.KubeRequest {
 		Method: req.Method, Path: req.URL.Path, Query: req.URL.RawQuery,
 		ContentType: req.Header.Get("Content-Type"), Accept: req.Header.Get("Accept"), Body: body,
 	}
-}
-
-func writeReply(w http.ResponseWriter, reply wire.KubeReply) {
-	if reply.ContentType != "" {
-		w.Header().Set("Content-Type", reply.ContentType)
-	}
-	w.WriteHeader(reply.Code)
-	_, _ = w.Write(reply.Body) // the client has gone away
-}
-
-// cloudPath returns the cloud's path of an object, of its collection for an empty name, and of all namespaces for an empty
-// namespace; unescaped, as in wire.KubeRequest.
-func (r *resource) cloudPath(key wire.Key) string {
-	path := "/apis/" + r.gvr.Group
-	if r.gvr.Group == "" {
-		path = "/api"
-	}
-	path += "/" + r.gvr.Version
-	if r.namespaced && key.Namespace != "" {
-		path += "/namespaces/" + key.Namespace
-	}
-	path += "/" + r.gvr.Resource
-	if key.Name != "" {
-		path += "/" + key.Name
-	}
-	return path
 }

@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/leaf/localapi/kinds"
 )
 
 // A client that reads an object here, changes it and writes it back sends the version that it read, which is the store's.
@@ -39,7 +40,7 @@ func (s *Server) versionPairOf(req *http.Request) (versionPair, bool) {
 	if err != nil {
 		return versionPair{}, false
 	}
-	return versionPair{local: localVersion(e.Revision), cloud: e.Version}, e.Version != ""
+	return versionPair{local: kinds.LocalVersion(e.Revision), cloud: e.Version}, e.Version != ""
 }
 
 // useCloudVersion replaces the local version in a request by the cloud's.

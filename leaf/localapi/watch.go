@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
+	"github.com/frond-edge/frond/leaf/localapi/kinds"
+	"github.com/frond-edge/frond/leaf/localapi/objectstore"
 	"github.com/frond-edge/frond/leaf/store"
 )
 
@@ -21,7 +23,7 @@ func (e *endpoint) Watch(ctx context.Context, opts *metainternalversion.ListOpti
 	if e.isRelayed() {
 		return e.startRelay(ctx, opts)
 	}
-	f := newListFilter(e.resource, opts)
+	f := kinds.NewFilter(e.resource, opts)
 	after, err := e.startRevision(opts)
 	if err != nil {
 		return nil, err
@@ -40,7 +42,7 @@ func (e *endpoint) Watch(ctx context.Context, opts *metainternalversion.ListOpti
 	case after == 0:
 		after = e.objects.Revision()
 	}
-	in, err := e.objects.Watch(e.resource.gvr.Group, e.resource.gvr.Resource, request.NamespaceValue(ctx), after)
+	in, err := e.objects.Watch(e.resource.GVR.Group, e.resource.GVR.Resource, request.NamespaceValue(ctx), after)
 	switch {
 	case errors.Is(err, store.ErrGone):
 		return nil, apierrors.NewResourceExpired("the changes since that resource version are no longer kept: list again")
@@ -56,7 +58,7 @@ func (e *endpoint) Watch(ctx context.Context, opts *metainternalversion.ListOpti
 	w := &clientWatch{endpoint: e, source: in, filter: f, revision: after, bookmarks: bookmarks, checkStillComplete: still, cancel: cancel, out: make(chan watch.Event)}
 	var end runtime.Object
 	if bookmarks && opts.SendInitialEvents != nil && *opts.SendInitialEvents {
-		end = e.resource.newBookmark(after, true)
+		end = e.resource.NewBookmark(after, true)
 	}
 	w.done.Go(func() {
 		defer close(w.out)
@@ -73,8 +75,8 @@ func (e *endpoint) Watch(ctx context.Context, opts *metainternalversion.ListOpti
 // it. It may be as slow as its client: the store keeps a window of events and never waits.
 type clientWatch struct {
 	endpoint           *endpoint
-	source             objectWatch
-	filter             listFilter
+	source             objectstore.Watch
+	filter             kinds.Filter
 	revision           uint64 // the last revision sent to the client
 	bookmarks          bool
 	checkStillComplete func() error // returns why the watch must end: otherwise it would report the end of a scope as deletions
@@ -92,7 +94,7 @@ func (w *clientWatch) Stop() {
 
 func (w *clientWatch) sendInitial(ctx context.Context, items []runtime.Object, end runtime.Object) bool {
 	for _, obj := range items {
-		if !w.sendEvent(ctx, watch.Added, shallowCopy(obj)) {
+		if !w.sendEvent(ctx, watch.Added, kinds.ShallowCopy(obj)) {
 			return false
 		}
 	}
@@ -121,7 +123,7 @@ func (w *clientWatch) run(ctx context.Context) {
 			continue
 		}
 		told = w.revision
-		if !w.sendEvent(ctx, watch.Bookmark, w.endpoint.resource.newBookmark(told, false)) {
+		if !w.sendEvent(ctx, watch.Bookmark, w.endpoint.resource.NewBookmark(told, false)) {
 			return
 		}
 	}
@@ -165,7 +167,7 @@ func (w *clientWatch) handleEvent(ctx context.Context, event store.Event) bool {
 		w.sendEvent(ctx, watch.Error, &status)
 		return false
 	}
-	if !w.filter.mayMatch(event.Entry.Key.Namespace, event.Entry.Key.Name) {
+	if !w.filter.MayMatch(event.Entry.Key.Namespace, event.Entry.Key.Name) {
 		return true
 	}
 	kind, obj, err := w.translateEvent(event)
@@ -183,23 +185,23 @@ func (w *clientWatch) translateEvent(event store.Event) (watch.EventType, runtim
 	var last, next runtime.Object
 	var err error
 	if event.Type != store.Deleted {
-		if next, _, err = w.endpoint.resource.decode(event.Entry); err != nil {
+		if next, _, err = w.endpoint.resource.Decode(event.Entry); err != nil {
 			return "", nil, err
 		}
-		if !w.filter.matches(next) {
+		if !w.filter.Matches(next) {
 			next = nil
 		}
 	}
-	if event.Prev != nil && (next == nil || w.filter.needsObject()) {
-		if last, _, err = w.endpoint.resource.decode(*event.Prev); err != nil {
+	if event.Prev != nil && (next == nil || w.filter.NeedsObject()) {
+		if last, _, err = w.endpoint.resource.Decode(*event.Prev); err != nil {
 			return "", nil, err
 		}
-		if !w.filter.matches(last) {
+		if !w.filter.Matches(last) {
 			last = nil
 		}
 	}
 	switch {
-	case next != nil && event.Type == store.Modified && (last != nil || !w.filter.needsObject()):
+	case next != nil && event.Type == store.Modified && (last != nil || !w.filter.NeedsObject()):
 		return watch.Modified, next, nil
 	case next != nil:
 		return watch.Added, next, nil
@@ -209,7 +211,7 @@ func (w *clientWatch) translateEvent(event store.Event) (watch.EventType, runtim
 			return "", nil, err
 		}
 		// A deletion is an event of its own: its version is the deletion's, or a client would resume before it.
-		m.SetResourceVersion(localVersion(event.Entry.Revision))
+		m.SetResourceVersion(kinds.LocalVersion(event.Entry.Revision))
 		return watch.Deleted, last, nil
 	default:
 		return "", nil, nil

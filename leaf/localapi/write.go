@@ -19,6 +19,8 @@ import (
 	"k8s.io/apiserver/pkg/storage/names"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/leaf/localapi/kinds"
+	"github.com/frond-edge/frond/leaf/localapi/respond"
 	"github.com/frond-edge/frond/leaf/store"
 )
 
@@ -50,23 +52,23 @@ func (e *endpoint) Create(ctx context.Context, obj runtime.Object, _ rest.Valida
 	if m.GetName() == "" {
 		return nil, apierrors.NewBadRequest("name or generateName must be provided")
 	}
-	key := e.resource.objectKey(request.NamespaceValue(ctx), m.GetName())
-	if e.resource.placement == inStore && key.Name != e.server.cfg.Node {
-		return nil, apierrors.NewForbidden(e.resource.gvr.GroupResource(), key.Name,
+	key := e.resource.ObjectKey(request.NamespaceValue(ctx), m.GetName())
+	if e.resource.Placement == kinds.InStore && key.Name != e.server.cfg.Node {
+		return nil, apierrors.NewForbidden(e.resource.GVR.GroupResource(), key.Name,
 			fmt.Errorf("gateway %s may create only its own", e.server.cfg.Node))
 	}
 	if err := e.validateWrite(key, obj, nil); err != nil {
 		return nil, err
 	}
-	release, err := e.server.keyLocks.lockKey(ctx, key)
+	release, err := e.server.keyLocks.LockKey(ctx, key)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
 	var revision uint64
 	if held, err := e.objects.Get(key); err == nil {
-		if e.resource.placement == inMemory || len(opts.DryRun) > 0 {
-			return nil, apierrors.NewAlreadyExists(e.resource.gvr.GroupResource(), key.Name)
+		if e.resource.Placement == kinds.InMemory || len(opts.DryRun) > 0 {
+			return nil, apierrors.NewAlreadyExists(e.resource.GVR.GroupResource(), key.Name)
 		}
 		revision = held.Revision
 	}
@@ -76,20 +78,20 @@ func (e *endpoint) Create(ctx context.Context, obj runtime.Object, _ rest.Valida
 	if m.GetCreationTimestamp().Time.IsZero() {
 		m.SetCreationTimestamp(metav1.Now())
 	}
-	if e.resource.placement == inMemory {
+	if e.resource.Placement == kinds.InMemory {
 		m.SetUID(types.UID(uuid.NewString()))
-		return e.reportAndStore(ctx, key, obj, objectStamp{})
+		return e.reportAndStore(ctx, key, obj, kinds.ObjectStamp{})
 	}
 	return e.registerObject(ctx, key, obj, revision)
 }
 
 // validateWrite refuses a write that the cloud would refuse as invalid.
 func (e *endpoint) validateWrite(key wire.Key, next, last runtime.Object) error {
-	if e.resource.validate == nil {
+	if e.resource.Validate == nil {
 		return nil
 	}
-	if errs := e.resource.validate(next, last); len(errs) > 0 {
-		return apierrors.NewInvalid(e.resource.gvk().GroupKind(), key.Name, errs)
+	if errs := e.resource.Validate(next, last); len(errs) > 0 {
+		return apierrors.NewInvalid(e.resource.GVK().GroupKind(), key.Name, errs)
 	}
 	return nil
 }
@@ -98,35 +100,35 @@ func (e *endpoint) validateWrite(key wire.Key, next, last runtime.Object) error 
 // reported, and gets its UID when the cloud delivers it. An object that is already stored, at a revision other than 0, may have been
 // deleted in Kubernetes, as the cloud keeps the objects of a deleted Node for a while: only the cloud can replace it.
 func (e *endpoint) registerObject(ctx context.Context, key wire.Key, obj runtime.Object, revision uint64) (runtime.Object, error) {
-	made := e.resource.object()
+	made := e.resource.Object()
 	posted := e.withKind(obj)
-	if err := e.resource.removeProvisionalOwner(posted); err != nil {
+	if err := e.resource.RemoveProvisionalOwner(posted); err != nil {
 		return nil, apierrors.NewInternalError(err)
 	}
-	err := e.server.callObject(ctx, "POST", e.resource.cloudPath(e.resource.objectKey(key.Namespace, "")), posted, made)
+	err := e.server.callObject(ctx, "POST", e.resource.CloudPath(e.resource.ObjectKey(key.Namespace, "")), posted, made)
 	switch {
 	case err == nil:
 		return e.storeCloudObject(ctx, key, made, revision)
 	case revision != 0:
-		return nil, apierrors.NewAlreadyExists(e.resource.gvr.GroupResource(), key.Name)
+		return nil, apierrors.NewAlreadyExists(e.resource.GVR.GroupResource(), key.Name)
 	case apierrors.IsAlreadyExists(err):
-		if getErr := e.server.callObject(ctx, "GET", e.resource.cloudPath(key), nil, made); getErr != nil {
+		if getErr := e.server.callObject(ctx, "GET", e.resource.CloudPath(key), nil, made); getErr != nil {
 			return nil, getErr
 		}
 		if _, putErr := e.storeCloudObject(ctx, key, made, 0); putErr != nil {
 			return nil, putErr
 		}
 		return nil, err // the client then reads it, and reconciles
-	case !isOffline(err):
+	case !respond.IsOffline(err):
 		return nil, err
 	}
-	return e.reportAndStore(ctx, key, obj, objectStamp{})
+	return e.reportAndStore(ctx, key, obj, kinds.ObjectStamp{})
 }
 
 // withKind returns obj with its kind, as other programs expect it.
 func (e *endpoint) withKind(obj runtime.Object) runtime.Object {
 	obj = obj.DeepCopyObject()
-	obj.GetObjectKind().SetGroupVersionKind(e.resource.gvk())
+	obj.GetObjectKind().SetGroupVersionKind(e.resource.GVK())
 	return obj
 }
 
@@ -136,7 +138,7 @@ func (e *endpoint) storeCloudObject(ctx context.Context, key wire.Key, obj runti
 	if err != nil {
 		return nil, err
 	}
-	data, _, err := e.resource.encode(key, obj, objectStamp{cloudVersion: m.GetResourceVersion()})
+	data, _, err := e.resource.Encode(key, obj, kinds.ObjectStamp{CloudVersion: m.GetResourceVersion()})
 	if err != nil {
 		return nil, err
 	}
@@ -147,12 +149,12 @@ func (e *endpoint) storeCloudObject(ctx context.Context, key wire.Key, obj runti
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
 	}
-	obj, _, err = e.resource.decode(entry)
+	obj, _, err = e.resource.Decode(entry)
 	return obj, err
 }
 
 // reportAndStore reports a new object and then stores it.
-func (e *endpoint) reportAndStore(ctx context.Context, key wire.Key, obj runtime.Object, v objectStamp) (runtime.Object, error) {
+func (e *endpoint) reportAndStore(ctx context.Context, key wire.Key, obj runtime.Object, v kinds.ObjectStamp) (runtime.Object, error) {
 	d, err := e.newDraft(key, obj, v)
 	if err != nil {
 		return nil, err
@@ -169,12 +171,12 @@ type writeDraft struct {
 	revision uint64 // that it replaces; 0 for none
 }
 
-func (e *endpoint) newDraft(key wire.Key, obj runtime.Object, v objectStamp) (*writeDraft, error) {
-	data, uid, err := e.resource.encode(key, obj, v)
+func (e *endpoint) newDraft(key wire.Key, obj runtime.Object, v kinds.ObjectStamp) (*writeDraft, error) {
+	data, uid, err := e.resource.Encode(key, obj, v)
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
 	}
-	return &writeDraft{wire.Message{Key: key, Op: wire.Apply, UID: uid, Version: v.cloudVersion, Object: data}, v.revision}, nil
+	return &writeDraft{wire.Message{Key: key, Op: wire.Apply, UID: uid, Version: v.CloudVersion, Object: data}, v.Revision}, nil
 }
 
 func (e *endpoint) putDraft(ctx context.Context, d *writeDraft) (runtime.Object, error) {
@@ -184,14 +186,14 @@ func (e *endpoint) putDraft(ctx context.Context, d *writeDraft) (runtime.Object,
 	entry, err := e.objects.Put(ctx, key, d.message.Object, &d.revision)
 	switch {
 	case errors.Is(err, store.ErrConflict), errors.Is(err, store.ErrNotFound):
-		return nil, apierrors.NewConflict(e.resource.gvr.GroupResource(), key.Name, errChanged)
+		return nil, apierrors.NewConflict(e.resource.GVR.GroupResource(), key.Name, errChanged)
 	case err != nil:
 		return nil, apierrors.NewInternalError(err)
 	}
-	if e.resource.gvr.Resource == "leases" {
+	if e.resource.GVR.Resource == "leases" {
 		e.server.recordLeaseRenewal(key)
 	}
-	obj, _, err := e.resource.decode(entry)
+	obj, _, err := e.resource.Decode(entry)
 	return obj, err
 }
 
@@ -202,12 +204,12 @@ func (e *endpoint) reportWrite(ctx context.Context, m wire.Message) error {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	var err error
-	switch e.resource.sink {
-	case toReports:
+	switch e.resource.Sink {
+	case kinds.ToReports:
 		err = e.server.reporter.Report(ctx, m)
-	case toEvents:
+	case kinds.ToEvents:
 		err = e.server.reporter.ReportEvent(ctx, m)
-	case toNobody:
+	case kinds.ToNobody:
 	}
 	if err != nil {
 		return apierrors.NewInternalError(fmt.Errorf("report %s: %w", m.Key.Human(), err))
@@ -219,8 +221,8 @@ func (e *endpoint) reportWrite(ctx context.Context, m wire.Message) error {
 func (e *endpoint) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, _ rest.ValidateObjectFunc,
 	_ rest.ValidateObjectUpdateFunc, _ bool, opts *metav1.UpdateOptions,
 ) (runtime.Object, bool, error) {
-	key := e.resource.objectKey(request.NamespaceValue(ctx), name)
-	release, err := e.server.keyLocks.lockKey(ctx, key)
+	key := e.resource.ObjectKey(request.NamespaceValue(ctx), name)
+	release, err := e.server.keyLocks.LockKey(ctx, key)
 	if err != nil {
 		return nil, false, err
 	}
@@ -252,7 +254,7 @@ func (e *endpoint) computeChange(ctx context.Context, key wire.Key, info rest.Up
 	if err != nil {
 		return nil, nil, err
 	}
-	last, v, err := e.resource.decode(entry)
+	last, v, err := e.resource.Decode(entry)
 	if err != nil {
 		return nil, nil, apierrors.NewInternalError(err)
 	}
@@ -272,23 +274,23 @@ func (e *endpoint) computeChange(ctx context.Context, key wire.Key, info rest.Up
 		return nil, nil, e.uidConflict(key.Name, *p.UID, was.GetUID())
 	}
 	if uid := is.GetUID(); uid != "" && uid != was.GetUID() {
-		return nil, nil, apierrors.NewInvalid(e.resource.gvk().GroupKind(), key.Name, field.ErrorList{
+		return nil, nil, apierrors.NewInvalid(e.resource.GVK().GroupKind(), key.Name, field.ErrorList{
 			field.Invalid(field.NewPath("metadata", "uid"), string(uid), "field is immutable"),
 		})
 	}
 	if rv := is.GetResourceVersion(); rv != "" && rv != was.GetResourceVersion() {
-		return nil, nil, apierrors.NewConflict(e.resource.gvr.GroupResource(), key.Name, errChanged)
+		return nil, nil, apierrors.NewConflict(e.resource.GVR.GroupResource(), key.Name, errChanged)
 	}
-	preserveMeta(is, was)
+	kinds.PreserveMeta(is, was)
 	is.SetResourceVersion(was.GetResourceVersion())
-	if e.resource.preserve != nil {
-		e.resource.preserve(next, last, e.subresource)
+	if e.resource.Preserve != nil {
+		e.resource.Preserve(next, last, e.subresource)
 	}
 	next.GetObjectKind().SetGroupVersionKind(last.GetObjectKind().GroupVersionKind())
 	if err := e.validateWrite(key, next, last); err != nil {
 		return nil, nil, err
 	}
-	if equality.Semantic.DeepEqual(last, next) && e.resource.placement == inStore {
+	if equality.Semantic.DeepEqual(last, next) && e.resource.Placement == kinds.InStore {
 		return nil, next, nil
 	}
 	d, err := e.newDraft(key, next, v)
@@ -311,19 +313,19 @@ func (e *endpoint) loadPresent(key wire.Key) (store.Entry, error) {
 }
 
 func (e *endpoint) uidConflict(name string, wanted, found types.UID) error {
-	return apierrors.NewConflict(e.resource.gvr.GroupResource(), name,
+	return apierrors.NewConflict(e.resource.GVR.GroupResource(), name,
 		fmt.Errorf("precondition failed: UID in precondition: %s, UID in object meta: %s", wanted, found))
 }
 
 // Delete deletes an object. For a pod the node performs only the last step: the deletion after its containers are gone. Any
 // other deletion of a pod requests a grace period, which only the cloud can grant.
 func (e *endpoint) Delete(ctx context.Context, name string, _ rest.ValidateObjectFunc, opts *metav1.DeleteOptions) (runtime.Object, bool, error) {
-	key := e.resource.objectKey(request.NamespaceValue(ctx), name)
-	if e.resource.placement == inStore && (opts.GracePeriodSeconds == nil || *opts.GracePeriodSeconds != 0) && !e.isLocalOnly(key) {
-		obj := e.resource.object()
-		return obj, false, e.server.callObject(ctx, "DELETE", e.resource.cloudPath(key), opts, obj)
+	key := e.resource.ObjectKey(request.NamespaceValue(ctx), name)
+	if e.resource.Placement == kinds.InStore && (opts.GracePeriodSeconds == nil || *opts.GracePeriodSeconds != 0) && !e.isLocalOnly(key) {
+		obj := e.resource.Object()
+		return obj, false, e.server.callObject(ctx, "DELETE", e.resource.CloudPath(key), opts, obj)
 	}
-	release, err := e.server.keyLocks.lockKey(ctx, key)
+	release, err := e.server.keyLocks.LockKey(ctx, key)
 	if err != nil {
 		return nil, false, err
 	}
@@ -332,7 +334,7 @@ func (e *endpoint) Delete(ctx context.Context, name string, _ rest.ValidateObjec
 	if err != nil {
 		return nil, false, err
 	}
-	obj, v, err := e.resource.decode(entry)
+	obj, v, err := e.resource.Decode(entry)
 	if err != nil {
 		return nil, false, apierrors.NewInternalError(err)
 	}
@@ -344,8 +346,8 @@ func (e *endpoint) Delete(ctx context.Context, name string, _ rest.ValidateObjec
 		if p.UID != nil && *p.UID != m.GetUID() {
 			return nil, false, e.uidConflict(name, *p.UID, m.GetUID())
 		}
-		if p.ResourceVersion != nil && *p.ResourceVersion != localVersion(entry.Revision) {
-			return nil, false, apierrors.NewConflict(e.resource.gvr.GroupResource(), name, errChanged)
+		if p.ResourceVersion != nil && *p.ResourceVersion != kinds.LocalVersion(entry.Revision) {
+			return nil, false, apierrors.NewConflict(e.resource.GVR.GroupResource(), name, errChanged)
 		}
 	}
 	if err := markDeleted(obj); err != nil || len(opts.DryRun) > 0 {
@@ -353,14 +355,14 @@ func (e *endpoint) Delete(ctx context.Context, name string, _ rest.ValidateObjec
 	}
 	// The deletion replaces a status that still waits, so it carries the last one: exit codes, for example.
 	if !e.isLocalOnly(key) {
-		if err := e.reportWrite(ctx, wire.Message{Key: key, Op: wire.Delete, UID: entry.UID, Version: v.cloudVersion, Object: entry.Object}); err != nil {
+		if err := e.reportWrite(ctx, wire.Message{Key: key, Op: wire.Delete, UID: entry.UID, Version: v.CloudVersion, Object: entry.Object}); err != nil {
 			return nil, false, err
 		}
 	}
 	_, err = e.objects.Delete(ctx, key, entry.UID, nil)
 	switch {
 	case errors.Is(err, store.ErrConflict):
-		return nil, false, apierrors.NewConflict(e.resource.gvr.GroupResource(), name, errChanged)
+		return nil, false, apierrors.NewConflict(e.resource.GVR.GroupResource(), name, errChanged)
 	case err != nil && !errors.Is(err, store.ErrNotFound):
 		return nil, false, apierrors.NewInternalError(err)
 	}
@@ -370,7 +372,7 @@ func (e *endpoint) Delete(ctx context.Context, name string, _ rest.ValidateObjec
 // isLocalOnly reports whether an object was registered here while the cloud could not be asked, and the cloud has not
 // delivered it since. If its report still creates one in the cloud, that object is delivered.
 func (e *endpoint) isLocalOnly(key wire.Key) bool {
-	if e.resource.placement != inStore || e.resource.completeness != authoritative || e.resource.namespaced {
+	if e.resource.Placement != kinds.InStore || e.resource.Completeness != kinds.Authoritative || e.resource.Namespaced {
 		return false // the node registers its Node and its CSINode
 	}
 	entry, err := e.objects.Get(key)

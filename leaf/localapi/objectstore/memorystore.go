@@ -1,4 +1,4 @@
-package localapi
+package objectstore
 
 import (
 	"context"
@@ -20,8 +20,8 @@ const (
 	memoryWatchBuffer = 64
 )
 
-// memoryStore holds the objects of one resource until the process ends. New objects replace the oldest.
-type memoryStore struct {
+// Memory holds the objects of one resource until the process ends. New objects replace the oldest.
+type Memory struct {
 	resource string
 	mu       sync.Mutex // guards all fields below
 	entries  map[wire.Key]store.Entry
@@ -30,9 +30,9 @@ type memoryStore struct {
 	watches  map[*memoryWatch]struct{}
 }
 
-// newMemoryStore starts its revisions at the present time: they must not repeat those of an earlier process.
-func newMemoryStore(resource string) *memoryStore {
-	return &memoryStore{
+// NewMemory starts its revisions at the present time: they must not repeat those of an earlier process.
+func NewMemory(resource string) *Memory {
+	return &Memory{
 		resource: resource,
 		entries:  map[wire.Key]store.Entry{},
 		revision: uint64(time.Now().UnixMilli()),
@@ -40,7 +40,8 @@ func newMemoryStore(resource string) *memoryStore {
 	}
 }
 
-func (m *memoryStore) Get(key wire.Key) (store.Entry, error) {
+// Get implements Store.
+func (m *Memory) Get(key wire.Key) (store.Entry, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if e, ok := m.entries[key]; ok {
@@ -49,7 +50,8 @@ func (m *memoryStore) Get(key wire.Key) (store.Entry, error) {
 	return store.Entry{}, fmt.Errorf("%s: %w", key.Human(), store.ErrNotFound)
 }
 
-func (m *memoryStore) List(_, _, namespace string) ([]store.Entry, uint64) {
+// List implements Store.
+func (m *Memory) List(_, _, namespace string) ([]store.Entry, uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var list []store.Entry
@@ -62,14 +64,15 @@ func (m *memoryStore) List(_, _, namespace string) ([]store.Entry, uint64) {
 	return list, m.revision
 }
 
-func (m *memoryStore) Revision() uint64 {
+// Revision implements Store.
+func (m *Memory) Revision() uint64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.revision
 }
 
 // Watch keeps no history: it starts at the present revision, or returns that earlier events are gone.
-func (m *memoryStore) Watch(_, _, namespace string, after uint64) (objectWatch, error) {
+func (m *Memory) Watch(_, _, namespace string, after uint64) (Watch, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if after != m.revision {
@@ -80,7 +83,8 @@ func (m *memoryStore) Watch(_, _, namespace string, after uint64) (objectWatch, 
 	return f, nil
 }
 
-func (m *memoryStore) Put(_ context.Context, key wire.Key, object []byte, ifRevision *uint64) (store.Entry, error) {
+// Put implements Store.
+func (m *Memory) Put(_ context.Context, key wire.Key, object []byte, ifRevision *uint64) (store.Entry, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	last, exists := m.entries[key]
@@ -103,7 +107,8 @@ func (m *memoryStore) Put(_ context.Context, key wire.Key, object []byte, ifRevi
 	return e, nil
 }
 
-func (m *memoryStore) Delete(_ context.Context, key wire.Key, _ string, ifRevision *uint64) (store.Entry, error) {
+// Delete implements Store.
+func (m *Memory) Delete(_ context.Context, key wire.Key, _ string, ifRevision *uint64) (store.Entry, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	last, ok := m.entries[key]
@@ -117,7 +122,7 @@ func (m *memoryStore) Delete(_ context.Context, key wire.Key, _ string, ifRevisi
 }
 
 // removeEntry removes an object. The caller holds mu.
-func (m *memoryStore) removeEntry(key wire.Key) store.Entry {
+func (m *Memory) removeEntry(key wire.Key) store.Entry {
 	last := m.entries[key]
 	delete(m.entries, key)
 	m.order = slices.DeleteFunc(m.order, func(k wire.Key) bool { return k == key })
@@ -129,7 +134,7 @@ func (m *memoryStore) removeEntry(key wire.Key) store.Entry {
 }
 
 // broadcastEvent sends an event to all watches and never blocks. The caller holds mu.
-func (m *memoryStore) broadcastEvent(e store.Event) {
+func (m *Memory) broadcastEvent(e store.Event) {
 	for f := range m.watches {
 		if f.namespace != "" && f.namespace != e.Entry.Key.Namespace {
 			continue
@@ -144,7 +149,7 @@ func (m *memoryStore) broadcastEvent(e store.Event) {
 }
 
 type memoryWatch struct {
-	store     *memoryStore
+	store     *Memory
 	namespace string
 	events    chan store.Event // closed with store.mu held, when the watch is removed from store.watches
 }

@@ -1,4 +1,4 @@
-package localapi
+package kinds
 
 import (
 	"fmt"
@@ -16,20 +16,21 @@ import (
 )
 
 const (
-	fieldName      = "metadata.name"
+	FieldName      = "metadata.name"
 	fieldNamespace = "metadata.namespace"
 )
 
 // listFilter is the selection of a list or watch. The zero filter matches everything.
-type listFilter struct {
-	name, namespace string // exact matches extracted from the field selector; "" matches all
+type Filter struct {
+	Name, Namespace string // exact matches extracted from the field selector; "" matches all
 	labels          labels.Selector
 	fields          fields.Selector
 	selectable      func(runtime.Object) fields.Set
 }
 
-func newListFilter(r *resource, opts *metainternalversion.ListOptions) listFilter {
-	f := listFilter{selectable: r.selectable}
+// NewFilter returns the filter of a list's options; nil options match everything.
+func NewFilter(r *Resource, opts *metainternalversion.ListOptions) Filter {
+	f := Filter{selectable: r.selectable}
 	if opts == nil {
 		return f
 	}
@@ -37,10 +38,10 @@ func newListFilter(r *resource, opts *metainternalversion.ListOptions) listFilte
 		f.labels = s
 	}
 	if s := opts.FieldSelector; s != nil && !s.Empty() {
-		f.name, _ = s.RequiresExactMatch(fieldName)
-		f.namespace, _ = s.RequiresExactMatch(fieldNamespace)
+		f.Name, _ = s.RequiresExactMatch(FieldName)
+		f.Namespace, _ = s.RequiresExactMatch(fieldNamespace)
 		for _, q := range s.Requirements() {
-			if (q.Field != fieldName || q.Value != f.name) && (q.Field != fieldNamespace || q.Value != f.namespace) {
+			if (q.Field != FieldName || q.Value != f.Name) && (q.Field != fieldNamespace || q.Value != f.Namespace) {
 				f.fields = s
 			}
 		}
@@ -48,17 +49,18 @@ func newListFilter(r *resource, opts *metainternalversion.ListOptions) listFilte
 	return f
 }
 
-// mayMatch evaluates the part of the filter that a key answers, so that most events of a busy resource cost no decoding.
-func (f *listFilter) mayMatch(namespace, name string) bool {
-	return (f.name == "" || f.name == name) && (f.namespace == "" || f.namespace == namespace)
+// MayMatch evaluates the part of the filter that a key answers, so that most events of a busy resource cost no decoding.
+func (f *Filter) MayMatch(namespace, name string) bool {
+	return (f.Name == "" || f.Name == name) && (f.Namespace == "" || f.Namespace == namespace)
 }
 
-// needsObject reports whether mayMatch leaves the decision open.
-func (f *listFilter) needsObject() bool { return f.labels != nil || f.fields != nil }
+// NeedsObject reports whether mayMatch leaves the decision open.
+func (f *Filter) NeedsObject() bool { return f.labels != nil || f.fields != nil }
 
-func (f *listFilter) matches(obj runtime.Object) bool {
+// Matches reports whether an object matches.
+func (f *Filter) Matches(obj runtime.Object) bool {
 	m, err := meta.Accessor(obj)
-	if err != nil || !f.mayMatch(m.GetNamespace(), m.GetName()) {
+	if err != nil || !f.MayMatch(m.GetNamespace(), m.GetName()) {
 		return false
 	}
 	if f.labels != nil && !f.labels.Matches(labels.Set(m.GetLabels())) {
@@ -71,22 +73,28 @@ func (f *listFilter) matches(obj runtime.Object) bool {
 	if f.selectable != nil {
 		set = f.selectable(obj)
 	}
-	set[fieldName], set[fieldNamespace] = m.GetName(), m.GetNamespace()
+	set[FieldName], set[fieldNamespace] = m.GetName(), m.GetNamespace()
 	return f.fields.Matches(set)
 }
 
-// fieldConvertor validates the field labels of a resource; everything else is the scheme's.
-type fieldConvertor struct {
+// FieldConvertor validates the field labels of a resource; everything else is the scheme's.
+type FieldConvertor struct {
 	runtime.ObjectConvertor
-	resource *resource
+	resource *Resource
 }
 
-func (c fieldConvertor) ConvertFieldLabel(gvk schema.GroupVersionKind, label, value string) (string, string, error) {
-	if label == fieldName || label == fieldNamespace || c.resource.anyLabel {
+// NewFieldConvertor returns a FieldConvertor that passes everything but field labels on.
+func NewFieldConvertor(next runtime.ObjectConvertor, resource *Resource) FieldConvertor {
+	return FieldConvertor{next, resource}
+}
+
+// ConvertFieldLabel refuses the field labels that the resource does not have.
+func (c FieldConvertor) ConvertFieldLabel(gvk schema.GroupVersionKind, label, value string) (string, string, error) {
+	if label == FieldName || label == fieldNamespace || c.resource.AnyLabel {
 		return label, value, nil
 	}
 	if c.resource.selectable != nil {
-		if _, ok := c.resource.selectable(c.resource.object())[label]; ok {
+		if _, ok := c.resource.selectable(c.resource.Object())[label]; ok {
 			return label, value, nil
 		}
 	}
@@ -126,7 +134,7 @@ func serviceFields(obj runtime.Object) fields.Set {
 }
 
 func certificateRequestFields(obj runtime.Object) fields.Set {
-	return fields.Set{fieldNodeName: string(obj.(*certificatesv1.PodCertificateRequest).Spec.NodeName)}
+	return fields.Set{FieldNodeName: string(obj.(*certificatesv1.PodCertificateRequest).Spec.NodeName)}
 }
 
 func eventFields(obj runtime.Object) fields.Set {
@@ -171,8 +179,8 @@ func preserveNode(next, last runtime.Object, subresource string) {
 	n.Status = l.Status
 }
 
-// preserveMeta restores the metadata that no write may change.
-func preserveMeta(next, last metav1.Object) {
+// PreserveMeta restores the metadata that no write may change.
+func PreserveMeta(next, last metav1.Object) {
 	next.SetUID(last.GetUID())
 	next.SetCreationTimestamp(last.GetCreationTimestamp())
 	next.SetDeletionTimestamp(last.GetDeletionTimestamp())

@@ -1,4 +1,4 @@
-package localapi
+package kinds
 
 import (
 	"io"
@@ -13,7 +13,8 @@ import (
 // as in an apiserver. All other objects that a response may hold, such as a status or a table, are encoded as usual.
 type schemalessSerializer struct{ runtime.NegotiatedSerializer }
 
-func newSchemalessSerializer() schemalessSerializer { return schemalessSerializer{scheme.Codecs} }
+// NewSchemalessSerializer returns the serializer of objects without a Go type.
+func NewSchemalessSerializer() schemalessSerializer { return schemalessSerializer{scheme.Codecs} }
 
 // SupportedMediaTypes omits protobuf and other encodings that need a type.
 func (s schemalessSerializer) SupportedMediaTypes() []runtime.SerializerInfo {

@@ -1,4 +1,4 @@
-package localapi
+package kinds
 
 import (
 	"fmt"
@@ -18,23 +18,23 @@ import (
 
 // eventResources returns the two APIs of Kubernetes' one kind of event. They share their objects, as in Kubernetes, and
 // these are stored and reported as v1: every cloudcore knows that form, and it loses nothing of the other.
-func eventResources() []*resource {
-	return []*resource{
+func eventResources() []*Resource {
+	return []*Resource{
 		{
-			gvr: coreResource("events"), kind: "Event", singular: "event", shortNames: []string{"ev"}, namespaced: true,
-			completeness: authoritative, placement: inMemory, sink: toEvents,
-			object: func() runtime.Object { return &corev1.Event{} }, list: func() runtime.Object { return &corev1.EventList{} },
-			localWrites: []string{"create", "update", "patch"},
-			selectable:  eventFields, columns: eventColumns(), cells: eventCells, validate: validateCoreEvent,
+			GVR: CoreResource("events"), Kind: "Event", Singular: "event", ShortNames: []string{"ev"}, Namespaced: true,
+			Completeness: Authoritative, Placement: InMemory, Sink: ToEvents,
+			Object: func() runtime.Object { return &corev1.Event{} }, List: func() runtime.Object { return &corev1.EventList{} },
+			LocalWrites: []string{"create", "update", "patch"},
+			selectable:  eventFields, columns: eventColumns(), cells: eventCells, Validate: validateCoreEvent,
 		},
 		{
-			gvr: eventsv1.SchemeGroupVersion.WithResource("events"), kind: "Event", singular: "event", shortNames: []string{"ev"}, namespaced: true,
-			completeness: authoritative, placement: inMemory, sink: toEvents,
-			object: func() runtime.Object { return &eventsv1.Event{} }, list: func() runtime.Object { return &eventsv1.EventList{} },
-			localWrites: []string{"create", "update", "patch"},
-			selectable:  groupedEventFields, columns: eventColumns(), cells: groupedEventCells, validate: validateGroupedEvent,
-			storedForm: &storedForm{
-				gvr: coreResource("events"), object: func() runtime.Object { return &corev1.Event{} },
+			GVR: eventsv1.SchemeGroupVersion.WithResource("events"), Kind: "Event", Singular: "event", ShortNames: []string{"ev"}, Namespaced: true,
+			Completeness: Authoritative, Placement: InMemory, Sink: ToEvents,
+			Object: func() runtime.Object { return &eventsv1.Event{} }, List: func() runtime.Object { return &eventsv1.EventList{} },
+			LocalWrites: []string{"create", "update", "patch"},
+			selectable:  groupedEventFields, columns: eventColumns(), cells: groupedEventCells, Validate: validateGroupedEvent,
+			StoredForm: &storedForm{
+				gvr: CoreResource("events"), object: func() runtime.Object { return &corev1.Event{} },
 				toServed: func(obj runtime.Object) runtime.Object { return kubeevent.FromCore(obj.(*corev1.Event)) },
 				toStored: toCoreEvent,
 			},

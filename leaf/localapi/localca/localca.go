@@ -1,4 +1,5 @@
-package localapi
+// Package localca is the CA of a gateway's listeners for its pods.
+package localca
 
 import (
 	"crypto"
@@ -25,10 +26,10 @@ import (
 // localCA is the gateway's own CA. It certifies one server, the local API as pods reach it, and its key never leaves the
 // gateway's disk. Its certificates do not expire: those of a gateway that is offline for years must stay valid, and its
 // clock may show any time.
-type localCA struct {
+type CA struct {
 	cert    *x509.Certificate
 	key     crypto.Signer
-	certPEM []byte
+	CertPEM []byte
 }
 
 const (
@@ -39,8 +40,8 @@ const (
 // noExpiry returns RFC 5280's date of a certificate that does not expire.
 func noExpiry() time.Time { return time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC) }
 
-// openLocalCA reads the CA in dir, or creates one.
-func openLocalCA(dir, node string) (*localCA, error) {
+// Open reads the CA in dir, or creates one.
+func Open(dir, node string) (*CA, error) {
 	pair, err := tls.LoadX509KeyPair(filepath.Join(dir, localCACertFile), filepath.Join(dir, localCAKeyFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		if err := createLocalCA(dir, node); err != nil {
@@ -55,7 +56,7 @@ func openLocalCA(dir, node string) (*localCA, error) {
 	if !ok {
 		return nil, errors.New("read the local CA: its key cannot sign")
 	}
-	return &localCA{cert: pair.Leaf, key: key, certPEM: encodePEM("CERTIFICATE", pair.Leaf.Raw)}, nil
+	return &CA{cert: pair.Leaf, key: key, CertPEM: encodePEM("CERTIFICATE", pair.Leaf.Raw)}, nil
 }
 
 func encodePEM(kind string, der []byte) []byte {
@@ -104,8 +105,8 @@ func newSerial() (*big.Int, error) {
 	return n.SetBit(n, bits-1, 1), nil
 }
 
-// issueServingCert issues a serving certificate for the API's names and these addresses. Its key exists only in memory.
-func (a *localCA) issueServingCert(node string, addresses []netip.Addr) (*tls.Certificate, error) {
+// IssueServingCert issues a serving certificate for the API's names and these addresses. Its key exists only in memory.
+func (a *CA) IssueServingCert(node string, addresses []netip.Addr) (*tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err

@@ -1,4 +1,4 @@
-package localapi
+package objectstore
 
 import (
 	"context"
@@ -8,9 +8,9 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// keyLocks is a set of locks by key. It serializes the writes of one object, so that its reports leave in the order of its stored
+// KeyLocks is a set of locks by key. It serializes the writes of one object, so that its reports leave in the order of its stored
 // states. A lock is a token in a channel, not a mutex, because it is held across I/O and the wait must end with the request.
-type keyLocks struct {
+type KeyLocks struct {
 	mu    sync.Mutex            // guards all fields below
 	byKey map[wire.Key]*keyLock // only for objects that are being written
 }
@@ -20,16 +20,11 @@ type keyLock struct {
 	refs int           // holder and waiters, guarded by keyLocks.mu
 }
 
-// LockKey waits for an object's write lock and acquires it: until release, no request writes or reports the object. Any
-// other component that reports an object's present state must hold it: a report of a state that a request is about to
-// replace would follow that request's own report, and the last report counts.
-func (s *Server) LockKey(ctx context.Context, key wire.Key) (release func(), err error) {
-	return s.keyLocks.lockKey(ctx, key)
-}
+// NewKeyLocks creates KeyLocks that nobody holds.
+func NewKeyLocks() *KeyLocks { return &KeyLocks{byKey: map[wire.Key]*keyLock{}} }
 
-func newKeyLocks() *keyLocks { return &keyLocks{byKey: map[wire.Key]*keyLock{}} }
-
-func (l *keyLocks) lockKey(ctx context.Context, key wire.Key) (release func(), err error) {
+// LockKey locks a key until release, and waits for it until ctx ends.
+func (l *KeyLocks) LockKey(ctx context.Context, key wire.Key) (release func(), err error) {
 	l.mu.Lock()
 	t := l.byKey[key]
 	if t == nil {
@@ -50,7 +45,7 @@ func (l *keyLocks) lockKey(ctx context.Context, key wire.Key) (release func(), e
 	}
 }
 
-func (l *keyLocks) releaseRef(key wire.Key, t *keyLock) {
+func (l *KeyLocks) releaseRef(key wire.Key, t *keyLock) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if t.refs--; t.refs == 0 {

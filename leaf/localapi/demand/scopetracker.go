@@ -1,4 +1,5 @@
-package localapi
+// Package demand tracks which scopes programs of this gateway follow, asks the cloud for them, and waits until they are complete.
+package demand
 
 import (
 	"cmp"
@@ -17,6 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/leaf/localapi/records"
+	"github.com/frond-edge/frond/leaf/localapi/respond"
 	"github.com/frond-edge/frond/leaf/store"
 )
 
@@ -36,9 +39,9 @@ const (
 	scopeMarkResource = "scopes"
 )
 
-// scopeTracker tracks the scopes that programs of this gateway follow, beyond the objects that every gateway is sent. It
+// Tracker tracks the scopes that programs of this gateway follow, beyond the objects that every gateway is sent. It
 // requests them from the cloud; the cloud's markers show when the store holds a scope completely.
-type scopeTracker struct {
+type Tracker struct {
 	store *store.Store
 	grace time.Duration
 	log   *zap.Logger
@@ -70,13 +73,14 @@ type scopeWantRecord struct {
 	Want wire.ScopeWant `json:"want"`
 }
 
-func newScopeTracker(st *store.Store, grace time.Duration, log *zap.Logger) *scopeTracker {
-	s := &scopeTracker{
+// New reads the scopes that were wanted before a restart.
+func New(st *store.Store, grace time.Duration, log *zap.Logger) *Tracker {
+	s := &Tracker{
 		store: st, grace: cmp.Or(grace, defaultScopeGrace), log: log,
 		wants: map[wire.Scope]map[string]*scopeInterest{}, verdicts: map[verdictKey]wire.ScopeVerdict{},
 		wantsChanged: make(chan struct{}), stateChanged: make(chan struct{}),
 	}
-	entries, _ := st.List(frondGroup, wantResource, "")
+	entries, _ := st.List(records.Group, wantResource, "")
 	for _, e := range entries {
 		var record scopeWantRecord
 		if err := json.Unmarshal(e.Object, &record); err != nil || record.Want.Validate() != nil {
@@ -100,7 +104,7 @@ func scopeWantKey(s wire.Scope) wire.Key {
 
 // Wanted returns all scopes that programs of this gateway want to follow, each once with all its users, and a channel that
 // is closed at the next change after this call.
-func (s *scopeTracker) Wanted() (wants []wire.ScopeWant, changed <-chan struct{}) {
+func (s *Tracker) Wanted() (wants []wire.ScopeWant, changed <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for scope, users := range s.wants {
@@ -111,14 +115,14 @@ func (s *scopeTracker) Wanted() (wants []wire.ScopeWant, changed <-chan struct{}
 }
 
 // Count returns the number of scopes that are wanted.
-func (s *scopeTracker) Count() float64 {
+func (s *Tracker) Count() float64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return float64(len(s.wants))
 }
 
 // SetVerdicts takes the cloud's verdicts on the scopes of Wanted. It does not block.
-func (s *scopeTracker) SetVerdicts(verdicts []wire.ScopeVerdict) {
+func (s *Tracker) SetVerdicts(verdicts []wire.ScopeVerdict) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	clear(s.verdicts)
@@ -130,19 +134,19 @@ func (s *scopeTracker) SetVerdicts(verdicts []wire.ScopeVerdict) {
 }
 
 // notifyWaiters wakes the requests that wait for a scope. The caller holds mu.
-func (s *scopeTracker) notifyWaiters() {
+func (s *Tracker) notifyWaiters() {
 	close(s.stateChanged)
 	s.stateChanged = make(chan struct{})
 }
 
-// acquireScope keeps a scope wanted for a user until release, and for the grace period after it.
-func (s *scopeTracker) acquireScope(ctx context.Context, scope wire.Scope, user string) (release func(), err error) {
+// Acquire keeps a scope wanted for a user until release, and for the grace period after it.
+func (s *Tracker) Acquire(ctx context.Context, scope wire.Scope, user string) (release func(), err error) {
 	s.mu.Lock()
 	users := s.wants[scope]
 	if users == nil {
 		if len(s.wants) >= wire.MaxScopes {
 			s.mu.Unlock()
-			return nil, apierrors.NewTooManyRequests(fmt.Sprintf("the programs of this gateway follow %d kinds already", wire.MaxScopes), retryAfterSeconds)
+			return nil, apierrors.NewTooManyRequests(fmt.Sprintf("the programs of this gateway follow %d kinds already", wire.MaxScopes), respond.RetryAfterSeconds)
 		}
 		users = map[string]*scopeInterest{}
 		s.wants[scope] = users
@@ -154,11 +158,11 @@ func (s *scopeTracker) acquireScope(ctx context.Context, scope wire.Scope, user 
 			delete(s.wants, scope)
 		}
 		s.mu.Unlock()
-		return nil, apierrors.NewTooManyRequests(fmt.Sprintf("%s follows %d kinds already", user, maxUserScopes), retryAfterSeconds)
+		return nil, apierrors.NewTooManyRequests(fmt.Sprintf("%s follows %d kinds already", user, maxUserScopes), respond.RetryAfterSeconds)
 	}
 	if fresh && len(users) >= wire.MaxScopeUsers {
 		s.mu.Unlock()
-		return nil, apierrors.NewTooManyRequests(fmt.Sprintf("%d users of this gateway follow %s already", wire.MaxScopeUsers, scope), retryAfterSeconds)
+		return nil, apierrors.NewTooManyRequests(fmt.Sprintf("%d users of this gateway follow %s already", wire.MaxScopeUsers, scope), respond.RetryAfterSeconds)
 	}
 	if fresh {
 		i = &scopeInterest{}
@@ -186,7 +190,7 @@ func (s *scopeTracker) acquireScope(ctx context.Context, scope wire.Scope, user 
 }
 
 // countUserScopes returns the number of scopes that a user wants. The caller holds mu.
-func (s *scopeTracker) countUserScopes(user string) int {
+func (s *Tracker) countUserScopes(user string) int {
 	n := 0
 	for _, users := range s.wants {
 		if users[user] != nil {
@@ -197,7 +201,7 @@ func (s *scopeTracker) countUserScopes(user string) int {
 }
 
 // saveScopeUsers stores the users that want a scope. If the write fails, the scope stays wanted until the process ends.
-func (s *scopeTracker) saveScopeUsers(ctx context.Context, scope wire.Scope) {
+func (s *Tracker) saveScopeUsers(ctx context.Context, scope wire.Scope) {
 	s.mu.Lock()
 	users := slices.Sorted(maps.Keys(s.wants[scope]))
 	s.mu.Unlock()
@@ -221,7 +225,7 @@ func (s *scopeTracker) saveScopeUsers(ctx context.Context, scope wire.Scope) {
 }
 
 // dropExpired drops scopes that were unused for the grace period, and returns the time until the next one may expire.
-func (s *scopeTracker) dropExpired(ctx context.Context) time.Duration {
+func (s *Tracker) dropExpired(ctx context.Context) time.Duration {
 	next := s.grace
 	var dropped []wire.Scope
 	s.mu.Lock()
@@ -252,10 +256,10 @@ func (s *scopeTracker) dropExpired(ctx context.Context) time.Duration {
 	return next
 }
 
-// run follows the markers and drops unused scopes, until ctx ends.
-func (s *scopeTracker) run(ctx context.Context) error {
+// Run follows the markers and drops unused scopes, until ctx ends.
+func (s *Tracker) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
-		marks, err := s.store.Watch(frondGroup, scopeMarkResource, "", s.store.Revision())
+		marks, err := s.store.Watch(records.Group, scopeMarkResource, "", s.store.Revision())
 		if err != nil {
 			continue // the revision has advanced meanwhile
 		}
@@ -280,7 +284,7 @@ func (s *scopeTracker) run(ctx context.Context) error {
 }
 
 // lookupComplete returns the cloud's description of a scope if the store holds it completely, in its namespace or in all.
-func (s *scopeTracker) lookupComplete(scope wire.Scope) (wire.ScopeKind, bool) {
+func (s *Tracker) Complete(scope wire.Scope) (wire.ScopeKind, bool) {
 	for _, namespace := range slices.Compact([]string{scope.Namespace, ""}) {
 		scope.Namespace = namespace
 		entry, err := s.store.Get(scope.Marker())
@@ -295,16 +299,16 @@ func (s *scopeTracker) lookupComplete(scope wire.Scope) (wire.ScopeKind, bool) {
 	return wire.ScopeKind{}, false
 }
 
-// waitComplete waits until the store holds a scope completely. Its error is a status with the reason: refused by the cloud,
+// WaitComplete waits until the store holds a scope completely. Its error is a status with the reason: refused by the cloud,
 // or, a 503, not known yet. A scope that is held completely was granted, and the caller's roles were checked before.
-func (s *scopeTracker) waitComplete(ctx context.Context, scope wire.Scope, user string, online bool) error {
+func (s *Tracker) WaitComplete(ctx context.Context, scope wire.Scope, user string, online bool) error {
 	deadline := time.NewTimer(scopeWait)
 	defer deadline.Stop()
 	for {
 		s.mu.Lock()
 		moved, verdict := s.stateChanged, s.verdicts[verdictKey{scope, user}]
 		s.mu.Unlock()
-		if kind, ok := s.lookupComplete(scope); ok {
+		if kind, ok := s.Complete(scope); ok {
 			if kind.Version != scope.Version {
 				return versionMismatch(scope, kind)
 			}
@@ -313,14 +317,14 @@ func (s *scopeTracker) waitComplete(ctx context.Context, scope wire.Scope, user 
 		if err := verdictError(scope, verdict); err != nil {
 			return err
 		}
-		unknown := newRetryLater(fmt.Sprintf("%s are not known on this gateway: nothing asked for them before the link went down", scope))
+		unknown := respond.RetryLater(fmt.Sprintf("%s are not known on this gateway: nothing asked for them before the link went down", scope))
 		if !online {
 			return unknown
 		}
 		select {
 		case <-moved:
 		case <-deadline.C:
-			return newRetryLater(fmt.Sprintf("%s are not complete on this gateway yet", scope))
+			return respond.RetryLater(fmt.Sprintf("%s are not complete on this gateway yet", scope))
 		case <-ctx.Done():
 			return unknown
 		}

@@ -1,4 +1,5 @@
-package localapi
+// Package merge puts together an object of which the cloud and the node each own a part.
+package merge
 
 import (
 	"encoding/json"

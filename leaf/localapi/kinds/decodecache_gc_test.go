@@ -1,4 +1,4 @@
-package localapi
+package kinds
 
 import (
 	"runtime"
@@ -14,7 +14,7 @@ import (
 // TestDecodeCache_IsCollected: objects decoded by a list are shared with later requests, in the same state only, until a
 // garbage collection.
 func TestDecodeCache_IsCollected(t *testing.T) {
-	s := &decodeCache{}
+	s := &DecodeCache{}
 	e := store.Entry{Key: wire.Key{Resource: "configmaps", Name: "a"}, Revision: 1}
 	func() {
 		obj := &corev1.ConfigMap{}

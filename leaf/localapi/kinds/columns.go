@@ -1,4 +1,4 @@
-package localapi
+package kinds
 
 import (
 	"cmp"
@@ -37,8 +37,8 @@ func columnDefinitions(names ...string) []metav1.TableColumnDefinition {
 	return out
 }
 
-// buildTable converts an object or a list into a table, with the resource's own columns or with name and age.
-func (r *resource) buildTable(obj runtime.Object, headers bool) (*metav1.Table, error) {
+// BuildTable converts an object or a list into a table, with the resource's own columns or with name and age.
+func (r *Resource) BuildTable(obj runtime.Object, headers bool) (*metav1.Table, error) {
 	table := &metav1.Table{Rows: []metav1.TableRow{}}
 	add := func(o runtime.Object) error {
 		m, err := meta.Accessor(o)

@@ -1,4 +1,4 @@
-package localapi
+package kinds
 
 import (
 	"strconv"
@@ -6,18 +6,18 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// localVersionBase is added to the store's revision to get a resourceVersion. kube-apiserver counts its changes and never
+// LocalVersionBase is added to the store's revision to get a resourceVersion. kube-apiserver counts its changes and never
 // reaches this number, so the two ranges of versions do not overlap. A client may get a version of the cloud in the answer
 // to a write and use it for a write after the gateway has the object: it means that state and no other.
-const localVersionBase = 1_000_000_000_000_000_000
+const LocalVersionBase = 1_000_000_000_000_000_000
 
-// localVersion returns a revision of the store, or of memory, as clients see it.
-func localVersion(revision uint64) string {
-	return strconv.FormatUint(localVersionBase+revision, 10)
+// LocalVersion returns a revision of the store, or of memory, as clients see it.
+func LocalVersion(revision uint64) string {
+	return strconv.FormatUint(LocalVersionBase+revision, 10)
 }
 
-// revisionOf reverses localVersion; 0 for "" and "0". A version of another origin (an older edgecore, the cloud) has expired.
-func revisionOf(version string) (uint64, error) {
+// RevisionOf reverses localVersion; 0 for "" and "0". A version of another origin (an older edgecore, the cloud) has expired.
+func RevisionOf(version string) (uint64, error) {
 	if version == "" {
 		return 0, nil
 	}
@@ -27,8 +27,8 @@ func revisionOf(version string) (uint64, error) {
 		return 0, apierrors.NewBadRequest("invalid resource version " + strconv.Quote(version))
 	case n == 0:
 		return 0, nil
-	case n < localVersionBase:
+	case n < LocalVersionBase:
 		return 0, apierrors.NewResourceExpired("the resource version is not one of this gateway: list again")
 	}
-	return n - localVersionBase, nil
+	return n - LocalVersionBase, nil
 }

@@ -1,4 +1,5 @@
-package localapi
+// Package podproxy serves logs of containers and commands in them from the node's own kubelet.
+package podproxy
 
 import (
 	"bytes"
@@ -31,6 +32,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/leaf/localapi/respond"
 	"github.com/frond-edge/frond/leaf/store"
 )
 
@@ -38,7 +40,7 @@ import (
 const localUser = "frond:local"
 
 // KubeletEndpoint is the endpoint of the node's own kubelet, for logs and commands requested on the unix socket.
-type KubeletEndpoint struct {
+type Endpoint struct {
 	// Address is the host:port of its API; "" refuses logs and commands.
 	Address string
 	// Certificate returns the certificate that the kubelet must present for one of its names. Its dates are ignored,
@@ -46,20 +48,21 @@ type KubeletEndpoint struct {
 	Certificate func() (*x509.Certificate, error)
 }
 
-// kubeletProxy forwards requests from the unix socket to the kubelet's port, without the cloud.
+// Proxy forwards requests from the unix socket to the kubelet's port, without the cloud.
 //
 // A kubelet asks its API for the bearer of a token and for that user's rights, and its API is this server. So the token is
 // created here and held only in this process's memory. Both reviews of it are answered here; all others are answered as usual.
-type kubeletProxy struct {
-	endpoint KubeletEndpoint
+type Proxy struct {
+	endpoint Endpoint
 	store    *store.Store
 	token    string
 	uid      string // UID of the user; only the kubelet receives it, so no other client can review this user
 	proxy    *httputil.ReverseProxy
 }
 
-func newKubeletProxy(port KubeletEndpoint, st *store.Store, log *zap.Logger) *kubeletProxy {
-	k := &kubeletProxy{endpoint: port, store: st, token: "frond-local-" + rand.Text(), uid: rand.Text()}
+// New creates a Proxy to a kubelet for the pods in the store. It connects to nothing.
+func New(port Endpoint, st *store.Store, log *zap.Logger) *Proxy {
+	k := &Proxy{endpoint: port, store: st, token: "frond-local-" + rand.Text(), uid: rand.Text()}
 	transport := &http.Transport{
 		DisableCompression: true, DisableKeepAlives: true, // rare, manual requests: no connection is kept open
 		DialTLSContext: k.dial,
@@ -72,14 +75,14 @@ func newKubeletProxy(port KubeletEndpoint, st *store.Store, log *zap.Logger) *ku
 			r.Out.Header.Set("Authorization", "Bearer "+k.token)
 		},
 		ErrorHandler: func(w http.ResponseWriter, req *http.Request, err error) {
-			writeError(w, req, apierrors.NewServiceUnavailable(fmt.Sprintf("the kubelet of this gateway does not answer: %v", err)))
+			respond.Error(w, req, apierrors.NewServiceUnavailable(fmt.Sprintf("the kubelet of this gateway does not answer: %v", err)))
 		},
 	}
 	return k
 }
 
 // dial connects only to the kubelet: one certificate is trusted, by one of its own names, at its time of issue.
-func (k *kubeletProxy) dial(ctx context.Context, network, address string) (net.Conn, error) {
+func (k *Proxy) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	cert, err := k.endpoint.Certificate()
 	if err != nil {
 		return nil, fmt.Errorf("kubelet's certificate: %w", err)
@@ -111,8 +114,8 @@ func certificateName(cert *x509.Certificate) (string, error) {
 	return "", errors.New("it is for no name")
 }
 
-// servesRequest reports whether a request is for the kubelet: a log or a command, requested on the unix socket or in memory.
-func (k *kubeletProxy) servesRequest(info *request.RequestInfo, req *http.Request) bool {
+// Serves reports whether a request is for the kubelet: a log or a command, requested on the unix socket or in memory.
+func (k *Proxy) Serves(info *request.RequestInfo, req *http.Request) bool {
 	if info.APIGroup != "" || info.Resource != "pods" || req.TLS != nil || k.endpoint.Address == "" {
 		return false
 	}
@@ -126,18 +129,18 @@ func (k *kubeletProxy) servesRequest(info *request.RequestInfo, req *http.Reques
 	}
 }
 
-// servePodStream serves the log of a container, and commands in it, from the node's own kubelet.
-func (k *kubeletProxy) servePodStream(w http.ResponseWriter, req *http.Request) {
+// Serve serves the log of a container, and commands in it, from the node's own kubelet.
+func (k *Proxy) Serve(w http.ResponseWriter, req *http.Request) {
 	info, _ := request.RequestInfoFrom(req.Context())
-	pod, err := loadPod(k.store, info.Namespace, info.Name)
+	pod, err := LoadPod(k.store, info.Namespace, info.Name)
 	if err != nil {
-		writeError(w, req, err)
+		respond.Error(w, req, err)
 		return
 	}
 	query := req.URL.Query()
 	container, err := chooseContainer(pod, query.Get("container"))
 	if err != nil {
-		writeError(w, req, err)
+		respond.Error(w, req, err)
 		return
 	}
 	query.Del("container")
@@ -156,8 +159,8 @@ func (k *kubeletProxy) servePodStream(w http.ResponseWriter, req *http.Request) 
 	k.proxy.ServeHTTP(w, out)
 }
 
-// loadPod returns a pod that this node runs.
-func loadPod(st *store.Store, namespace, name string) (*corev1.Pod, error) {
+// LoadPod returns a pod that this node runs.
+func LoadPod(st *store.Store, namespace, name string) (*corev1.Pod, error) {
 	entry, err := st.Get(wire.Key{Resource: "pods", Namespace: namespace, Name: name})
 	if errors.Is(err, store.ErrNotFound) {
 		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, name)
@@ -203,9 +206,9 @@ func renameStreams(query url.Values) {
 	}
 }
 
-// withLocalReview answers the kubelet's reviews of kubeletProxy's user, and passes all others on. readBody returns the body
+// WithReview answers the kubelet's reviews of Proxy's user, and passes all others on. readBody returns the body
 // of a request, or has answered.
-func (k *kubeletProxy) withLocalReview(readBody func(http.ResponseWriter, *http.Request) ([]byte, bool), next http.HandlerFunc) http.HandlerFunc {
+func (k *Proxy) WithReview(readBody func(http.ResponseWriter, *http.Request) ([]byte, bool), next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
 		body, ok := readBody(w, req)
 		if !ok {
@@ -221,8 +224,8 @@ func (k *kubeletProxy) withLocalReview(readBody func(http.ResponseWriter, *http.
 }
 
 // answerReview returns nil for a review of any other user.
-func (k *kubeletProxy) answerReview(body []byte) (runtime.Object, schema.GroupVersion) {
-	if r, ok := decodeAs[*authenticationv1.TokenReview](body); ok {
+func (k *Proxy) answerReview(body []byte) (runtime.Object, schema.GroupVersion) {
+	if r, ok := respond.DecodeAs[*authenticationv1.TokenReview](body); ok {
 		if subtle.ConstantTimeCompare([]byte(r.Spec.Token), []byte(k.token)) != 1 {
 			return nil, schema.GroupVersion{}
 		}
@@ -231,7 +234,7 @@ func (k *kubeletProxy) answerReview(body []byte) (runtime.Object, schema.GroupVe
 		}
 		return r, authenticationv1.SchemeGroupVersion
 	}
-	r, ok := decodeAs[*authorizationv1.SubjectAccessReview](body)
+	r, ok := respond.DecodeAs[*authorizationv1.SubjectAccessReview](body)
 	if !ok || r.Spec.User != localUser || subtle.ConstantTimeCompare([]byte(r.Spec.UID), []byte(k.uid)) != 1 {
 		return nil, schema.GroupVersion{}
 	}
@@ -239,8 +242,8 @@ func (k *kubeletProxy) answerReview(body []byte) (runtime.Object, schema.GroupVe
 	return r, authorizationv1.SchemeGroupVersion
 }
 
-// isKubeletReview reports whether a request may be one of the kubelet's reviews of kubeletProxy's user.
-func isKubeletReview(info *request.RequestInfo) bool {
+// IsReview reports whether a request may be one of the kubelet's reviews of Proxy's user.
+func IsReview(info *request.RequestInfo) bool {
 	return info.Verb == "create" && info.Subresource == "" &&
 		(info.APIGroup == authenticationv1.GroupName && info.Resource == "tokenreviews" ||
 			info.APIGroup == authorizationv1.GroupName && info.Resource == "subjectaccessreviews")

@@ -1,7 +1,7 @@
-package localapi
+// Package limit bounds what one caller of the local API may use: requests, watches, connections, and time.
+package limit
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -12,7 +12,8 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apiserver/pkg/authentication/serviceaccount"
+
+	"github.com/frond-edge/frond/leaf/localapi/caller"
 )
 
 const (
@@ -20,11 +21,11 @@ const (
 	// has 30 watches, and lists them all when it starts.
 	maxRequests = 64
 	maxWatches  = 128
-	// maxAccountRelays limits the gateway's relayed watches of one of them.
-	maxAccountRelays = 8
-	// maxConcurrentLists limits how many lists are read from the store and decoded at once for programs other than the
+	// MaxAccountRelays limits the gateway's relayed watches of one of them.
+	MaxAccountRelays = 8
+	// MaxConcurrentLists limits how many lists are read from the store and decoded at once for programs other than the
 	// node: each uses memory for all its objects, and more at once are not faster on a gateway's few cores.
-	maxConcurrentLists = 8
+	MaxConcurrentLists = 8
 	// maxConnections limits one address' connections to a listener for pods: HTTP/2 needs one per client.
 	maxConnections = 128
 	// transferTimeout is how long one write to a client may take, and the reading of a request's whole body. The kernel's
@@ -32,55 +33,32 @@ const (
 	transferTimeout = 30 * time.Second
 )
 
-// callerLimits counts the open requests of each caller. A caller other than the node cannot use up the capacity of the others.
-type callerLimits struct {
+// Limits counts the open requests of each caller. A caller other than the node cannot use up the capacity of the others.
+type Limits struct {
 	mu    sync.Mutex // guards all fields below
 	usage map[string]*callerUsage
 }
 
 type callerUsage struct{ requests, watches, relays int }
 
-func newCallerLimits() *callerLimits { return &callerLimits{usage: map[string]*callerUsage{}} }
+// New creates Limits without any use.
+func New() *Limits { return &Limits{usage: map[string]*callerUsage{}} }
 
-// quotaKey returns the key under which a caller's use is counted: its pod, or its user if that has none; "" for the node itself.
-func (c caller) quotaKey() string {
-	if c.user == nil {
-		return ""
-	}
-	if pod := c.user.GetExtra()[serviceaccount.PodUIDKey]; len(pod) == 1 {
-		return pod[0]
-	}
-	return c.user.GetName()
-}
-
-// admitList admits the making of a list until done, and waits if there are too many. The node does not wait for others.
-func (s *Server) admitList(ctx context.Context) (done func(), err error) {
-	if callerOf(ctx).trusted {
-		return func() {}, nil
-	}
-	select {
-	case s.listSlots <- struct{}{}:
-		return func() { <-s.listSlots }, nil
-	case <-ctx.Done():
-		return nil, newRetryLater("too many lists are being read on this gateway")
-	}
-}
-
-// admitRequest admits a request until leave, or returns the reason for its refusal.
-func (l *callerLimits) admitRequest(c caller, watching bool) (leave func(), err error) {
+// AdmitRequest admits a request until leave, or returns the reason for its refusal.
+func (l *Limits) AdmitRequest(c caller.Caller, watching bool) (leave func(), err error) {
 	if watching {
 		return l.acquireSlot(c, maxWatches, "watches", func(u *callerUsage) *int { return &u.watches })
 	}
 	return l.acquireSlot(c, maxRequests, "requests", func(u *callerUsage) *int { return &u.requests })
 }
 
-// admitRelay admits a relayed watch until leave, or returns the reason for its refusal.
-func (l *callerLimits) admitRelay(c caller) (leave func(), err error) {
-	return l.acquireSlot(c, maxAccountRelays, "watches that are relayed", func(u *callerUsage) *int { return &u.relays })
+// AdmitRelay admits a relayed watch until leave, or returns the reason for its refusal.
+func (l *Limits) AdmitRelay(c caller.Caller) (leave func(), err error) {
+	return l.acquireSlot(c, MaxAccountRelays, "watches that are relayed", func(u *callerUsage) *int { return &u.relays })
 }
 
-func (l *callerLimits) acquireSlot(c caller, most int, what string, of func(*callerUsage) *int) (leave func(), err error) {
-	key := c.quotaKey()
+func (l *Limits) acquireSlot(c caller.Caller, most int, what string, of func(*callerUsage) *int) (leave func(), err error) {
+	key := c.QuotaKey()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	u := l.usage[key]
@@ -102,59 +80,63 @@ func (l *callerLimits) acquireSlot(c caller, most int, what string, of func(*cal
 	}, nil
 }
 
-// deadlineWriter is a response writer with a deadline for each write, for slow clients. It records the status for metrics.
-type deadlineWriter struct {
+// Writer is a response writer with a deadline for each write, for slow clients. It records the status for metrics.
+type Writer struct {
 	http.ResponseWriter
 	controller *http.ResponseController
 	code       int
 }
 
-func newDeadlineWriter(w http.ResponseWriter) *deadlineWriter {
-	return &deadlineWriter{ResponseWriter: w, controller: http.NewResponseController(w), code: http.StatusOK}
+// NewWriter returns a Writer over the answer of a request.
+func NewWriter(w http.ResponseWriter) *Writer {
+	return &Writer{ResponseWriter: w, controller: http.NewResponseController(w), code: http.StatusOK}
 }
 
-// status returns the status that was sent.
-func (p *deadlineWriter) status() int { return p.code }
+// Status returns the status that was sent.
+func (p *Writer) Status() int { return p.code }
 
 // Unwrap is for http.ResponseController.
-func (p *deadlineWriter) Unwrap() http.ResponseWriter { return p.ResponseWriter }
+func (p *Writer) Unwrap() http.ResponseWriter { return p.ResponseWriter }
 
-func (p *deadlineWriter) WriteHeader(code int) {
+// WriteHeader implements http.ResponseWriter.
+func (p *Writer) WriteHeader(code int) {
 	p.code = code
 	p.ResponseWriter.WriteHeader(code)
 }
 
 // setWriteDeadline sets the deadline of one write. HTTP/2 ends a stream after its deadline even if nothing is being
 // written, so done removes it.
-func (p *deadlineWriter) setWriteDeadline() (done func()) {
+func (p *Writer) setWriteDeadline() (done func()) {
 	_ = p.controller.SetWriteDeadline(time.Now().Add(transferTimeout)) // every server of this package supports deadlines
 	return func() { _ = p.controller.SetWriteDeadline(time.Time{}) }
 }
 
-func (p *deadlineWriter) Write(b []byte) (int, error) {
+// Write implements http.ResponseWriter.
+func (p *Writer) Write(b []byte) (int, error) {
 	defer p.setWriteDeadline()()
 	return p.ResponseWriter.Write(b)
 }
 
 // Flush sends buffered data; watches use it.
-func (p *deadlineWriter) Flush() {
+func (p *Writer) Flush() {
 	defer p.setWriteDeadline()()
 	_ = p.controller.Flush() // a client that has gone away makes the next write fail
 }
 
-// deadlineReader is a request body with a deadline, from its first read to its end.
-type deadlineReader struct {
+// Reader is a request body with a deadline, from its first read to its end.
+type Reader struct {
 	io.ReadCloser
 	controller *http.ResponseController
 	started    bool
 }
 
-// newDeadlineReader returns the body of the request that w answers.
-func newDeadlineReader(body io.ReadCloser, w *deadlineWriter) *deadlineReader {
-	return &deadlineReader{ReadCloser: body, controller: w.controller}
+// NewReader returns the body of the request that w answers.
+func NewReader(body io.ReadCloser, w *Writer) *Reader {
+	return &Reader{ReadCloser: body, controller: w.controller}
 }
 
-func (h *deadlineReader) Read(b []byte) (int, error) {
+// Read implements io.Reader.
+func (h *Reader) Read(b []byte) (int, error) {
 	if !h.started {
 		h.started = true
 		_ = h.controller.SetReadDeadline(time.Now().Add(transferTimeout))
@@ -174,7 +156,8 @@ type connLimitListener struct {
 	openByPeer map[netip.Addr]int
 }
 
-func newConnLimitListener(l net.Listener, refused func(peer netip.Addr) bool) *connLimitListener {
+// NewListener limits the connections of each address to a listener, and closes those of peers that refused reports.
+func NewListener(l net.Listener, refused func(peer netip.Addr) bool) *connLimitListener {
 	return &connLimitListener{Listener: l, refusePeer: refused, openByPeer: map[netip.Addr]int{}}
 }
 

@@ -1,4 +1,4 @@
-package localapi
+package kinds
 
 import (
 	"reflect"
@@ -11,10 +11,10 @@ import (
 	"github.com/frond-edge/frond/leaf/store"
 )
 
-// decodeCache is a weak cache of a resource's decoded objects. The store holds JSON, and decoding is nearly all of the work
+// DecodeCache is a weak cache of a resource's decoded objects. The store holds JSON, and decoding is nearly all of the work
 // of a list. The cache holds weak references, so it costs a gateway no memory: the next garbage collection frees every
 // object that no answer needs, and until then successive lists decode nothing.
-type decodeCache struct {
+type DecodeCache struct {
 	mu sync.Mutex
 	// objects holds the cached references and their revisions, by key; an object may have been collected. Guarded by mu.
 	objects map[wire.Key]cachedObject
@@ -34,7 +34,7 @@ type decodedObject struct{ runtime.Object }
 const minCachedNames = 512
 
 // lookup returns a cached object, or nil.
-func (s *decodeCache) lookup(e store.Entry) runtime.Object {
+func (s *DecodeCache) lookup(e store.Entry) runtime.Object {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if g, ok := s.objects[e.Key]; ok && g.revision == e.Revision {
@@ -45,7 +45,7 @@ func (s *decodeCache) lookup(e store.Entry) runtime.Object {
 	return nil
 }
 
-func (s *decodeCache) add(e store.Entry, obj runtime.Object) {
+func (s *DecodeCache) add(e store.Entry, obj runtime.Object) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.objects == nil {
@@ -62,25 +62,25 @@ func (s *decodeCache) add(e store.Entry, obj runtime.Object) {
 	s.objects[e.Key] = cachedObject{e.Revision, weak.Make(&decodedObject{obj})}
 }
 
-// decodeShared returns an object as decode does, and possibly the same one as another request: no caller may change it or anything in it.
+// DecodeShared returns an object as decode does, and possibly the same one as another request: no caller may change it or anything in it.
 // A caller that encodes it makes a copy first (shallowCopy, or that of a list), as an encoder writes the kind into the object.
-func (r *resource) decodeShared(e store.Entry) (runtime.Object, error) {
-	if r.decodeCache == nil { // nor objects that are maps throughout: a copy of the top level shares the map
-		obj, _, err := r.decode(e)
+func (r *Resource) DecodeShared(e store.Entry) (runtime.Object, error) {
+	if r.DecodeCache == nil { // nor objects that are maps throughout: a copy of the top level shares the map
+		obj, _, err := r.Decode(e)
 		return obj, err
 	}
-	if obj := r.decodeCache.lookup(e); obj != nil {
+	if obj := r.DecodeCache.lookup(e); obj != nil {
 		return obj, nil
 	}
-	obj, _, err := r.decode(e)
+	obj, _, err := r.Decode(e)
 	if err == nil {
-		r.decodeCache.add(e, obj)
+		r.DecodeCache.add(e, obj)
 	}
 	return obj, err
 }
 
-// shallowCopy copies the top level of an object.
-func shallowCopy(obj runtime.Object) runtime.Object {
+// ShallowCopy copies the top level of an object.
+func ShallowCopy(obj runtime.Object) runtime.Object {
 	from := reflect.ValueOf(obj).Elem()
 	to := reflect.New(from.Type())
 	to.Elem().Set(from)

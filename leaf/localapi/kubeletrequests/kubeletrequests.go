@@ -1,4 +1,5 @@
-package localapi
+// Package kubeletrequests lists what a kubelet asks of its API, and how the local API treats each request.
+package kubeletrequests
 
 import (
 	"fmt"

@@ -1,0 +1,142 @@
+package kinds
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/google/uuid"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/leaf/store"
+)
+
+// ObjectStamp is the data that accompanies an object's typed form while it is processed.
+type ObjectStamp struct {
+	Revision     uint64
+	CloudVersion string // metadata.resourceVersion as the cloud sent it
+}
+
+// Decode returns the object as clients see it: with the local resourceVersion, and always with a UID, even while the cloud
+// has not assigned one. Client code treats an object without a UID as one that does not exist.
+func (r *Resource) Decode(e store.Entry) (runtime.Object, ObjectStamp, error) {
+	obj, err := r.unmarshalStored(e.Object)
+	if err != nil {
+		return nil, ObjectStamp{}, fmt.Errorf("decode %s: %w", e.Key.Human(), err)
+	}
+	m, err := meta.Accessor(obj)
+	if err != nil {
+		return nil, ObjectStamp{}, fmt.Errorf("decode %s: %w", e.Key.Human(), err)
+	}
+	v := ObjectStamp{Revision: e.Revision, CloudVersion: m.GetResourceVersion()}
+	m.SetResourceVersion(LocalVersion(e.Revision))
+	if m.GetUID() == "" {
+		m.SetUID(ProvisionalUID(e.Key))
+	}
+	m.SetManagedFields(nil)
+	if !r.Schemaless {
+		obj.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{}) // the encoder sets it where clients expect it
+	}
+	if r.Decorate != nil {
+		r.Decorate(obj)
+	}
+	return obj, v, nil
+}
+
+// unmarshalStored decodes an object in its stored form.
+func (r *Resource) unmarshalStored(data []byte) (runtime.Object, error) {
+	if r.StoredForm == nil {
+		obj := r.Object()
+		return obj, utiljson.Unmarshal(data, obj)
+	}
+	obj := r.StoredForm.object()
+	if err := utiljson.Unmarshal(data, obj); err != nil {
+		return nil, err
+	}
+	return r.StoredForm.toServed(obj), nil
+}
+
+// Encode reverses decode: it returns the JSON for the store and the report.
+func (r *Resource) Encode(key wire.Key, obj runtime.Object, v ObjectStamp) ([]byte, string, error) {
+	obj = obj.DeepCopyObject()
+	m, err := meta.Accessor(obj)
+	if err != nil {
+		return nil, "", fmt.Errorf("encode %s: %w", key.Human(), err)
+	}
+	if m.GetUID() == ProvisionalUID(key) {
+		m.SetUID("")
+	}
+	if err := r.RemoveProvisionalOwner(obj); err != nil {
+		return nil, "", err
+	}
+	m.SetResourceVersion(v.CloudVersion)
+	m.SetManagedFields(nil)
+	if r.StoredForm != nil {
+		obj = r.StoredForm.toStored(obj)
+	}
+	obj.GetObjectKind().SetGroupVersionKind(r.StoredGVR().GroupVersion().WithKind(r.Kind))
+	data, err := json.Marshal(obj)
+	if err != nil {
+		return nil, "", fmt.Errorf("encode %s: %w", key.Human(), err)
+	}
+	return data, string(m.GetUID()), nil
+}
+
+// RemoveProvisionalOwner removes an owner whose UID the cloud does not know: its garbage collector would delete the object.
+func (r *Resource) RemoveProvisionalOwner(obj runtime.Object) error {
+	m, err := meta.Accessor(obj)
+	if err != nil {
+		return fmt.Errorf("disown: %w", err)
+	}
+	m.SetOwnerReferences(slices.DeleteFunc(m.GetOwnerReferences(), func(o metav1.OwnerReference) bool {
+		return o.Kind == "Node" && o.UID == ProvisionalUID(wire.Key{Resource: "nodes", Name: o.Name})
+	}))
+	return nil
+}
+
+// ProvisionalUID returns the UID served for an object created here while the cloud could not be asked. It depends on the
+// name alone, so it is the same after a restart, and it is never sent.
+func ProvisionalUID(key wire.Key) types.UID {
+	return types.UID(uuid.NewSHA1(uuid.NameSpaceOID, []byte("frond.io/provisional/"+key.String())).String())
+}
+
+// ObjectKey returns the store's key of an object.
+func (r *Resource) ObjectKey(namespace, name string) wire.Key {
+	if !r.Namespaced {
+		namespace = ""
+	}
+	return wire.Key{Group: r.StoredGVR().Group, Resource: r.GVR.Resource, Namespace: namespace, Name: name}
+}
+
+// BuildList puts objects into a new list of the resource.
+func (r *Resource) BuildList(items []runtime.Object, revision uint64) (runtime.Object, error) {
+	list := r.List()
+	if err := meta.SetList(list, items); err != nil {
+		return nil, fmt.Errorf("list of %s: %w", r.GVR.Resource, err)
+	}
+	m, err := meta.ListAccessor(list)
+	if err != nil {
+		return nil, fmt.Errorf("list of %s: %w", r.GVR.Resource, err)
+	}
+	m.SetResourceVersion(LocalVersion(revision))
+	return list, nil
+}
+
+// NewBookmark returns the object of a bookmark event: only a resourceVersion, and an annotation after the last initial event.
+func (r *Resource) NewBookmark(revision uint64, initialEnd bool) runtime.Object {
+	obj := r.Object()
+	if m, err := meta.Accessor(obj); err == nil {
+		m.SetResourceVersion(LocalVersion(revision))
+		if initialEnd {
+			m.SetAnnotations(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
+		}
+	}
+	obj.GetObjectKind().SetGroupVersionKind(r.GVK())
+	return obj
+}

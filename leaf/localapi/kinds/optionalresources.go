@@ -1,0 +1,75 @@
+package kinds
+
+import (
+	certificatesv1 "k8s.io/api/certificates/v1"
+	certificatesv1alpha1 "k8s.io/api/certificates/v1alpha1"
+	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// FieldNodeName is the field label by which a kubelet and its drivers select the objects of their Node.
+const FieldNodeName = "spec.nodeName"
+
+// optionalResources returns the kinds that not every Kubernetes serves. The cloud sends the objects that concern this node,
+// and announces that it does (wire.DeliveredKinds). Without that announcement nothing is known about them.
+func optionalResources() []*Resource {
+	certs, devices := certificatesv1.SchemeGroupVersion, resourcev1.SchemeGroupVersion
+	bundles := func(gv schema.GroupVersion, object, list func() runtime.Object) *Resource {
+		return &Resource{
+			GVR: gv.WithResource("clustertrustbundles"), Kind: "ClusterTrustBundle", Singular: "clustertrustbundle", Optional: true,
+			Unlisted: gv != certs, Object: object, List: list, selectable: trustBundleFields,
+		}
+	}
+	return []*Resource{
+		bundles(certs, func() runtime.Object { return &certificatesv1.ClusterTrustBundle{} },
+			func() runtime.Object { return &certificatesv1.ClusterTrustBundleList{} }),
+		// A kubelet takes the version that the cluster serves. The fields of a bundle that it reads are the same in all versions.
+		bundles(certificatesv1beta1.SchemeGroupVersion, func() runtime.Object { return &certificatesv1beta1.ClusterTrustBundle{} },
+			func() runtime.Object { return &certificatesv1beta1.ClusterTrustBundleList{} }),
+		bundles(certificatesv1alpha1.SchemeGroupVersion, func() runtime.Object { return &certificatesv1alpha1.ClusterTrustBundle{} },
+			func() runtime.Object { return &certificatesv1alpha1.ClusterTrustBundleList{} }),
+		{
+			GVR: certs.WithResource("podcertificaterequests"), Kind: "PodCertificateRequest", Singular: "podcertificaterequest",
+			Namespaced: true, Optional: true, OfNode: true,
+			Object:     func() runtime.Object { return &certificatesv1.PodCertificateRequest{} },
+			List:       func() runtime.Object { return &certificatesv1.PodCertificateRequestList{} },
+			selectable: certificateRequestFields,
+		},
+		{
+			GVR: devices.WithResource("resourceclaims"), Kind: "ResourceClaim", Singular: "resourceclaim", Namespaced: true, Optional: true,
+			Object: func() runtime.Object { return &resourcev1.ResourceClaim{} },
+			List:   func() runtime.Object { return &resourcev1.ResourceClaimList{} },
+		},
+		{
+			GVR: devices.WithResource("resourceslices"), Kind: "ResourceSlice", Singular: "resourceslice", Optional: true, OfNode: true,
+			Object:     func() runtime.Object { return &resourcev1.ResourceSlice{} },
+			List:       func() runtime.Object { return &resourcev1.ResourceSliceList{} },
+			selectable: sliceFields,
+		},
+	}
+}
+
+func trustBundleFields(obj runtime.Object) fields.Set {
+	signer := ""
+	switch o := obj.(type) {
+	case *certificatesv1.ClusterTrustBundle:
+		signer = o.Spec.SignerName
+	case *certificatesv1beta1.ClusterTrustBundle:
+		signer = o.Spec.SignerName
+	case *certificatesv1alpha1.ClusterTrustBundle:
+		signer = o.Spec.SignerName
+	}
+	return fields.Set{"spec.signerName": signer}
+}
+
+func sliceFields(obj runtime.Object) fields.Set {
+	spec := &obj.(*resourcev1.ResourceSlice).Spec
+	node := ""
+	if spec.NodeName != nil {
+		node = *spec.NodeName
+	}
+	return fields.Set{FieldNodeName: node, resourcev1.ResourceSliceSelectorDriver: spec.Driver}
+}

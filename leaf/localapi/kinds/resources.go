@@ -1,0 +1,235 @@
+// Package kinds describes the resources that the local API serves: how complete the store is for them, their stored and served
+// forms, field selectors and tables.
+package kinds
+
+import (
+	"slices"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	nodev1 "k8s.io/api/node/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// completeness is what the absence of an object from the store proves.
+type completeness int
+
+const (
+	// PartiallyHeld: the store holds the objects that the node's pods refer to; any other may exist in the cloud.
+	PartiallyHeld completeness = iota
+	// FullyDelivered: the cloud sends every object of the kind, so that a list is complete once the store has attached. An
+	// object may be in flight; a get of an object that is not stored asks the cloud.
+	FullyDelivered
+	// Authoritative: as fullyDelivered, and for the node's own objects the store is the authority: not stored means absent.
+	Authoritative
+)
+
+// placement is where the objects of a resource are stored.
+type placement int
+
+const (
+	InStore placement = iota
+	// InMemory: objects that a restart may lose: leases, because a renewal every 10 s must not wear the flash, and recent
+	// events, so that a recorder can patch their count.
+	InMemory
+)
+
+// reportSink is where a local write is reported to.
+type reportSink int
+
+const (
+	ToNobody reportSink = iota
+	ToReports
+	ToEvents
+)
+
+// Resource is one row of the table of served resources.
+type Resource struct {
+	GVR          schema.GroupVersionResource
+	Kind         string
+	Singular     string
+	ShortNames   []string
+	Namespaced   bool
+	Object       func() runtime.Object
+	List         func() runtime.Object
+	Completeness completeness
+	// Optional: only the cloud's announcement shows whether the store is complete.
+	Optional bool
+	// OfNode: the cloud sends all objects of the kind whose spec.nodeName is this node.
+	OfNode bool
+	// Unlisted: discovery omits the resource unless the cluster has it.
+	Unlisted  bool
+	Placement placement
+	Sink      reportSink
+	// LocalWrites lists the writes performed here, as "verb" or "verb/subresource"; every other write is a call to the cloud.
+	LocalWrites []string
+	// selectable returns the values of field labels beyond metadata.name and metadata.namespace.
+	selectable func(runtime.Object) fields.Set
+	// AnyLabel: any field label is accepted, as the cloud evaluates requests that use them.
+	AnyLabel bool
+	columns  []metav1.TableColumnDefinition
+	cells    func(runtime.Object) []any
+	// conditions returns the conditions of a table's row, such as "completed" for a finished pod, which kubectl prints differently.
+	conditions func(runtime.Object) []metav1.TableRowCondition
+	// Preserve restores the parts of the new object that a write to the (sub)resource must not change.
+	Preserve func(next, last runtime.Object, subresource string)
+	// Decorate changes an object before it is sent to clients; nil for none. Such a resource is never written here.
+	Decorate func(runtime.Object)
+	// Validate checks a local write as the cloud will check its report; last is nil when the object is new. nil: no check.
+	Validate func(next, last runtime.Object) field.ErrorList
+	// StoredForm is the form in which the objects are stored and reported; nil: the served one. Resources of one stored
+	// form share their objects.
+	StoredForm *storedForm
+	// Schemaless objects have no Go type here.
+	Schemaless  bool
+	DecodeCache *DecodeCache // shared by copies of the resource
+}
+
+// GVK returns the resource's kind.
+func (r *Resource) GVK() schema.GroupVersionKind { return r.GVR.GroupVersion().WithKind(r.Kind) }
+
+// StoredGVR returns the resource under whose name, and in whose form, the objects are stored and reported.
+func (r *Resource) StoredGVR() schema.GroupVersionResource {
+	if r.StoredForm != nil {
+		return r.StoredForm.gvr
+	}
+	return r.GVR
+}
+
+// WritesLocally reports whether a write, "verb" or "verb/subresource", is performed on the gateway.
+func (r *Resource) WritesLocally(write string) bool {
+	return slices.Contains(r.LocalWrites, write)
+}
+
+// Served returns the table of resources that the gateway serves. Requests for any other resource go to the cloud.
+func Served() []*Resource {
+	return slices.Concat(nodeResources(), memoryResources(), eventResources(), referencedResources(), deliveredResources(), otherResources(), optionalResources())
+}
+
+// CoreResource returns a resource of the core group.
+func CoreResource(name string) schema.GroupVersionResource {
+	return corev1.SchemeGroupVersion.WithResource(name)
+}
+
+// StorageResource returns a resource of storage.k8s.io.
+func StorageResource(name string) schema.GroupVersionResource {
+	return storagev1.SchemeGroupVersion.WithResource(name)
+}
+
+// nodeResources returns the node itself and its pods: the kubelet writes here, and reports go to the cloud.
+func nodeResources() []*Resource {
+	return []*Resource{
+		{
+			GVR: CoreResource("pods"), Kind: "Pod", Singular: "pod", ShortNames: []string{"po"}, Namespaced: true, Completeness: Authoritative, Sink: ToReports,
+			Object: func() runtime.Object { return &corev1.Pod{} }, List: func() runtime.Object { return &corev1.PodList{} },
+			LocalWrites: []string{"update/status", "patch/status", "delete"},
+			selectable:  podFields, columns: podColumns(), cells: podCells, conditions: podRowConditions, Preserve: preservePod,
+		},
+		{
+			GVR: CoreResource("nodes"), Kind: "Node", Singular: "node", ShortNames: []string{"no"}, Completeness: Authoritative, Sink: ToReports,
+			Object: func() runtime.Object { return &corev1.Node{} }, List: func() runtime.Object { return &corev1.NodeList{} },
+			LocalWrites: []string{"create", "update", "patch", "update/status", "patch/status"},
+			selectable:  nodeFields, columns: nodeColumns(), cells: nodeCells, Preserve: preserveNode,
+		},
+		{
+			GVR: StorageResource("csinodes"), Kind: "CSINode", Singular: "csinode", Completeness: Authoritative, Sink: ToReports,
+			Object: func() runtime.Object { return &storagev1.CSINode{} }, List: func() runtime.Object { return &storagev1.CSINodeList{} },
+			LocalWrites: []string{"create", "update", "patch"},
+		},
+	}
+}
+
+func memoryResources() []*Resource {
+	return []*Resource{
+		{
+			GVR: coordinationv1.SchemeGroupVersion.WithResource("leases"), Kind: "Lease", Singular: "lease", Namespaced: true,
+			Completeness: Authoritative, Placement: InMemory,
+			Object:      func() runtime.Object { return &coordinationv1.Lease{} },
+			List:        func() runtime.Object { return &coordinationv1.LeaseList{} },
+			LocalWrites: []string{"create", "update", "patch", "delete"},
+			columns:     leaseColumns(), cells: leaseCells,
+		},
+	}
+}
+
+// referencedResources returns the resources that are delivered as far as pods refer to them.
+func referencedResources() []*Resource {
+	return []*Resource{
+		{
+			GVR: CoreResource("configmaps"), Kind: "ConfigMap", Singular: "configmap", ShortNames: []string{"cm"}, Namespaced: true,
+			Object:  func() runtime.Object { return &corev1.ConfigMap{} },
+			List:    func() runtime.Object { return &corev1.ConfigMapList{} },
+			columns: configMapColumns(), cells: configMapCells,
+		},
+		{
+			GVR: CoreResource("secrets"), Kind: "Secret", Singular: "secret", Namespaced: true,
+			Object: func() runtime.Object { return &corev1.Secret{} }, List: func() runtime.Object { return &corev1.SecretList{} },
+			selectable: secretFields, columns: secretColumns(), cells: secretCells,
+		},
+		{
+			GVR: CoreResource("serviceaccounts"), Kind: "ServiceAccount", Singular: "serviceaccount", ShortNames: []string{"sa"}, Namespaced: true,
+			Object: func() runtime.Object { return &corev1.ServiceAccount{} },
+			List:   func() runtime.Object { return &corev1.ServiceAccountList{} },
+		},
+		{
+			GVR: CoreResource("persistentvolumeclaims"), Kind: "PersistentVolumeClaim", Singular: "persistentvolumeclaim",
+			ShortNames: []string{"pvc"}, Namespaced: true,
+			Object: func() runtime.Object { return &corev1.PersistentVolumeClaim{} },
+			List:   func() runtime.Object { return &corev1.PersistentVolumeClaimList{} },
+		},
+		{
+			GVR: CoreResource("persistentvolumes"), Kind: "PersistentVolume", Singular: "persistentvolume", ShortNames: []string{"pv"},
+			Object: func() runtime.Object { return &corev1.PersistentVolume{} },
+			List:   func() runtime.Object { return &corev1.PersistentVolumeList{} },
+		},
+	}
+}
+
+// deliveredResources returns the resources that are delivered completely to every node.
+func deliveredResources() []*Resource {
+	return []*Resource{
+		{
+			GVR: CoreResource("services"), Kind: "Service", Singular: "service", ShortNames: []string{"svc"}, Namespaced: true, Completeness: FullyDelivered,
+			Object: func() runtime.Object { return &corev1.Service{} }, List: func() runtime.Object { return &corev1.ServiceList{} },
+			selectable: serviceFields, columns: serviceColumns(), cells: serviceCells,
+		},
+		{
+			GVR: discoveryv1.SchemeGroupVersion.WithResource("endpointslices"), Kind: "EndpointSlice", Singular: "endpointslice",
+			Namespaced: true, Completeness: FullyDelivered,
+			Object: func() runtime.Object { return &discoveryv1.EndpointSlice{} },
+			List:   func() runtime.Object { return &discoveryv1.EndpointSliceList{} },
+		},
+		{
+			GVR: nodev1.SchemeGroupVersion.WithResource("runtimeclasses"), Kind: "RuntimeClass", Singular: "runtimeclass", Completeness: FullyDelivered,
+			Object: func() runtime.Object { return &nodev1.RuntimeClass{} },
+			List:   func() runtime.Object { return &nodev1.RuntimeClassList{} },
+		},
+		{
+			GVR: StorageResource("csidrivers"), Kind: "CSIDriver", Singular: "csidriver", Completeness: FullyDelivered,
+			Object: func() runtime.Object { return &storagev1.CSIDriver{} },
+			List:   func() runtime.Object { return &storagev1.CSIDriverList{} },
+		},
+	}
+}
+
+// otherResources returns those of rarer pod features; delivered objects are served from the store, for others the cloud is asked.
+func otherResources() []*Resource {
+	return []*Resource{
+		{
+			GVR: StorageResource("volumeattachments"), Kind: "VolumeAttachment", Singular: "volumeattachment",
+			Object: func() runtime.Object { return &storagev1.VolumeAttachment{} },
+			List:   func() runtime.Object { return &storagev1.VolumeAttachmentList{} },
+		},
+		{
+			GVR: StorageResource("storageclasses"), Kind: "StorageClass", Singular: "storageclass", ShortNames: []string{"sc"},
+			Object: func() runtime.Object { return &storagev1.StorageClass{} },
+			List:   func() runtime.Object { return &storagev1.StorageClassList{} },
+		},
+	}
+}
