@@ -45,7 +45,6 @@ var (
 		"leaf.Server":                    true,
 		"leaf/localapi.Server":           true,
 		"leaf/localapi.endpoint":         true,
-		"leaf/localapi.resource":         true,
 		"leaf/store.Store":               true,
 		"streams/deliver.Delivery":       true,
 		"streams/tunnel.Conn":            true,

@@ -114,7 +114,7 @@ func (a *csrWatch) pollUntilDone(ctx context.Context) {
 // pollOnce polls the cloud once and sends a changed state. It reports whether the watch continues.
 func (a *csrWatch) pollOnce(ctx context.Context) bool {
 	obj := a.resource.Object()
-	err := a.server.callObject(ctx, http.MethodGet, a.resource.CloudPath(a.key), nil, obj)
+	err := a.server.cloud.Object(ctx, http.MethodGet, a.resource.CloudPath(a.key), nil, obj)
 	switch {
 	case err == nil:
 		return a.sendState(ctx, obj)

@@ -83,7 +83,7 @@ func (e *endpoint) provesAbsence(key wire.Key) bool {
 // optional when the link is down later.
 func (e *endpoint) fetchFromCloud(ctx context.Context, key wire.Key) (runtime.Object, error) {
 	obj := e.resource.Object()
-	err := e.server.callObject(ctx, "GET", e.resource.CloudPath(key), nil, obj)
+	err := e.server.cloud.Object(ctx, "GET", e.resource.CloudPath(key), nil, obj)
 	switch {
 	case err == nil:
 		m, err := meta.Accessor(obj)

@@ -30,7 +30,7 @@ func (s *Server) listenUnix(ctx context.Context, g *errgroup.Group) error {
 	if err != nil {
 		return fmt.Errorf("listen on socket: %w", err)
 	}
-	serveListener(ctx, g, s.newHTTPServer(caller.WithListener(ctx, Socket)), listener)
+	serveListener(ctx, g, s.newHTTPServer(caller.WithListener(ctx, caller.Socket)), listener)
 	return nil
 }
 

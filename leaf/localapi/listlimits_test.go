@@ -22,7 +22,7 @@ import (
 // podContext returns the context of a pod's request.
 func podContext(t *testing.T, pod string) context.Context {
 	t.Helper()
-	return caller.With(t.Context(), caller.Caller{Kind: Account, User: &user.DefaultInfo{
+	return caller.With(t.Context(), caller.Caller{Kind: caller.Account, User: &user.DefaultInfo{
 		Name: "system:serviceaccount:default:robot", Extra: map[string][]string{serviceaccount.PodUIDKey: {pod}},
 	}})
 }

@@ -301,7 +301,7 @@ func (w *relayedWatch) requestPage(ctx context.Context, take, limit int) (list r
 	}
 	maps.Copy(query, w.query)
 	request := wire.KubeRequest{Method: http.MethodGet, Path: w.path, Query: query.Encode(), Accept: runtime.ContentTypeJSON, MaxBytes: take}
-	reply, err := w.endpoint.server.callCloud(ctx, request)
+	reply, err := w.endpoint.server.cloud.Call(ctx, request)
 	switch {
 	case err != nil:
 		return nil, 0, err
@@ -343,10 +343,10 @@ func (w *relayedWatch) fetchChanges(ctx context.Context, wait time.Duration) ([]
 	share, all := w.replyBudget()
 	ask := wire.KubeRequest{Method: http.MethodGet, Path: w.path, Query: w.query.Encode(), Wait: wait.Milliseconds(), MaxBytes: share}
 	w.query.Del("resourceVersion")
-	reply, err := w.endpoint.server.sendRequest(ctx, ask, relayTimeout)
+	reply, err := w.endpoint.server.cloud.Send(ctx, ask, relayTimeout)
 	if err == nil && reply.Code == http.StatusRequestEntityTooLarge && share < all {
 		ask.MaxBytes = all
-		reply, err = w.endpoint.server.sendRequest(ctx, ask, relayTimeout)
+		reply, err = w.endpoint.server.cloud.Send(ctx, ask, relayTimeout)
 	}
 	if err != nil {
 		return nil, err

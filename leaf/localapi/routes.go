@@ -25,8 +25,10 @@ import (
 
 	"github.com/frond-edge/frond/api/restart"
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/leaf/localapi/auth"
 	"github.com/frond-edge/frond/leaf/localapi/caller"
 	"github.com/frond-edge/frond/leaf/localapi/discovery"
+	"github.com/frond-edge/frond/leaf/localapi/issuer"
 	"github.com/frond-edge/frond/leaf/localapi/kinds"
 	"github.com/frond-edge/frond/leaf/localapi/limit"
 	"github.com/frond-edge/frond/leaf/localapi/objectstore"
@@ -151,8 +153,8 @@ func (rs *routes) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	ctx := request.WithRequestInfo(req.Context(), info)
 	ctx = request.WithReceivedTimestamp(ctx, time.Now())
 	ctx = audit.WithAuditContext(ctx) // the patch handler needs one, though nothing is audited here
-	who, err := rs.server.authenticate(req)
-	if who.Kind == caller.Kubelet || who.Kind == Socket { // administrators page through output, and type commands into containers
+	who, err := rs.server.gate.Authenticate(req)
+	if who.Kind == caller.Kubelet || who.Kind == caller.Socket { // administrators page through output, and type commands into containers
 		rs.dispatch(w, req.WithContext(caller.With(ctx, who)), info, who)
 		return
 	}
@@ -170,11 +172,11 @@ func (rs *routes) serveUntrusted(w *limit.Writer, req *http.Request, info *reque
 	req.Body = limit.NewReader(req.Body, w)
 	watching := info.Verb == "watch"
 	if watching && !who.Trusted {
-		watched, leave := rs.server.openWatches.register(req.Context()) // before authorization, so that no change of roles is missed in between
+		watched, leave := rs.server.openWatches.Register(req.Context()) // before authorization, so that no change of roles is missed in between
 		defer leave()
 		req = req.WithContext(watched)
 	}
-	if !rs.server.authorizeRequest(w, req, who) {
+	if !rs.server.gate.Authorize(w, req, who) {
 		return
 	}
 	if !who.Trusted { // a stock kubelet watches each ConfigMap and Secret of its pods
@@ -228,7 +230,7 @@ func (rs *routes) trustedHandler(info *request.RequestInfo) http.HandlerFunc {
 		}
 	case info.Verb == "create" && gvr.Group == "" && info.Resource == "serviceaccounts" && info.Subresource == "token":
 		return rs.server.serveTokenRequest
-	case info.Verb == "create" && isReview(info):
+	case info.Verb == "create" && auth.IsReview(info):
 		return rs.server.serveReview
 	case rt == nil, info.Namespace != "" && !rt.endpoint.resource.Namespaced, len(info.Parts) > 3:
 		return rs.server.forwardToCloud
@@ -290,7 +292,7 @@ func (rs *routes) serveNonResource(w http.ResponseWriter, req *http.Request) {
 			rs.server.servePodRestart(w, req)
 			return
 		}
-		if !rs.server.serveIssuer(w, req, path) && !rs.server.serveAPIDescription(w, req, path) {
+		if !issuer.Serve(rs.server.store, w, req, path) && !rs.server.catalog.Serve(w, req, path) {
 			rs.discovery.ServeDocument(w, req, path)
 		}
 	}

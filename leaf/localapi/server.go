@@ -18,7 +18,10 @@ import (
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/leaf/access"
+	"github.com/frond-edge/frond/leaf/localapi/auth"
 	"github.com/frond-edge/frond/leaf/localapi/caller"
+	"github.com/frond-edge/frond/leaf/localapi/catalog"
+	"github.com/frond-edge/frond/leaf/localapi/cloudcall"
 	"github.com/frond-edge/frond/leaf/localapi/demand"
 	"github.com/frond-edge/frond/leaf/localapi/limit"
 	"github.com/frond-edge/frond/leaf/localapi/objectstore"
@@ -106,32 +109,31 @@ func (c Config) Validate() error {
 
 // Server is the local Kubernetes API. Create it with New, run it with Start.
 type Server struct {
-	cfg           Config
-	store         *store.Store
-	upstream      Upstream
-	reporter      Reporter
-	log           *zap.Logger
-	absences      *records.Absences
-	tokens        *records.Tokens
-	keyLocks      *objectstore.KeyLocks
-	kubeletProxy  *podproxy.Proxy
-	continuations continuations
-	routes        *routes
-	pipe          *bufconn.Listener
-	transport     *http.Transport
-	tls           *tls.Config // nil without Address
-	tokenAuth     *access.TokenAuthenticator
-	authorizer    *access.Authorizer
-	podServer     *podServer // nil if pods are not served
-	scopes        *demand.Tracker
-	catalog       *kindCatalog
-	limits        *limit.Limits
-	callSlots     chan struct{} // a token for each call of a program other than the node
-	listSlots     chan struct{} // a token for each list that is made for a program other than the node
-	relaySlots    chan struct{} // a token for each relayed watch
-	openWatches   *openWatches
-	metrics       *serverMetrics
-	ready         chan struct{}
+	cfg             Config
+	store           *store.Store
+	cloud           *cloudcall.Client
+	reporter        Reporter
+	log             *zap.Logger
+	absences        *records.Absences
+	tokens          *records.Tokens
+	keyLocks        *objectstore.KeyLocks
+	kubeletProxy    *podproxy.Proxy
+	continuations   continuations
+	routes          *routes
+	pipe            *bufconn.Listener
+	transport       *http.Transport
+	tls             *tls.Config // nil without Address
+	gate            *auth.Gate
+	podServer       *podServer // nil if pods are not served
+	scopes          *demand.Tracker
+	catalog         *catalog.Catalog
+	limits          *limit.Limits
+	listSlots       chan struct{} // a token for each list that is made for a program other than the node
+	relaySlots      chan struct{} // a token for each relayed watch
+	openWatches     *auth.Watches
+	podCertificates *records.PodCertificates
+	metrics         *serverMetrics
+	ready           chan struct{}
 
 	mu             sync.Mutex // guards all fields below
 	leaseRenewedAt time.Time
@@ -139,7 +141,7 @@ type Server struct {
 }
 
 // New prepares the server. Nothing listens before Start, but a client from ClientConfig may connect and will wait.
-func New(cfg Config, st *store.Store, up Upstream, rep Reporter, log *zap.Logger) (*Server, error) {
+func New(cfg Config, st *store.Store, up cloudcall.Upstream, rep Reporter, log *zap.Logger) (*Server, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("local api: %w", err)
 	}
@@ -151,28 +153,29 @@ func New(cfg Config, st *store.Store, up Upstream, rep Reporter, log *zap.Logger
 	}
 	log = log.Named("localapi")
 	s := &Server{
-		cfg: cfg, store: st, upstream: up, reporter: rep, log: log,
-		absences:     records.NewAbsences(st, log),
-		tokens:       records.NewTokens(st, log),
-		keyLocks:     objectstore.NewKeyLocks(),
-		limits:       limit.New(),
-		callSlots:    make(chan struct{}, maxConcurrentCalls),
-		listSlots:    make(chan struct{}, limit.MaxConcurrentLists),
-		relaySlots:   make(chan struct{}, maxRelays),
-		openWatches:  newOpenWatches(),
-		kubeletProxy: podproxy.New(cfg.Kubelet, st, log),
-		pipe:         bufconn.Listen(pipeBytes),
-		ready:        make(chan struct{}),
+		cfg: cfg, store: st, cloud: cloudcall.New(up), reporter: rep, log: log,
+		absences:        records.NewAbsences(st, log),
+		tokens:          records.NewTokens(st, log),
+		keyLocks:        objectstore.NewKeyLocks(),
+		limits:          limit.New(),
+		listSlots:       make(chan struct{}, limit.MaxConcurrentLists),
+		relaySlots:      make(chan struct{}, maxRelays),
+		podCertificates: records.NewPodCertificates(st, log),
+		kubeletProxy:    podproxy.New(cfg.Kubelet, st, log),
+		pipe:            bufconn.Listen(pipeBytes),
+		ready:           make(chan struct{}),
 	}
 	s.transport = s.newTransport()
-	s.tokenAuth = access.NewTokenAuthenticator(access.Config{Node: cfg.Node, ExpiryGrace: cfg.Pods.ExpiryGrace, IsNewest: s.tokens.IsNewest}, st)
-	s.authorizer = access.NewAuthorizer(cfg.Node, st, s.hasTokenKeys)
+	s.gate = auth.NewGate(cfg.Node,
+		access.NewTokenAuthenticator(access.Config{Node: cfg.Node, ExpiryGrace: cfg.Pods.ExpiryGrace, IsNewest: s.tokens.IsNewest}, st),
+		access.NewAuthorizer(cfg.Node, st, s.hasTokenKeys), log)
 	s.scopes = demand.New(st, cfg.ScopeGrace, log)
-	s.catalog = newKindCatalog(s)
+	s.catalog = catalog.New(st, s.cloud, s.isOnline, log)
 	var err error
 	if s.metrics, err = newMetrics(cfg.Metrics, s.scopes.Count, func() float64 { return float64(len(s.PodAddresses())) }); err != nil {
 		return nil, fmt.Errorf("local api: %w", err)
 	}
+	s.openWatches = auth.NewWatches(st, s.gate, s.metrics.revokedWatches.Inc)
 	if cfg.Address != "" {
 		if s.tls, err = tlsConfig(cfg); err != nil {
 			return nil, fmt.Errorf("local api: %w", err)
@@ -212,7 +215,7 @@ func (s *Server) Start(ctx context.Context) error {
 		return err
 	}
 	g.Go(func() error { return s.scopes.Run(gctx) })
-	g.Go(func() error { return s.runReauthorization(gctx) })
+	g.Go(func() error { return s.openWatches.Run(gctx) })
 	if s.podServer != nil {
 		s.podServer.syncListeners(gctx) // before any pod starts; run retries failures
 		g.Go(func() error { return s.podServer.run(gctx) })

@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/leaf/localapi/cloudcall"
 	"github.com/frond-edge/frond/leaf/localapi/records"
 	"github.com/frond-edge/frond/leaf/localapi/respond"
 )
@@ -20,7 +21,7 @@ import (
 // and the keys of pods' certificates.
 func IsSecret(key wire.Key) bool {
 	if key.Group == records.Group {
-		return key.Resource == records.TokenResource || key.Resource == podCertificateResource
+		return key.Resource == records.TokenResource || key.Resource == records.PodCertificateResource
 	}
 	return key.Group == "" && key.Resource == "secrets"
 }
@@ -42,7 +43,7 @@ func (s *Server) serveTokenRequest(w http.ResponseWriter, req *http.Request) {
 		respond.Error(w, req, err)
 		return
 	}
-	reply, err := s.callCloud(req.Context(), newKubeRequest(req, body))
+	reply, err := s.cloud.Call(req.Context(), cloudcall.NewRequest(req, body))
 	switch {
 	case err != nil, reply.Code >= http.StatusInternalServerError:
 		if answer, ok := s.tokens.Last(key); ok {

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/leaf/localapi/auth"
 	"github.com/frond-edge/frond/leaf/localapi/caller"
 	"github.com/frond-edge/frond/leaf/localapi/kinds"
 	"github.com/frond-edge/frond/leaf/localapi/objectstore"
@@ -34,7 +35,7 @@ func (rs *routes) untrustedHandler(info *request.RequestInfo) http.HandlerFunc {
 	switch {
 	case gvr.Group == records.Group:
 		return writeNotFound // the store's records beside Kubernetes' objects, such as other programs' tokens
-	case info.Verb == "create" && isReview(info):
+	case info.Verb == "create" && auth.IsReview(info):
 		return rs.server.serveReview
 	case !reads || info.Subresource != "":
 		return rs.server.forwardToCloud
@@ -160,7 +161,7 @@ func (e *endpoint) findObject(ctx context.Context, key wire.Key) (runtime.Object
 		return nil, e.notFound(key.Name)
 	}
 	obj := e.resource.Object()
-	if err := e.server.callObject(ctx, http.MethodGet, e.resource.CloudPath(key), nil, obj); err != nil {
+	if err := e.server.cloud.Object(ctx, http.MethodGet, e.resource.CloudPath(key), nil, obj); err != nil {
 		return nil, err
 	}
 	if e.resource.Decorate != nil {
@@ -211,7 +212,7 @@ func (rs *routes) resolveKind(ctx context.Context, gvr schema.GroupVersionResour
 		r.StoredForm, r.Validate = nil, nil // objects in memory are the node's; these programs get the cloud's answers
 		return &r, nil
 	}
-	described, err := rs.server.catalog.findKind(ctx, gvr)
+	described, err := rs.server.catalog.FindKind(ctx, gvr)
 	if err != nil || described == nil {
 		return nil, err
 	}

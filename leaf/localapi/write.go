@@ -105,14 +105,14 @@ func (e *endpoint) registerObject(ctx context.Context, key wire.Key, obj runtime
 	if err := e.resource.RemoveProvisionalOwner(posted); err != nil {
 		return nil, apierrors.NewInternalError(err)
 	}
-	err := e.server.callObject(ctx, "POST", e.resource.CloudPath(e.resource.ObjectKey(key.Namespace, "")), posted, made)
+	err := e.server.cloud.Object(ctx, "POST", e.resource.CloudPath(e.resource.ObjectKey(key.Namespace, "")), posted, made)
 	switch {
 	case err == nil:
 		return e.storeCloudObject(ctx, key, made, revision)
 	case revision != 0:
 		return nil, apierrors.NewAlreadyExists(e.resource.GVR.GroupResource(), key.Name)
 	case apierrors.IsAlreadyExists(err):
-		if getErr := e.server.callObject(ctx, "GET", e.resource.CloudPath(key), nil, made); getErr != nil {
+		if getErr := e.server.cloud.Object(ctx, "GET", e.resource.CloudPath(key), nil, made); getErr != nil {
 			return nil, getErr
 		}
 		if _, putErr := e.storeCloudObject(ctx, key, made, 0); putErr != nil {
@@ -323,7 +323,7 @@ func (e *endpoint) Delete(ctx context.Context, name string, _ rest.ValidateObjec
 	key := e.resource.ObjectKey(request.NamespaceValue(ctx), name)
 	if e.resource.Placement == kinds.InStore && (opts.GracePeriodSeconds == nil || *opts.GracePeriodSeconds != 0) && !e.isLocalOnly(key) {
 		obj := e.resource.Object()
-		return obj, false, e.server.callObject(ctx, "DELETE", e.resource.CloudPath(key), opts, obj)
+		return obj, false, e.server.cloud.Object(ctx, "DELETE", e.resource.CloudPath(key), opts, obj)
 	}
 	release, err := e.server.keyLocks.LockKey(ctx, key)
 	if err != nil {

@@ -64,9 +64,14 @@ type Caller struct {
 	Trusted bool
 }
 
-const Kubelet Kind = "kubelet" // in memory
-
-const Anonymous Kind = "none"
-
-// callerKind is the kind of a client: the only thing about it that metrics contain.
+// Kind is the kind of a client: the only thing about it that metrics contain.
 type Kind string
+
+// The kinds.
+const (
+	Anonymous   Kind = "none"
+	Kubelet     Kind = "kubelet"     // in memory
+	Socket      Kind = "socket"      // the unix socket: the agent's user, and a group if one is configured
+	Certificate Kind = "certificate" // a program on this gateway with a client certificate
+	Account     Kind = "account"     // a service account's token
+)

@@ -9,7 +9,6 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -35,47 +34,6 @@ func columnDefinitions(names ...string) []metav1.TableColumnDefinition {
 		out = append(out, c)
 	}
 	return out
-}
-
-// BuildTable converts an object or a list into a table, with the resource's own columns or with name and age.
-func (r *Resource) BuildTable(obj runtime.Object, headers bool) (*metav1.Table, error) {
-	table := &metav1.Table{Rows: []metav1.TableRow{}}
-	add := func(o runtime.Object) error {
-		m, err := meta.Accessor(o)
-		if err != nil {
-			return err
-		}
-		row := metav1.TableRow{Object: runtime.RawExtension{Object: o}}
-		if r.cells != nil {
-			row.Cells = r.cells(o)
-		} else {
-			row.Cells = []any{m.GetName(), formatAge(m.GetCreationTimestamp())}
-		}
-		if r.conditions != nil {
-			row.Conditions = r.conditions(o)
-		}
-		table.Rows = append(table.Rows, row)
-		return nil
-	}
-	if meta.IsListType(obj) {
-		if err := meta.EachListItem(obj, add); err != nil {
-			return nil, err
-		}
-	} else if err := add(obj); err != nil {
-		return nil, err
-	}
-	if m, err := meta.ListAccessor(obj); err == nil {
-		table.ResourceVersion, table.Continue, table.RemainingItemCount = m.GetResourceVersion(), m.GetContinue(), m.GetRemainingItemCount()
-	} else if m, err := meta.CommonAccessor(obj); err == nil {
-		table.ResourceVersion = m.GetResourceVersion()
-	}
-	if headers {
-		table.ColumnDefinitions = r.columns
-		if r.columns == nil {
-			table.ColumnDefinitions = columnDefinitions("Name", "Age")
-		}
-	}
-	return table, nil
 }
 
 // formatAge formats a time as kubectl does: "5m", or "<unknown>" for a time that was never set.

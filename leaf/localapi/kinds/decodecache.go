@@ -62,23 +62,6 @@ func (s *DecodeCache) add(e store.Entry, obj runtime.Object) {
 	s.objects[e.Key] = cachedObject{e.Revision, weak.Make(&decodedObject{obj})}
 }
 
-// DecodeShared returns an object as decode does, and possibly the same one as another request: no caller may change it or anything in it.
-// A caller that encodes it makes a copy first (shallowCopy, or that of a list), as an encoder writes the kind into the object.
-func (r *Resource) DecodeShared(e store.Entry) (runtime.Object, error) {
-	if r.DecodeCache == nil { // nor objects that are maps throughout: a copy of the top level shares the map
-		obj, _, err := r.Decode(e)
-		return obj, err
-	}
-	if obj := r.DecodeCache.lookup(e); obj != nil {
-		return obj, nil
-	}
-	obj, _, err := r.Decode(e)
-	if err == nil {
-		r.DecodeCache.add(e, obj)
-	}
-	return obj, err
-}
-
 // ShallowCopy copies the top level of an object.
 func ShallowCopy(obj runtime.Object) runtime.Object {
 	from := reflect.ValueOf(obj).Elem()

@@ -140,3 +140,61 @@ func (r *Resource) NewBookmark(revision uint64, initialEnd bool) runtime.Object 
 	obj.GetObjectKind().SetGroupVersionKind(r.GVK())
 	return obj
 }
+
+// BuildTable converts an object or a list into a table, with the resource's own columns or with name and age.
+func (r *Resource) BuildTable(obj runtime.Object, headers bool) (*metav1.Table, error) {
+	table := &metav1.Table{Rows: []metav1.TableRow{}}
+	add := func(o runtime.Object) error {
+		m, err := meta.Accessor(o)
+		if err != nil {
+			return err
+		}
+		row := metav1.TableRow{Object: runtime.RawExtension{Object: o}}
+		if r.cells != nil {
+			row.Cells = r.cells(o)
+		} else {
+			row.Cells = []any{m.GetName(), formatAge(m.GetCreationTimestamp())}
+		}
+		if r.conditions != nil {
+			row.Conditions = r.conditions(o)
+		}
+		table.Rows = append(table.Rows, row)
+		return nil
+	}
+	if meta.IsListType(obj) {
+		if err := meta.EachListItem(obj, add); err != nil {
+			return nil, err
+		}
+	} else if err := add(obj); err != nil {
+		return nil, err
+	}
+	if m, err := meta.ListAccessor(obj); err == nil {
+		table.ResourceVersion, table.Continue, table.RemainingItemCount = m.GetResourceVersion(), m.GetContinue(), m.GetRemainingItemCount()
+	} else if m, err := meta.CommonAccessor(obj); err == nil {
+		table.ResourceVersion = m.GetResourceVersion()
+	}
+	if headers {
+		table.ColumnDefinitions = r.columns
+		if r.columns == nil {
+			table.ColumnDefinitions = columnDefinitions("Name", "Age")
+		}
+	}
+	return table, nil
+}
+
+// DecodeShared returns an object as decode does, and possibly the same one as another request: no caller may change it or anything in it.
+// A caller that encodes it makes a copy first (shallowCopy, or that of a list), as an encoder writes the kind into the object.
+func (r *Resource) DecodeShared(e store.Entry) (runtime.Object, error) {
+	if r.DecodeCache == nil { // nor objects that are maps throughout: a copy of the top level shares the map
+		obj, _, err := r.Decode(e)
+		return obj, err
+	}
+	if obj := r.DecodeCache.lookup(e); obj != nil {
+		return obj, nil
+	}
+	obj, _, err := r.Decode(e)
+	if err == nil {
+		r.DecodeCache.add(e, obj)
+	}
+	return obj, err
+}

@@ -8,7 +8,6 @@ import (
 	"github.com/frond-edge/frond/leaf/store"
 )
 
-
 // Persistent adapts the node's store to Store.
 type Persistent struct{ *store.Store }
 

@@ -1,11 +1,11 @@
-package localapi
+// Package cloudcall asks the cloud for answers and decisions that the gateway cannot or may not give.
+package cloudcall
 
 import (
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"time"
 
@@ -36,20 +36,31 @@ const maxConcurrentCalls = 32
 // errTokenRequired is for programs that the gateway identifies by their certificate: the cloud cannot verify that identity.
 var errTokenRequired = errors.New("the cloud takes requests of a program at a gateway only with a token, and this one came with a certificate")
 
-// callCloud performs a call for the caller of ctx after it has acquired a slot. Its error is an *unreachableError, or a refusal.
-func (s *Server) callCloud(ctx context.Context, request wire.KubeRequest) (wire.KubeReply, error) {
+// Client performs calls to the cloud for the callers of the local API. Its methods may be called concurrently.
+type Client struct {
+	upstream Upstream
+	slots    chan struct{} // a token for each call of a program other than the node
+}
+
+// New creates a Client.
+func New(up Upstream) *Client {
+	return &Client{upstream: up, slots: make(chan struct{}, maxConcurrentCalls)}
+}
+
+// Call performs a call for the caller of ctx after it has acquired a slot. Its error is an *unreachableError, or a refusal.
+func (c *Client) Call(ctx context.Context, request wire.KubeRequest) (wire.KubeReply, error) {
 	if !caller.Of(ctx).Trusted {
-		leave, err := s.acquireCallSlot(ctx)
+		leave, err := c.AcquireSlot(ctx)
 		if err != nil {
 			return wire.KubeReply{}, err
 		}
 		defer leave()
 	}
-	return s.sendRequest(ctx, request, callTimeout)
+	return c.Send(ctx, request, callTimeout)
 }
 
-// sendRequest sends a request with the token of the caller of ctx, or as the node.
-func (s *Server) sendRequest(ctx context.Context, request wire.KubeRequest, timeout time.Duration) (wire.KubeReply, error) {
+// Send sends a request with the token of the caller of ctx, or as the node.
+func (c *Client) Send(ctx context.Context, request wire.KubeRequest, timeout time.Duration) (wire.KubeReply, error) {
 	if who := caller.Of(ctx); !who.Trusted {
 		if who.Token == "" {
 			return wire.KubeReply{}, apierrors.NewForbidden(schema.GroupResource{}, "", errTokenRequired)
@@ -58,7 +69,7 @@ func (s *Server) sendRequest(ctx context.Context, request wire.KubeRequest, time
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	reply, err := s.upstream.Do(ctx, request)
+	reply, err := c.upstream.Do(ctx, request)
 	switch {
 	case err != nil:
 		return reply, respond.Unreachable(err)
@@ -70,18 +81,18 @@ func (s *Server) sendRequest(ctx context.Context, request wire.KubeRequest, time
 	return reply, nil
 }
 
-// acquireCallSlot waits for a slot for a program's call to the cloud; the kubelet never waits for programs. leave frees the slot.
-func (s *Server) acquireCallSlot(ctx context.Context) (leave func(), err error) {
+// AcquireSlot waits for a slot for a program's call to the cloud; the kubelet never waits for programs. leave frees the slot.
+func (c *Client) AcquireSlot(ctx context.Context) (leave func(), err error) {
 	select {
-	case s.callSlots <- struct{}{}:
-		return func() { <-s.callSlots }, nil
+	case c.slots <- struct{}{}:
+		return func() { <-c.slots }, nil
 	case <-ctx.Done():
 		return nil, respond.Unreachable(ctx.Err())
 	}
 }
 
-// callObject performs a request in JSON and decodes the answer into out; a refusal is returned as Kubernetes' status error.
-func (s *Server) callObject(ctx context.Context, method, path string, body any, out runtime.Object) error {
+// Object performs a request in JSON and decodes the answer into out; a refusal is returned as Kubernetes' status error.
+func (c *Client) Object(ctx context.Context, method, path string, body any, out runtime.Object) error {
 	request := wire.KubeRequest{Method: method, Path: path, Accept: runtime.ContentTypeJSON}
 	if body != nil {
 		data, err := json.Marshal(body)
@@ -90,11 +101,12 @@ func (s *Server) callObject(ctx context.Context, method, path string, body any, 
 		}
 		request.Body, request.ContentType = data, runtime.ContentTypeJSON
 	}
-	return s.callAndDecode(ctx, request, out)
+	return c.Decode(ctx, request, out)
 }
 
-func (s *Server) callAndDecode(ctx context.Context, request wire.KubeRequest, out runtime.Object) error {
-	reply, err := s.callCloud(ctx, request)
+// Decode performs a request and decodes the answer into out, if that is not nil.
+func (c *Client) Decode(ctx context.Context, request wire.KubeRequest, out runtime.Object) error {
+	reply, err := c.Call(ctx, request)
 	if err != nil {
 		return err
 	}
@@ -110,35 +122,8 @@ func (s *Server) callAndDecode(ctx context.Context, request wire.KubeRequest, ou
 	return nil
 }
 
-// forwardToCloud forwards a request to the cloud and returns its answer, both unchanged except for versions (see
-// versionrewrite.go): any encoding that Kubernetes supports works.
-func (s *Server) forwardToCloud(w http.ResponseWriter, req *http.Request) {
-	body, ok := s.readBody(w, req)
-	if !ok {
-		return
-	}
-	request := newKubeRequest(req, body)
-	s.useCloudVersion(req, &request)
-	reply, err := s.callCloud(req.Context(), request)
-	if err != nil {
-		respond.Error(w, req, err)
-		return
-	}
-	s.useLocalVersion(req, &reply)
-	respond.Write(w, reply)
-}
-
-// readBody reads a request's body, or answers that it is too large.
-func (s *Server) readBody(w http.ResponseWriter, req *http.Request) ([]byte, bool) {
-	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, s.cfg.MaxRequestBytes))
-	if err != nil {
-		respond.Error(w, req, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d bytes", s.cfg.MaxRequestBytes)))
-		return nil, false
-	}
-	return body, true
-}
-
-func newKubeRequest(req *http.Request, body []byte) wire.KubeRequest {
+// NewRequest returns a request of a client as one to the cloud.
+func NewRequest(req *http.Request, body []byte) wire.KubeRequest {
 	return wire.KubeRequest{
 		Method: req.Method, Path: req.URL.Path, Query: req.URL.RawQuery,
 		ContentType: req.Header.Get("Content-Type"), Accept: req.Header.Get("Accept"), Body: body,

@@ -1,4 +1,5 @@
-package localapi
+// Package catalog knows the kinds of the cluster from the cloud's latest answer, also after a restart without a link.
+package catalog
 
 import (
 	"context"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/leaf/localapi/caller"
+	"github.com/frond-edge/frond/leaf/localapi/cloudcall"
 	"github.com/frond-edge/frond/leaf/localapi/discovery"
 	"github.com/frond-edge/frond/leaf/localapi/records"
 	"github.com/frond-edge/frond/leaf/localapi/respond"
@@ -51,9 +53,12 @@ type apiDocument struct {
 	Body        []byte `json:"body"`
 }
 
-// kindCatalog holds the kinds of the cluster, from the cloud's latest answer.
-type kindCatalog struct {
-	server      *Server
+// Catalog holds the kinds of the cluster, from the cloud's latest answer.
+type Catalog struct {
+	store       *store.Store
+	cloud       *cloudcall.Client
+	online      func() bool
+	log         *zap.Logger
 	refreshSlot chan struct{} // one token: its holder asks the cloud
 
 	mu          sync.Mutex // guards all fields below
@@ -63,10 +68,11 @@ type kindCatalog struct {
 	raw         map[string][]byte
 }
 
-func newKindCatalog(s *Server) *kindCatalog {
-	c := &kindCatalog{server: s, refreshSlot: make(chan struct{}, 1), raw: map[string][]byte{}}
+// New reads the catalog of before a restart. online reports whether the cloud can be asked.
+func New(st *store.Store, cloud *cloudcall.Client, online func() bool, log *zap.Logger) *Catalog {
+	c := &Catalog{store: st, cloud: cloud, online: online, log: log, refreshSlot: make(chan struct{}, 1), raw: map[string][]byte{}}
 	if err := c.loadStored(); err != nil && !errors.Is(err, store.ErrNotFound) {
-		s.log.Warn("the remembered catalog of kinds is unreadable", zap.Error(err))
+		log.Warn("the remembered catalog of kinds is unreadable", zap.Error(err))
 	}
 	return c
 }
@@ -77,10 +83,10 @@ func apiDocumentKey(path, accept string) wire.Key {
 }
 
 // fetchAPIDocument asks the cloud, as the node, for a description of its API. If the cloud cannot be asked, it returns the stored answer.
-func (s *Server) fetchAPIDocument(ctx context.Context, path, query, accept string) (wire.KubeReply, error) {
+func (c *Catalog) fetchAPIDocument(ctx context.Context, path, query, accept string) (wire.KubeReply, error) {
 	key := apiDocumentKey(path, accept)
 	if !caller.Of(ctx).Trusted {
-		leave, err := s.acquireCallSlot(ctx)
+		leave, err := c.cloud.AcquireSlot(ctx)
 		if err != nil {
 			return wire.KubeReply{}, err
 		}
@@ -89,16 +95,16 @@ func (s *Server) fetchAPIDocument(ctx context.Context, path, query, accept strin
 	ctx = caller.AsNode(ctx) // API descriptions are not secret among the API's users
 	var reply wire.KubeReply
 	err := error(respond.Unreachable(wire.ErrOffline))
-	if s.isOnline() {
-		reply, err = s.callCloud(ctx, wire.KubeRequest{Method: http.MethodGet, Path: path, Query: query, Accept: accept})
+	if c.online() {
+		reply, err = c.cloud.Call(ctx, wire.KubeRequest{Method: http.MethodGet, Path: path, Query: query, Accept: accept})
 	}
 	if err == nil && reply.Code < http.StatusInternalServerError {
 		if reply.Code == http.StatusOK {
-			s.saveAPIDocument(ctx, key, reply)
+			c.saveAPIDocument(ctx, key, reply)
 		}
 		return reply, nil
 	}
-	if entry, getErr := s.store.Get(key); getErr == nil {
+	if entry, getErr := c.store.Get(key); getErr == nil {
 		var m apiDocument
 		if json.Unmarshal(entry.Object, &m) == nil {
 			return wire.KubeReply{Code: http.StatusOK, ContentType: m.ContentType, Body: m.Body}, nil
@@ -110,26 +116,26 @@ func (s *Server) fetchAPIDocument(ctx context.Context, path, query, accept strin
 	return reply, err
 }
 
-func (s *Server) saveAPIDocument(ctx context.Context, key wire.Key, reply wire.KubeReply) {
+func (c *Catalog) saveAPIDocument(ctx context.Context, key wire.Key, reply wire.KubeReply) {
 	m := apiDocument{ContentType: reply.ContentType, Body: reply.Body}
 	m.Metadata.Name = key.Name
 	data, err := json.Marshal(m)
 	if err != nil || len(reply.Body) > maxAPIDocumentBytes {
 		return
 	}
-	last, err := s.store.Get(key)
-	held, _ := s.store.List(records.Group, apiDocumentResource, "")
+	last, err := c.store.Get(key)
+	held, _ := c.store.List(records.Group, apiDocumentResource, "")
 	if err == nil && string(last.Object) == string(data) || err != nil && len(held) >= maxAPIDocuments {
 		return
 	}
-	if _, err := s.store.Put(ctx, key, data, nil); err != nil {
-		s.log.Warn("a description of the API is not kept over a restart", zap.String("path", key.Name), zap.Error(err))
+	if _, err := c.store.Put(ctx, key, data, nil); err != nil {
+		c.log.Warn("a description of the API is not kept over a restart", zap.String("path", key.Name), zap.Error(err))
 	}
 }
 
 // refresh asks the cloud for all kinds, unless another request has just done so. If the cloud cannot be asked, the catalog
 // stays unchanged.
-func (c *kindCatalog) refresh(ctx context.Context, fresh time.Duration) {
+func (c *Catalog) refresh(ctx context.Context, fresh time.Duration) {
 	select {
 	case c.refreshSlot <- struct{}{}:
 		defer func() { <-c.refreshSlot }()
@@ -139,28 +145,28 @@ func (c *kindCatalog) refresh(ctx context.Context, fresh time.Duration) {
 	c.mu.Lock()
 	recent := !c.refreshedAt.IsZero() && time.Since(c.refreshedAt) < fresh
 	c.mu.Unlock()
-	if recent || !c.server.isOnline() {
+	if recent || !c.online() {
 		return
 	}
 	c.mu.Lock()
 	c.refreshedAt = time.Now()
 	c.mu.Unlock()
 	for _, path := range []string{"/api", "/apis"} {
-		if _, err := c.server.fetchAPIDocument(ctx, path, "", aggregatedDiscovery); err != nil {
+		if _, err := c.fetchAPIDocument(ctx, path, "", aggregatedDiscovery); err != nil {
 			return
 		}
 	}
 	if err := c.loadStored(); err != nil {
-		c.server.log.Warn("the catalog of kinds is unreadable", zap.Error(err))
+		c.log.Warn("the catalog of kinds is unreadable", zap.Error(err))
 	}
 }
 
 // loadStored reads the catalog from the store.
-func (c *kindCatalog) loadStored() error {
+func (c *Catalog) loadStored() error {
 	var all apidiscovery.APIGroupDiscoveryList
 	raw := map[string][]byte{}
 	for _, path := range []string{"/api", "/apis"} {
-		entry, err := c.server.store.Get(apiDocumentKey(path, aggregatedDiscovery))
+		entry, err := c.store.Get(apiDocumentKey(path, aggregatedDiscovery))
 		if err != nil {
 			return err
 		}
@@ -193,8 +199,8 @@ func (c *kindCatalog) loadStored() error {
 	return nil
 }
 
-// findKind returns the description of a kind; nil if the cluster does not have it. The error means that this is not known.
-func (c *kindCatalog) findKind(ctx context.Context, gvr schema.GroupVersionResource) (*metav1.APIResource, error) {
+// FindKind returns the description of a kind; nil if the cluster does not have it. The error means that this is not known.
+func (c *Catalog) FindKind(ctx context.Context, gvr schema.GroupVersionResource) (*metav1.APIResource, error) {
 	look := func() (*metav1.APIResource, bool) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -208,14 +214,14 @@ func (c *kindCatalog) findKind(ctx context.Context, gvr schema.GroupVersionResou
 	}
 	c.refresh(ctx, catalogMissMaxAge)
 	r, known := look()
-	if r == nil && (!known || !c.server.isOnline()) {
+	if r == nil && (!known || !c.online()) {
 		return nil, respond.RetryLater(fmt.Sprintf("this gateway does not know %s and cannot ask the cloud", gvr.GroupResource()))
 	}
 	return r, nil
 }
 
-// serveAPIDescription serves the cluster's discovery and OpenAPI documents. It returns false if this gateway has never received them.
-func (s *Server) serveAPIDescription(w http.ResponseWriter, req *http.Request, path string) bool {
+// Serve serves the cluster's discovery and OpenAPI documents. It returns false if this gateway has never received them.
+func (c *Catalog) Serve(w http.ResponseWriter, req *http.Request, path string) bool {
 	if req.Method != http.MethodGet && req.Method != http.MethodHead {
 		return false
 	}
@@ -224,7 +230,7 @@ func (s *Server) serveAPIDescription(w http.ResponseWriter, req *http.Request, p
 		if strings.Contains(req.Header.Get("Accept"), openAPIProto) {
 			accept = openAPIProto
 		}
-		reply, err := s.fetchAPIDocument(req.Context(), path, req.URL.RawQuery, accept)
+		reply, err := c.fetchAPIDocument(req.Context(), path, req.URL.RawQuery, accept)
 		if err != nil {
 			respond.Error(w, req, err)
 			return true
@@ -232,10 +238,10 @@ func (s *Server) serveAPIDescription(w http.ResponseWriter, req *http.Request, p
 		respond.Write(w, reply)
 		return true
 	}
-	s.catalog.refresh(req.Context(), catalogMaxAge)
-	s.catalog.mu.Lock()
-	browse, raw := s.catalog.documents, s.catalog.raw[path]
-	s.catalog.mu.Unlock()
+	c.refresh(req.Context(), catalogMaxAge)
+	c.mu.Lock()
+	browse, raw := c.documents, c.raw[path]
+	c.mu.Unlock()
 	if browse == nil {
 		return false
 	}

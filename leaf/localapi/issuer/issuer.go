@@ -1,4 +1,5 @@
-package localapi
+// Package issuer serves the documents with which a program on the gateway verifies tokens of service accounts itself.
+package issuer
 
 import (
 	"encoding/json"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/leaf/localapi/respond"
+	"github.com/frond-edge/frond/leaf/store"
 )
 
 // The two documents with which a program verifies tokens of service accounts itself (OpenID Connect Discovery 1.0 §4).
@@ -30,10 +32,10 @@ type issuerDocument struct {
 	SigningAlgs   []string `json:"id_token_signing_alg_values_supported"`
 }
 
-// serveIssuer answers a request for one of the two documents from the cluster's keys in the store, also without a link, and
+// Serve answers a request for one of the two documents from the cluster's keys in the store, also without a link, and
 // reports whether it was one. The document names the address of the request as the source of the keys: the address in the
 // apiserver's own document may not be reachable from the gateway.
-func (s *Server) serveIssuer(w http.ResponseWriter, req *http.Request, path string) bool {
+func Serve(st *store.Store, w http.ResponseWriter, req *http.Request, path string) bool {
 	if path != issuerPath && path != jwksPath {
 		return false
 	}
@@ -41,7 +43,7 @@ func (s *Server) serveIssuer(w http.ResponseWriter, req *http.Request, path stri
 		respond.Error(w, req, apierrors.NewMethodNotSupported(schema.GroupResource{}, strings.ToLower(req.Method)))
 		return true
 	}
-	keys, err := s.loadTokenKeys()
+	keys, err := loadTokenKeys(st)
 	if err != nil {
 		respond.Error(w, req, respond.RetryLater(err.Error()))
 		return true
@@ -65,8 +67,8 @@ func (s *Server) serveIssuer(w http.ResponseWriter, req *http.Request, path stri
 }
 
 // loadTokenKeys reads the cluster's keys from the store.
-func (s *Server) loadTokenKeys() (keys wire.TokenKeys, err error) {
-	entry, err := s.store.Get(wire.TokenKeysKey())
+func loadTokenKeys(st *store.Store) (keys wire.TokenKeys, err error) {
+	entry, err := st.Get(wire.TokenKeysKey())
 	if err != nil {
 		return keys, errors.New("the cluster's keys have not been delivered to this gateway")
 	}

@@ -1,4 +1,5 @@
-package localapi
+// Package auth authenticates and authorizes the callers of the local API, on the gateway alone, and answers reviews of both.
+package auth
 
 import (
 	"errors"
@@ -20,38 +21,45 @@ import (
 	"github.com/frond-edge/frond/leaf/localapi/respond"
 )
 
-const (
-	Socket      caller.Kind = "socket"      // the unix socket: the agent's user, and a group if one is configured
-	Certificate caller.Kind = "certificate" // a program on this gateway with a client certificate
-	Account     caller.Kind = "account"     // a service account's token
-)
+// Gate decides who a caller is and what it may do. Its methods may be called concurrently.
+type Gate struct {
+	node       string
+	tokens     *access.TokenAuthenticator
+	authorizer *access.Authorizer
+	log        *zap.Logger
+}
 
-// authenticate determines the caller of a request. The error is a status for the client.
-func (s *Server) authenticate(req *http.Request) (caller.Caller, error) {
+// NewGate creates the Gate of a node.
+func NewGate(node string, tokens *access.TokenAuthenticator, authorizer *access.Authorizer, log *zap.Logger) *Gate {
+	return &Gate{node: node, tokens: tokens, authorizer: authorizer, log: log}
+}
+
+// Authenticate determines the caller of a request. The error is a status for the client.
+func (g *Gate) Authenticate(req *http.Request) (caller.Caller, error) {
 	way := caller.ListenerOf(req.Context())
 	switch way {
-	case caller.Kubelet, Socket:
-		node := &user.DefaultInfo{Name: "system:node:" + s.cfg.Node, Groups: []string{user.NodesGroup, user.AllAuthenticated}}
+	case caller.Kubelet, caller.Socket:
+		node := &user.DefaultInfo{Name: "system:node:" + g.node, Groups: []string{user.NodesGroup, user.AllAuthenticated}}
 		return caller.Caller{User: node, Kind: way, Trusted: true}, nil
 	default:
 	}
 	if req.TLS != nil && len(req.TLS.VerifiedChains) > 0 {
 		subject := req.TLS.VerifiedChains[0][0].Subject
 		u := &user.DefaultInfo{Name: subject.CommonName, Groups: append(slices.Clone(subject.Organization), user.AllAuthenticated)}
-		return caller.Caller{User: u, Kind: Certificate, Trusted: s.authorizer.IsNode(u) || access.IsMaster(u)}, nil
+		return caller.Caller{User: u, Kind: caller.Certificate, Trusted: g.authorizer.IsNode(u) || access.IsMaster(u)}, nil
 	}
 	token, ok := bearerToken(req)
 	if !ok {
 		return caller.Caller{Kind: caller.Anonymous}, apierrors.NewUnauthorized("Unauthorized")
 	}
-	u, err := s.tokenAuth.Authenticate(req.Context(), token)
+	u, err := g.tokens.Authenticate(req.Context(), token)
 	if err != nil {
-		return caller.Caller{Kind: caller.Anonymous}, s.authenticationError(err)
+		return caller.Caller{Kind: caller.Anonymous}, g.authenticationError(err)
 	}
 	all := &user.DefaultInfo{
 		Name: u.GetName(), UID: u.GetUID(), Extra: u.GetExtra(), Groups: append(slices.Clone(u.GetGroups()), user.AllAuthenticated),
 	}
-	return caller.Caller{User: all, Kind: Account, Token: token}, nil
+	return caller.Caller{User: all, Kind: caller.Account, Token: token}, nil
 }
 
 func bearerToken(req *http.Request) (string, bool) {
@@ -62,8 +70,8 @@ func bearerToken(req *http.Request) (string, bool) {
 
 // authenticationError refuses as kube-apiserver does, without reasons, except for a token that has expired: its bearer
 // cannot know the rules of a gateway without a link.
-func (s *Server) authenticationError(err error) error {
-	s.log.Debug("request without identity", zap.Error(err))
+func (g *Gate) authenticationError(err error) error {
+	g.log.Debug("request without identity", zap.Error(err))
 	if expired, ok := errors.AsType[*access.ExpiredError](err); ok {
 		return apierrors.NewUnauthorized(expired.Error())
 	}
@@ -73,9 +81,9 @@ func (s *Server) authenticationError(err error) error {
 	return apierrors.NewUnauthorized("Unauthorized")
 }
 
-// authorizeRequest reports whether the caller may make the request. If not, it has sent the answer.
-func (s *Server) authorizeRequest(w http.ResponseWriter, req *http.Request, c caller.Caller) bool {
-	if c.Trusted && c.Kind != Certificate {
+// Authorize reports whether the caller may make the request. If not, it has sent the answer.
+func (g *Gate) Authorize(w http.ResponseWriter, req *http.Request, c caller.Caller) bool {
+	if c.Trusted && c.Kind != caller.Certificate {
 		return true
 	}
 	for header := range req.Header {
@@ -92,7 +100,7 @@ func (s *Server) authorizeRequest(w http.ResponseWriter, req *http.Request, c ca
 		respond.Error(w, req, apierrors.NewInternalError(err))
 		return false
 	}
-	allowed, reason, err := s.authorizer.Authorize(req.Context(), attributes)
+	allowed, reason, err := g.authorizer.Authorize(req.Context(), attributes)
 	switch {
 	case errors.Is(err, access.ErrUnknown):
 		respond.Error(w, req, respond.RetryLater(fmt.Sprintf("user %q: %v", c.User.GetName(), err)))

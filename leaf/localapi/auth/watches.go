@@ -1,4 +1,4 @@
-package localapi
+package auth
 
 import (
 	"context"
@@ -22,10 +22,15 @@ const (
 	reauthorizePause = 200 * time.Millisecond
 )
 
-// openWatches holds the open watches of programs other than the node. A request is authorized when it arrives. A watch
+// Watches holds the open watches of programs other than the node. A request is authorized when it arrives. A watch
 // lasts an hour, so it is authorized again whenever the roles in the store have changed.
-type openWatches struct {
-	mu      sync.Mutex // guards list
+type Watches struct {
+	store *store.Store
+	gate  *Gate
+	// onRevoke is called for each watch that ends.
+	onRevoke func()
+
+	mu      sync.Mutex // guards watches
 	watches map[*openWatch]struct{}
 }
 
@@ -34,10 +39,13 @@ type openWatch struct {
 	cancel context.CancelFunc
 }
 
-func newOpenWatches() *openWatches { return &openWatches{watches: map[*openWatch]struct{}{}} }
+// NewWatches creates Watches without any. onRevoke is called for each watch that ends since roles no longer allow it.
+func NewWatches(st *store.Store, gate *Gate, onRevoke func()) *Watches {
+	return &Watches{store: st, gate: gate, onRevoke: onRevoke, watches: map[*openWatch]struct{}{}}
+}
 
-// register adds the watch of a request. The request is served with the returned context, until leave.
-func (o *openWatches) register(ctx context.Context) (watched context.Context, leave func()) {
+// Register adds the watch of a request. The request is served with the returned context, until leave.
+func (o *Watches) Register(ctx context.Context) (watched context.Context, leave func()) {
 	w := &openWatch{}
 	w.ctx, w.cancel = context.WithCancel(ctx)
 	o.mu.Lock()
@@ -51,19 +59,19 @@ func (o *openWatches) register(ctx context.Context) (watched context.Context, le
 	}
 }
 
-func (o *openWatches) all() []*openWatch {
+func (o *Watches) all() []*openWatch {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return slices.Collect(maps.Keys(o.watches))
 }
 
-// runReauthorization ends open watches that roles no longer allow, until ctx ends. The program's next request gets the reason.
-func (s *Server) runReauthorization(ctx context.Context) error {
+// Run ends open watches that roles no longer allow, until ctx ends. The program's next request gets the reason.
+func (o *Watches) Run(ctx context.Context) error {
 	changed := make(chan struct{}, 1) // one token: some role has changed
 	var follows sync.WaitGroup
 	defer follows.Wait()
 	for _, resource := range []string{"roles", "rolebindings", "clusterroles", "clusterrolebindings"} {
-		follows.Go(func() { s.watchRoles(ctx, resource, changed) })
+		follows.Go(func() { o.watchRoles(ctx, resource, changed) })
 	}
 	often := time.NewTicker(reauthorizeInterval)
 	defer often.Stop()
@@ -81,15 +89,15 @@ func (s *Server) runReauthorization(ctx context.Context) error {
 		case <-changed:
 		case <-often.C:
 		}
-		for _, w := range s.openWatches.all() {
-			s.reauthorizeWatch(w)
+		for _, w := range o.all() {
+			o.reauthorize(w)
 		}
 		pause.Reset(reauthorizePause)
 	}
 }
 
 // watchRoles signals changed for each change of one kind.
-func (s *Server) watchRoles(ctx context.Context, resource string, changed chan<- struct{}) {
+func (o *Watches) watchRoles(ctx context.Context, resource string, changed chan<- struct{}) {
 	tell := func() {
 		select {
 		case changed <- struct{}{}:
@@ -97,7 +105,7 @@ func (s *Server) watchRoles(ctx context.Context, resource string, changed chan<-
 		}
 	}
 	for ctx.Err() == nil {
-		roles, err := s.store.Watch(rbacv1.GroupName, resource, "", s.store.Revision())
+		roles, err := o.store.Watch(rbacv1.GroupName, resource, "", o.store.Revision())
 		if err != nil {
 			continue // the revision has advanced meanwhile
 		}
@@ -111,16 +119,16 @@ func (s *Server) watchRoles(ctx context.Context, resource string, changed chan<-
 	}
 }
 
-// reauthorizeWatch ends a watch that is definitely refused; while the decision is not possible, the watch stays open.
-func (s *Server) reauthorizeWatch(w *openWatch) {
+// reauthorize ends a watch that is definitely refused; while the decision is not possible, the watch stays open.
+func (o *Watches) reauthorize(w *openWatch) {
 	attributes, err := filters.GetAuthorizerAttributes(w.ctx)
 	if err != nil || w.ctx.Err() != nil {
 		return
 	}
-	if allowed, _, err := s.authorizer.Authorize(w.ctx, attributes); allowed || err != nil {
+	if allowed, _, err := o.gate.authorizer.Authorize(w.ctx, attributes); allowed || err != nil {
 		return
 	}
 	w.cancel()
-	s.metrics.revokedWatches.Inc()
-	s.log.Info("a watch ended: roles no longer allow it", zap.String("user", attributes.GetUser().GetName()), zap.String("path", attributes.GetPath()))
+	o.onRevoke()
+	o.gate.log.Info("a watch ended: roles no longer allow it", zap.String("user", attributes.GetUser().GetName()), zap.String("path", attributes.GetPath()))
 }
