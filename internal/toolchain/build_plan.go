@@ -11,13 +11,9 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
-)
 
-// A buildPlan is the remaining compile work of a job, in CPU seconds of the machine on which the rates were measured.
-type buildPlan struct {
-	compile map[string]float64 // import path → seconds; a program's own package includes its link
-	mains   map[string]bool    // the packages of compile that are linked
-}
+	"github.com/frond-edge/frond/internal/toolchain/progress"
+)
 
 const (
 	// Kubernetes: 104 MB of Go in 2738 packages took 690 CPU-s, of which 10 linked (2 cores, Go 1.26.8).
@@ -35,7 +31,7 @@ type listedPackage struct {
 }
 
 // planJob asks the go command which packages its cache lacks. On a fresh machine this downloads the modules.
-func (b *builder) planJob(ctx context.Context, j *job, show *progressDisplay) error {
+func (b *builder) planJob(ctx context.Context, j *job, show *progress.Display) error {
 	// Without EmbedFiles the go command ignores embedded files and reports their users as stale.
 	args := []string{"list", "-deps", "-json=ImportPath,Dir,Name,GoFiles,CgoFiles,EmbedFiles,Stale,DepOnly"}
 	if j.tags != "" {
@@ -47,7 +43,7 @@ func (b *builder) planJob(ctx context.Context, j *job, show *progressDisplay) er
 	cmd.Stderr = &lineWriter{each: func(line string) {
 		if module, ok := strings.CutPrefix(line, "go: downloading "); ok {
 			fetched++
-			show.printNote(fmt.Sprintf("%s: downloading modules, %d of at most %d: %s", j.name, fetched, b.countModules(j.recipe), module))
+			show.PrintNote(fmt.Sprintf("%s: downloading modules, %d of at most %d: %s", j.name, fetched, b.countModules(j.recipe), module))
 			return
 		}
 		said.add(line)
@@ -67,7 +63,7 @@ func (b *builder) planJob(ctx context.Context, j *job, show *progressDisplay) er
 		return fmt.Errorf("build %s: read go list: %w", j.name, decodeErr)
 	}
 	j.plan = estimateCosts(packages, sizeOf)
-	show.addJob(j.name, j.plan)
+	show.AddJob(j.name, j.plan)
 	return nil
 }
 
@@ -88,8 +84,8 @@ func decodeListed(r io.Reader) ([]listedPackage, error) {
 
 // estimateCosts estimates the cost of compiling each package from the size of its sources, and of each link from
 // the size of all sources.
-func estimateCosts(packages []listedPackage, size func(dir, file string) int64) buildPlan {
-	p := buildPlan{compile: map[string]float64{}, mains: map[string]bool{}}
+func estimateCosts(packages []listedPackage, size func(dir, file string) int64) progress.Plan {
+	p := progress.Plan{Compile: map[string]float64{}, Mains: map[string]bool{}}
 	var total, mains float64
 	for _, pkg := range packages {
 		var bytes float64
@@ -101,13 +97,13 @@ func estimateCosts(packages []listedPackage, size func(dir, file string) int64) 
 			mains++
 		}
 		if pkg.Stale {
-			p.compile[pkg.ImportPath] = perPackage + bytes*compilePerByte
+			p.Compile[pkg.ImportPath] = perPackage + bytes*compilePerByte
 		}
 	}
 	for _, pkg := range packages {
 		if pkg.Name == "main" && !pkg.DepOnly {
-			p.compile[pkg.ImportPath] += total * linkPerByte / mains
-			p.mains[pkg.ImportPath] = true
+			p.Compile[pkg.ImportPath] += total * linkPerByte / mains
+			p.Mains[pkg.ImportPath] = true
 		}
 	}
 	return p
@@ -160,7 +156,7 @@ func (b *builder) warnOfSpace(ctx context.Context, r recipe, work float64) {
 }
 
 // compileJob builds a job's packages into dir and runs the recipe's further steps.
-func (b *builder) compileJob(ctx context.Context, j job, dir string, show *progressDisplay) error {
+func (b *builder) compileJob(ctx context.Context, j job, dir string, show *progress.Display) error {
 	ldflags, err := linkerFlags(ctx, b.tree, j.recipe)
 	if err != nil {
 		return fmt.Errorf("build %s: %w", j.name, err)
@@ -173,15 +169,15 @@ func (b *builder) compileJob(ctx context.Context, j job, dir string, show *progr
 	cmd := b.goCommand(ctx, j.recipe, append(args, j.packages...)...)
 	var said lastLines
 	cmd.Stderr = &lineWriter{each: func(line string) {
-		if !show.observeLine(line) && !strings.HasPrefix(line, "go: downloading ") {
+		if !show.ObserveLine(line) && !strings.HasPrefix(line, "go: downloading ") {
 			said.add(line)
 		}
 	}}
-	show.beginJob(j.name)
+	show.BeginJob(j.name)
 	if err := cmd.Run(); err != nil {
 		return b.explainFailure(ctx, j.recipe, "build", err, said.kept)
 	}
-	show.finishJob(j.name)
+	show.FinishJob(j.name)
 	if len(j.write) > 0 {
 		if err := b.runWriter(ctx, j, dir); err != nil {
 			return err

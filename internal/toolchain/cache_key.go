@@ -3,13 +3,14 @@ package toolchain
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/frond-edge/frond/internal/toolchain/progress"
 )
 
 // A job is a recipe with its place in the cache.
@@ -17,7 +18,7 @@ type job struct {
 	recipe
 	entry     string // folder in the cache
 	keySource string // the text that was hashed, kept beside the result to explain a rebuild
-	plan      buildPlan
+	plan      progress.Plan
 }
 
 // formatVersion goes into each key. Raise it when the meaning of a recipe changes without its text.
@@ -34,7 +35,7 @@ func (b *builder) prepareJob(ctx context.Context, r recipe) (job, error) {
 		return job{}, fmt.Errorf("read the sources of %s: %w", r.name, err)
 	}
 	text := keyText(r, strings.Fields(env), files)
-	return job{recipe: r, entry: b.cache.entryPath(r.name, text), keySource: text}, nil
+	return job{recipe: r, entry: b.cache.EntryPath(r.name, text), keySource: text}, nil
 }
 
 func keyText(r recipe, goEnv, files []string) string {
@@ -58,12 +59,6 @@ func keyText(r recipe, goEnv, files []string) string {
 		fmt.Fprintln(&t, "file", f)
 	}
 	return t.String()
-}
-
-// keyOf shortens a key text. 16 hex digits are 64 bits: no collision among a few hundred folders.
-func keyOf(text string) string {
-	sum := sha256.Sum256([]byte(text))
-	return hex.EncodeToString(sum[:8])
 }
 
 // hashFiles returns "digest path" for each file below the inputs that can change a program, sorted by path.

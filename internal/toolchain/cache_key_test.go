@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/frond-edge/frond/internal/toolchain"
+	"github.com/frond-edge/frond/internal/toolchain/cache"
 )
 
 func writeTree(t *testing.T, tree string, files map[string]string) {
@@ -138,8 +139,8 @@ func TestRecipe_KeysDiffer(t *testing.T) {
 			t.Errorf("%s: two keys for the same inputs", r.Name())
 		}
 	}
-	if len(toolchain.KeyOf("x")) != 16 {
-		t.Errorf("key %q is not 16 digits", toolchain.KeyOf("x"))
+	if len(cache.Key("x")) != 16 {
+		t.Errorf("key %q is not 16 digits", cache.Key("x"))
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/frond-edge/frond/internal/toolchain"
+	"github.com/frond-edge/frond/internal/toolchain/cache"
 )
 
 // holdLockEnv makes the test binary a process that takes a lock and holds it.
@@ -25,7 +25,7 @@ const holdLockEnv = "TOOLCHAIN_TEST_HOLD_LOCK"
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(holdLockEnv); dir != "" {
 		//nolint:forbidigo // the main function of a child process
-		if _, err := toolchain.NewCache(dir).Lock(context.Background(), "kube", io.Discard); err != nil {
+		if _, err := (cache.Cache{Dir: dir}).Lock(context.Background(), "kube", io.Discard); err != nil {
 			panic(err)
 		}
 		fmt.Println("locked")
@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 }
 
 func TestCache_LockWaits(t *testing.T) {
-	c := toolchain.NewCache(t.TempDir())
+	c := cache.Cache{Dir: t.TempDir()}
 	unlock, err := c.Lock(t.Context(), "kube", io.Discard)
 	if err != nil {
 		t.Fatal(err)
@@ -95,7 +95,7 @@ func TestCache_LockOfKilledProcessIsFree(t *testing.T) {
 	}
 	waited := false
 	out := &textTrigger{want: "waiting", seen: func() { waited = true; _ = cmd.Process.Kill() }}
-	unlock, err := toolchain.NewCache(dir).Lock(t.Context(), "kube", out)
+	unlock, err := (cache.Cache{Dir: dir}).Lock(t.Context(), "kube", out)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +108,7 @@ func TestCache_LockOfKilledProcessIsFree(t *testing.T) {
 }
 
 func TestCache_InstallIsAllOrNothing(t *testing.T) {
-	c := toolchain.NewCache(t.TempDir())
+	c := cache.Cache{Dir: t.TempDir()}
 	left, err := c.MakeTemp("kube")
 	if err != nil {
 		t.Fatal(err)
@@ -142,7 +142,7 @@ func TestCache_InstallIsAllOrNothing(t *testing.T) {
 }
 
 func TestCache_PruneKeepsTheLastUsed(t *testing.T) {
-	c := toolchain.NewCache(t.TempDir())
+	c := cache.Cache{Dir: t.TempDir()}
 	var entries []string
 	for i := range 5 {
 		temp, err := c.MakeTemp("kube")

@@ -10,6 +10,9 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/frond-edge/frond/internal/toolchain/cache"
+	"github.com/frond-edge/frond/internal/toolchain/progress"
 )
 
 // Request selects the programs that the caller needs.
@@ -99,7 +102,7 @@ func Find(ctx context.Context, req Request) (Paths, error) {
 
 type builder struct {
 	tree  string
-	cache cache
+	cache cache.Cache
 	out   io.Writer
 }
 
@@ -112,7 +115,7 @@ func newBuilder(req Request, out io.Writer) (*builder, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &builder{tree: tree, cache: cache{dir: dir}, out: out}, nil
+	return &builder{tree: tree, cache: cache.Cache{Dir: dir}, out: out}, nil
 }
 
 func (b *builder) ensureAll(ctx context.Context, req Request) (Paths, error) {
@@ -169,7 +172,7 @@ func (b *builder) findEntries(ctx context.Context, req Request) (entries map[str
 		if err != nil {
 			return nil, nil, err
 		}
-		if b.cache.touchEntry(j.entry) {
+		if b.cache.TouchEntry(j.entry) {
 			entries[r.name] = j.entry
 			continue
 		}
@@ -184,12 +187,12 @@ func (b *builder) buildJobs(ctx context.Context, jobs []job) (map[string]string,
 	entries := map[string]string{}
 	var todo []job
 	for _, j := range jobs {
-		unlock, err := b.cache.lock(ctx, j.name, b.out)
+		unlock, err := b.cache.Lock(ctx, j.name, b.out)
 		if err != nil {
 			return nil, err
 		}
 		defer unlock()
-		if b.cache.touchEntry(j.entry) {
+		if b.cache.TouchEntry(j.entry) {
 			entries[j.name] = j.entry
 			continue
 		}
@@ -214,37 +217,37 @@ func (b *builder) buildJobs(ctx context.Context, jobs []job) (map[string]string,
 
 func (b *builder) compileAll(ctx context.Context, jobs []job) error {
 	began := time.Now()
-	m := newMeter()
-	show := newProgressDisplay(ctx, b.out, m)
-	defer show.close()
+	m := progress.NewMeter()
+	show := progress.NewDisplay(ctx, b.out, m)
+	defer show.Close()
 	for i := range jobs {
-		show.printNote("looking at what " + jobs[i].name + " needs")
+		show.PrintNote("looking at what " + jobs[i].name + " needs")
 		if err := b.planJob(ctx, &jobs[i], show); err != nil {
 			return err
 		}
 	}
-	b.warnOfSpace(ctx, jobs[0].recipe, m.total)
-	show.start(b.cache.dir)
+	b.warnOfSpace(ctx, jobs[0].recipe, m.Total)
+	show.Start(b.cache.Dir)
 	for i := range jobs {
 		if err := b.makeEntry(ctx, &jobs[i], show); err != nil {
 			return err
 		}
 	}
-	show.finish(time.Since(began))
+	show.Finish(time.Since(began))
 	return nil
 }
 
 // makeEntry builds one job and installs it. If the sources changed during the build, the result belongs to no
 // known state, so it is built again, and j becomes the job of the changed sources; Go's cache makes that cheap.
-func (b *builder) makeEntry(ctx context.Context, j *job, show *progressDisplay) error {
+func (b *builder) makeEntry(ctx context.Context, j *job, show *progress.Display) error {
 	const attempts = 3 // an editor may save during a build; a tree that changes all the time is an error
 	for range attempts {
-		temp, err := b.cache.makeTemp(j.name)
+		temp, err := b.cache.MakeTemp(j.name)
 		if err != nil {
 			return err
 		}
 		if err := b.compileJob(ctx, *j, temp, show); err != nil {
-			b.cache.discardTemp(temp)
+			b.cache.DiscardTemp(temp)
 			return err
 		}
 		again, err := b.prepareJob(ctx, j.recipe)
@@ -252,15 +255,15 @@ func (b *builder) makeEntry(ctx context.Context, j *job, show *progressDisplay) 
 			return err
 		}
 		if again.entry == j.entry {
-			if err := b.cache.installEntry(temp, j.entry, j.keySource); err != nil {
+			if err := b.cache.InstallEntry(temp, j.entry, j.keySource); err != nil {
 				return err
 			}
-			b.cache.prune(j.name, j.keep, j.entry)
+			b.cache.Prune(j.name, j.keep, j.entry)
 			return nil
 		}
-		b.cache.discardTemp(temp)
+		b.cache.DiscardTemp(temp)
 		j.entry, j.keySource = again.entry, again.keySource
-		show.printNote("sources of " + j.name + " changed meanwhile, building again")
+		show.PrintNote("sources of " + j.name + " changed meanwhile, building again")
 	}
 	return fmt.Errorf("build %s: its sources changed during each of %d builds", j.name, attempts)
 }

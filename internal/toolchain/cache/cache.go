@@ -1,7 +1,10 @@
-package toolchain
+// Package cache keeps built programs in a folder by a key of all that goes into them.
+package cache
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -16,19 +19,20 @@ import (
 )
 
 // A cache is a folder of finished results, NAME-KEY, lock files and builds in progress.
-type cache struct{ dir string }
+type Cache struct{ Dir string }
 
 const (
 	tempPrefix = "building-"
 	recipeFile = "recipe.txt"
 )
 
-func (c cache) entryPath(name, text string) string {
-	return filepath.Join(c.dir, name+"-"+keyOf(text))
+// EntryPath returns the folder of a program that was built from what the text says.
+func (c Cache) EntryPath(name, text string) string {
+	return filepath.Join(c.Dir, name+"-"+Key(text))
 }
 
-// touchEntry reports whether the entry exists, and updates its time of use, so that prune keeps it.
-func (c cache) touchEntry(entry string) bool {
+// TouchEntry reports whether the entry exists, and updates its time of use, so that prune keeps it.
+func (c Cache) TouchEntry(entry string) bool {
 	if _, err := os.Stat(filepath.Join(entry, recipeFile)); err != nil {
 		return false
 	}
@@ -40,12 +44,12 @@ func (c cache) touchEntry(entry string) bool {
 // lockPoll is the retry interval of a waiter: flock cannot both wait and be cancelled, and builds take seconds.
 const lockPoll = 200 * time.Millisecond
 
-// lock waits until no other process holds the lock of this name. The kernel releases the lock of a killed process.
-func (c cache) lock(ctx context.Context, name string, out io.Writer) (unlock func(), err error) {
-	if err := os.MkdirAll(c.dir, 0o755); err != nil {
+// Lock waits until no other process holds the lock of this name. The kernel releases the lock of a killed process.
+func (c Cache) Lock(ctx context.Context, name string, out io.Writer) (unlock func(), err error) {
+	if err := os.MkdirAll(c.Dir, 0o755); err != nil {
 		return nil, fmt.Errorf("make the cache: %w: set FROND_CACHE to a folder you can write", err)
 	}
-	path := filepath.Join(c.dir, name+".lock")
+	path := filepath.Join(c.Dir, name+".lock")
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return nil, fmt.Errorf("lock the cache: %w: set FROND_CACHE to a folder you can write", err)
@@ -73,9 +77,9 @@ func (c cache) lock(ctx context.Context, name string, out io.Writer) (unlock fun
 	}
 }
 
-// makeTemp makes an empty folder to build in. The caller holds the lock, so folders of the same name belong to dead runs.
-func (c cache) makeTemp(name string) (string, error) {
-	old, err := filepath.Glob(filepath.Join(c.dir, tempPrefix+name+"-*"))
+// MakeTemp makes an empty folder to build in. The caller holds the lock, so folders of the same name belong to dead runs.
+func (c Cache) MakeTemp(name string) (string, error) {
+	old, err := filepath.Glob(filepath.Join(c.Dir, tempPrefix+name+"-*"))
 	if err != nil {
 		return "", fmt.Errorf("look for leftovers: %w", err)
 	}
@@ -84,7 +88,7 @@ func (c cache) makeTemp(name string) (string, error) {
 			return "", fmt.Errorf("remove what an interrupted build left: %w", err)
 		}
 	}
-	dir, err := os.MkdirTemp(c.dir, tempPrefix+name+"-")
+	dir, err := os.MkdirTemp(c.Dir, tempPrefix+name+"-")
 	if err != nil {
 		return "", fmt.Errorf("make a folder to build in: %w", err)
 	}
@@ -94,10 +98,11 @@ func (c cache) makeTemp(name string) (string, error) {
 	return dir, nil
 }
 
-func (c cache) discardTemp(temp string) { _ = os.RemoveAll(temp) } // the next makeTemp removes leftovers
+// DiscardTemp removes a folder of MakeTemp; the next MakeTemp removes what is left.
+func (c Cache) DiscardTemp(temp string) { _ = os.RemoveAll(temp) }
 
-// installEntry makes temp the entry. The files are synced first: after a power cut an entry is whole or absent.
-func (c cache) installEntry(temp, entry, text string) error {
+// InstallEntry makes temp the entry. The files are synced first: after a power cut an entry is whole or absent.
+func (c Cache) InstallEntry(temp, entry, text string) error {
 	if err := os.WriteFile(filepath.Join(temp, recipeFile), []byte(text), 0o644); err != nil {
 		return fmt.Errorf("install %s: %w", filepath.Base(entry), err)
 	}
@@ -129,9 +134,9 @@ func syncTree(dir string) error {
 // minEntryAge is how long an entry is kept at least: a running cluster has links to its programs.
 const minEntryAge = 24 * time.Hour
 
-// prune removes all but the newest entries of a name. A failure to remove one must not fail a successful build.
-func (c cache) prune(name string, keep int, current string) {
-	found, err := filepath.Glob(filepath.Join(c.dir, name+"-*"))
+// Prune removes all but the newest entries of a name. A failure to remove one must not fail a successful build.
+func (c Cache) Prune(name string, keep int, current string) {
+	found, err := filepath.Glob(filepath.Join(c.Dir, name+"-*"))
 	if err != nil {
 		return
 	}
@@ -155,4 +160,10 @@ func (c cache) prune(name string, keep int, current string) {
 
 func isKey(s string) bool {
 	return len(s) == 16 && strings.Trim(s, "0123456789abcdef") == ""
+}
+
+// Key shortens a key text. 16 hex digits are 64 bits: no collision among a few hundred folders.
+func Key(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(sum[:8])
 }

@@ -1,4 +1,4 @@
-package toolchain
+package progress
 
 import (
 	"context"
@@ -19,15 +19,15 @@ import (
 // progressInterval is the interval of progress lines where lines cannot be rewritten, as in a CI log.
 const progressInterval = 10 * time.Second
 
-// A progressDisplay shows one build's progress: a bar on a terminal, else a line at intervals.
-type progressDisplay struct {
+// A Display shows one build's progress: a bar on a terminal, else a line at intervals.
+type Display struct {
 	out  io.Writer
 	stop context.CancelFunc
 	ctx  context.Context //nolint:containedctx // lives as long as one call of compileAll, which made it
 	work errgroup.Group
 
 	mu           sync.Mutex
-	meter        *meter    // guarded by mu
+	meter        *Meter    // guarded by mu
 	began        time.Time // guarded by mu; zero before start
 	lastDownload time.Time // guarded by mu; when the last download line was written
 	names        []string  // guarded by mu
@@ -36,13 +36,14 @@ type progressDisplay struct {
 	bar  *mpb.Bar
 }
 
-func newProgressDisplay(ctx context.Context, out io.Writer, m *meter) *progressDisplay {
+// NewDisplay creates the display of a meter. It ends with ctx, or with Close.
+func NewDisplay(ctx context.Context, out io.Writer, m *Meter) *Display {
 	ctx, stop := context.WithCancel(ctx)
-	return &progressDisplay{out: out, meter: m, ctx: ctx, stop: stop}
+	return &Display{out: out, meter: m, ctx: ctx, stop: stop}
 }
 
-// printNote writes a line; of a rapid series, such as downloads, it writes one line at intervals.
-func (d *progressDisplay) printNote(text string) {
+// PrintNote writes a line; of a rapid series, such as downloads, it writes one line at intervals.
+func (d *Display) PrintNote(text string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if strings.Contains(text, "downloading") {
@@ -61,20 +62,21 @@ func (d *progressDisplay) printNote(text string) {
 	fmt.Fprintln(d.out, text)
 }
 
-func (d *progressDisplay) addJob(name string, p buildPlan) {
+// AddJob adds a job's plan.
+func (d *Display) AddJob(name string, p Plan) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.meter.addPlan(name, p)
+	d.meter.AddPlan(name, p)
 	d.names = append(d.names, name)
 }
 
-// start announces the work and begins to show progress.
-func (d *progressDisplay) start(where string) {
+// Start announces the work and begins to show progress.
+func (d *Display) Start(where string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.began = time.Now()
 	fmt.Fprintf(d.out, "building %s: %d packages to compile, %s on %d cores; kept in %s\n",
-		strings.Join(d.names, ", "), len(d.meter.cost), roundDuration(d.meter.timeLeft(0)), runtime.GOMAXPROCS(0), where)
+		strings.Join(d.names, ", "), len(d.meter.cost), RoundDuration(d.meter.TimeLeft(0)), runtime.GOMAXPROCS(0), where)
 	if file, ok := d.out.(*os.File); ok && isTerminal(file) {
 		d.startBar(file)
 		return
@@ -93,7 +95,7 @@ func (d *progressDisplay) start(where string) {
 	})
 }
 
-func (d *progressDisplay) startBar(file *os.File) {
+func (d *Display) startBar(file *os.File) {
 	const steps = 1000 // finer than any terminal is wide
 	d.bars = mpb.NewWithContext(d.ctx, mpb.WithOutput(file), mpb.WithWidth(40))
 	d.bar = d.bars.AddBar(steps,
@@ -104,24 +106,24 @@ func (d *progressDisplay) startBar(file *os.File) {
 }
 
 // statusText is the text beside the bar.
-func (d *progressDisplay) statusText() string {
+func (d *Display) statusText() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return fmt.Sprintf(" %s left  %s %s", roundDuration(d.meter.timeLeft(time.Since(d.began))), d.meter.verb, shortenPath(d.meter.current))
+	return fmt.Sprintf(" %s left  %s %s", RoundDuration(d.meter.TimeLeft(time.Since(d.began))), d.meter.verb, shortenPath(d.meter.current))
 }
 
-func (d *progressDisplay) progressLine() string {
+func (d *Display) progressLine() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return fmt.Sprintf("%3.0f %%, %s left, %s %s",
-		100*d.meter.fraction(), roundDuration(d.meter.timeLeft(time.Since(d.began))), d.meter.verb, d.meter.current)
+		100*d.meter.Fraction(), RoundDuration(d.meter.TimeLeft(time.Since(d.began))), d.meter.verb, d.meter.current)
 }
 
-// observeLine handles a line of the go command and reports whether it names a package.
-func (d *progressDisplay) observeLine(line string) bool {
+// ObserveLine handles a line of the go command and reports whether it names a package.
+func (d *Display) ObserveLine(line string) bool {
 	d.mu.Lock()
-	known := d.meter.observePackage(line)
-	fraction, bar := d.meter.fraction(), d.bar
+	known := d.meter.ObservePackage(line)
+	fraction, bar := d.meter.Fraction(), d.bar
 	d.mu.Unlock()
 	if known && bar != nil {
 		bar.SetCurrent(int64(fraction * 999)) // finish makes the last step: mpb takes a full bar for done
@@ -129,25 +131,28 @@ func (d *progressDisplay) observeLine(line string) bool {
 	return known
 }
 
-func (d *progressDisplay) beginJob(name string) {
+// BeginJob shows that a job has begun.
+func (d *Display) BeginJob(name string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.meter.beginJob(name)
 }
 
-func (d *progressDisplay) finishJob(name string) {
+// FinishJob shows that a job is done.
+func (d *Display) FinishJob(name string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.meter.finishJob(name)
+	d.meter.FinishJob(name)
 }
 
-func (d *progressDisplay) finish(took time.Duration) {
-	d.close()
+// Finish shows that all is done, and how long it took.
+func (d *Display) Finish(took time.Duration) {
+	d.Close()
 	fmt.Fprintf(d.out, "built %s in %s\n", strings.Join(d.names, ", "), took.Round(100*time.Millisecond))
 }
 
-// close stops the display. It may be called twice, and returns when nothing writes to out any more.
-func (d *progressDisplay) close() {
+// Close stops the display. It may be called twice, and returns when nothing writes to out any more.
+func (d *Display) Close() {
 	if d.bar != nil {
 		d.bar.Abort(true)
 	}
@@ -158,8 +163,8 @@ func (d *progressDisplay) close() {
 	_ = d.work.Wait()
 }
 
-// roundDuration rounds an estimate to its precision.
-func roundDuration(t time.Duration) string {
+// RoundDuration rounds an estimate to its precision.
+func RoundDuration(t time.Duration) string {
 	switch {
 	case t < 10*time.Second:
 		return "a few seconds"

@@ -1,18 +1,15 @@
-package toolchain_test
+package progress_test
 
 import (
-	"io"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
-	"github.com/frond-edge/frond/internal/toolchain"
+	"github.com/frond-edge/frond/internal/toolchain/progress"
 )
 
 func TestMeter_LastNamedCountsHalf(t *testing.T) {
-	m := toolchain.NewMeter(2, map[string]float64{"a": 10, "b": 20, "c": 30, "d": 40})
+	m := newMeter(2, map[string]float64{"a": 10, "b": 20, "c": 30, "d": 40})
 	for i, step := range []struct {
 		line  string
 		known bool
@@ -32,7 +29,7 @@ func TestMeter_LastNamedCountsHalf(t *testing.T) {
 			t.Errorf("step %d, %q: fraction %v, want %v", i, step.line, got, step.want)
 		}
 	}
-	m.FinishJob()
+	m.FinishJob("job")
 	if got := m.Fraction(); got < 1-1e-9 {
 		t.Errorf("built: fraction %v, want 1", got)
 	}
@@ -42,7 +39,7 @@ func TestMeter_LastNamedCountsHalf(t *testing.T) {
 }
 
 func TestMeter_LearnsTheSpeed(t *testing.T) {
-	slow, fast := toolchain.NewMeter(1, unitCosts(100)), toolchain.NewMeter(1, unitCosts(100))
+	slow, fast := newMeter(1, unitCosts(100)), newMeter(1, unitCosts(100))
 	before := slow.TimeLeft(0)
 	if before < 90*time.Second || before > 120*time.Second {
 		t.Errorf("100 CPU seconds on one core: %v before the start", before)
@@ -71,34 +68,8 @@ func unitCosts(n int) map[string]float64 {
 func packagePath(i int) string { return "example.com/" + strings.Repeat("p", i+1) }
 
 func TestMeter_NothingToDo(t *testing.T) {
-	if m := toolchain.NewMeter(2, nil); m.Fraction() != 1 || m.TimeLeft(0) != 0 {
+	if m := newMeter(2, nil); m.Fraction() != 1 || m.TimeLeft(0) != 0 {
 		t.Errorf("fraction %v, left %v", m.Fraction(), m.TimeLeft(0))
-	}
-}
-
-func TestEstimateCosts(t *testing.T) {
-	got := toolchain.EstimateCosts([]toolchain.Listed{
-		{ImportPath: "cached", GoFiles: []string{"a.go"}, DepOnly: true},
-		{ImportPath: "small", GoFiles: []string{"a.go"}, Stale: true, DepOnly: true},
-		{ImportPath: "large", GoFiles: []string{"a.go", "b.go"}, CgoFiles: []string{"c.go"}, Stale: true, DepOnly: true},
-		{ImportPath: "library's main", Name: "main", GoFiles: []string{"a.go"}, DepOnly: true},
-		{ImportPath: "program", Name: "main", GoFiles: []string{"a.go"}}, // cached, but to be linked
-	}, 1e6)
-	if len(got) != 3 || got["small"] <= 0 || got["large"] <= 2*got["small"] || got["program"] <= 0 {
-		t.Errorf("got %v", got)
-	}
-}
-
-func TestLineWriter_WritesWholeLines(t *testing.T) {
-	var got []string
-	w := toolchain.NewLineWriter(func(s string) { got = append(got, s) })
-	for _, part := range []string{"k8s.io/a", "pi\nfmt\n", "", "os\r\nhalf"} {
-		if n, err := io.WriteString(w, part); n != len(part) || err != nil {
-			t.Fatalf("write %q: %d, %v", part, n, err)
-		}
-	}
-	if diff := cmp.Diff([]string{"k8s.io/api", "fmt", "os"}, got); diff != "" {
-		t.Errorf("lines (-want +got):\n%s", diff)
 	}
 }
 
@@ -106,8 +77,16 @@ func TestRoundDuration(t *testing.T) {
 	for give, want := range map[time.Duration]string{
 		3 * time.Second: "a few seconds", 44 * time.Second: "about 40 s", 118 * time.Second: "about 120 s", 9*time.Minute + 40*time.Second: "about 10 min",
 	} {
-		if got := toolchain.RoundDuration(give); got != want {
+		if got := progress.RoundDuration(give); got != want {
 			t.Errorf("%v: %q, want %q", give, got, want)
 		}
 	}
+}
+
+// newMeter returns the meter of one job.
+func newMeter(parallel int, compile map[string]float64) *progress.Meter {
+	m := progress.NewMeter()
+	m.Parallel = parallel
+	m.AddPlan("job", progress.Plan{Compile: compile})
+	return m
 }
