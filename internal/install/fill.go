@@ -190,13 +190,13 @@ func (f *filler) ensureAuthority() (signingAuthority, error) {
 		}
 		f.setFile(certFile, cert, ReasonMissing)
 	}
-	a, err := readAuthority(f.files[certFile], f.files[keyFile])
+	a, err := readAuthority(certFile, f.files[certFile], f.files[keyFile])
 	a.crossSigned = f.have[FolderCA+"/"+entryCrossSigned]
 	return a, err
 }
 
-func readAuthority(certPEM, keyPEM []byte) (signingAuthority, error) {
-	const file = FolderCA + "/" + EntryBundle
+// readAuthority reads a CA and its key; the errors name the CA's file.
+func readAuthority(file string, certPEM, keyPEM []byte) (signingAuthority, error) {
 	cert, err := mint.ParseCertificate(certPEM)
 	if err != nil {
 		return signingAuthority{}, fmt.Errorf("read %s: %w", file, err)

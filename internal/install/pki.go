@@ -109,8 +109,8 @@ func (a signingAuthority) crossSign(next *x509.Certificate) ([]byte, error) {
 }
 
 // crossSignFiles is crossSign for files.
-func crossSignFiles(before, key, next []byte) ([]byte, error) {
-	a, err := readAuthority(before, key)
+func crossSignFiles(file string, before, key, next []byte) ([]byte, error) {
+	a, err := readAuthority(file, before, key)
 	if err != nil {
 		return nil, err
 	}

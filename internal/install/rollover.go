@@ -104,7 +104,7 @@ func advanceStep(have Files, step Step, now time.Time) (Files, []Change, error) 
 	case step == StepSwitch && r.Next == "" && r.Previous == "":
 		return nil, nil, errors.New("there is no next authority: run frond ca rotate add first")
 	case step == StepSwitch && r.Next != "":
-		voucher, err := crossSignFiles(have[in(EntryBundle)], have[in(EntryAuthorityKey)], have[in(entryNext)])
+		voucher, err := crossSignFiles(in(EntryBundle), have[in(EntryBundle)], have[in(EntryAuthorityKey)], have[in(entryNext)])
 		if err != nil {
 			return nil, nil, err
 		}
