@@ -12,7 +12,7 @@ import (
 
 	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/api/names"
-	"github.com/frond-edge/frond/internal/install"
+	"github.com/frond-edge/frond/internal/install/pki"
 )
 
 // bundleHashes returns the hashes of the CAs in a bundle.
@@ -20,7 +20,7 @@ func bundleHashes(t *testing.T, bundle []byte) []string {
 	t.Helper()
 	var all []string
 	for len(bundle) > 0 {
-		hash, err := install.CAHash(bundle)
+		hash, err := pki.CAHash(bundle)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -34,6 +34,7 @@ import (
 	"github.com/frond-edge/frond/edged/enroll"
 	"github.com/frond-edge/frond/edged/enrollexec"
 	"github.com/frond-edge/frond/internal/install"
+	"github.com/frond-edge/frond/internal/install/pki"
 	"github.com/frond-edge/frond/test/kit/kubetest"
 )
 
@@ -375,7 +376,7 @@ func TestInit_ConcurrentRunsAgree(t *testing.T) {
 	}
 	wg.Wait()
 	files := i.secretFiles()
-	hash, err := install.CAHash(files["frond-ca/ca.crt"])
+	hash, err := pki.CAHash(files["frond-ca/ca.crt"])
 	if err != nil {
 		t.Fatal(err)
 	}

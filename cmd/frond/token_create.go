@@ -11,6 +11,7 @@ import (
 
 	"github.com/frond-edge/frond/internal/cli"
 	"github.com/frond-edge/frond/internal/install"
+	"github.com/frond-edge/frond/internal/install/jointoken"
 )
 
 // tokenTTL is kubeadm's default.
@@ -18,7 +19,7 @@ const tokenTTL = 24 * time.Hour
 
 type tokenCreate struct {
 	kube
-	options   install.TokenOptions
+	options   jointoken.Options
 	printJoin bool
 	output    cli.Output
 }
@@ -66,7 +67,7 @@ func (t *tokenCreate) Run(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	now := time.Now()
-	token, secret, err := install.NewToken(t.options, now)
+	token, secret, err := jointoken.New(t.options, now)
 	if err != nil {
 		return err
 	}

@@ -15,7 +15,7 @@ import (
 
 	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/internal/cli"
-	"github.com/frond-edge/frond/internal/install"
+	"github.com/frond-edge/frond/internal/install/jointoken"
 )
 
 type tokenList struct {
@@ -75,7 +75,7 @@ func (t *tokenList) Run(ctx context.Context, out, talk io.Writer) error {
 			continue // not a token of Frond: it admits no gateway
 		}
 		tokens = append(tokens, listedToken{
-			ID: token.ID, State: install.TokenState(token, now), Expires: token.Expires, Node: token.Node, Uses: token.Uses, Used: token.Used,
+			ID: token.ID, State: jointoken.State(token, now), Expires: token.Expires, Node: token.Node, Uses: token.Uses, Used: token.Used,
 			Description: string(secret.Data[bootstrapapi.BootstrapTokenDescriptionKey]),
 		})
 	}

@@ -1,5 +1,5 @@
 // Package install makes the objects that Frond needs in a cluster: the CA, keys, certificates and configuration of the hub and of
-// cloudcore, and tokens by which gateways join.
+// cloudcore. Package jointoken makes the tokens by which gateways join.
 //
 // Fill is pure: it takes the existing files and returns all required ones, with a reason for each file that it made. Init
 // reads and writes them as Kubernetes objects; a development cluster keeps the same files in a folder.

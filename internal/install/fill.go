@@ -3,7 +3,6 @@ package install
 import (
 	"bytes"
 	"crypto"
-	"crypto/ecdsa"
 	"fmt"
 	"maps"
 	"net"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/frond-edge/frond/api/inspect"
 	"github.com/frond-edge/frond/internal/certs/mint"
+	"github.com/frond-edge/frond/internal/install/pki"
 )
 
 // Files maps names, "folder/entry", to contents; a folder is a Secret of the cluster.
@@ -87,16 +87,16 @@ func Fill(have Files, spec Spec, now time.Time) (Files, []Change, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	bundle := have.bundleWith(signer.pem)
+	bundle := have.bundleWith(signer.PEM)
 	for i, server := range spec.Servers {
-		s := certSubject{name: server.Name, hosts: normalizeHosts(server.Hosts)}
+		s := pki.Subject{Name: server.Name, Hosts: normalizeHosts(server.Hosts)}
 		if err := f.ensureCertificate(FolderHub(i), signer, s, bundle); err != nil {
 			return nil, nil, err
 		}
 	}
-	for folder, s := range map[string]certSubject{
-		FolderCloudcore: {name: "cloudcore", hosts: []string{inspect.ServerName}}, // its server certificate for frond status
-		FolderAdmin:     {name: "admin"},
+	for folder, s := range map[string]pki.Subject{
+		FolderCloudcore: {Name: "cloudcore", Hosts: []string{inspect.ServerName}}, // its server certificate for frond status
+		FolderAdmin:     {Name: "admin"},
 	} {
 		if err := f.ensureCertificate(folder, signer, s, bundle); err != nil {
 			return nil, nil, err
@@ -175,40 +175,24 @@ func (f *filler) setFile(file string, data []byte, reason string) {
 }
 
 // ensureAuthority reads the CA that signs, or makes it.
-func (f *filler) ensureAuthority() (signingAuthority, error) {
+func (f *filler) ensureAuthority() (pki.Authority, error) {
 	certFile, keyFile := FolderCA+"/"+EntryBundle, FolderCA+"/"+EntryAuthorityKey
 	key, made, err := f.ensureKey(keyFile, false)
 	switch {
 	case err != nil:
-		return signingAuthority{}, err
+		return pki.Authority{}, err
 	case made && len(f.have[certFile]) > 0:
-		return signingAuthority{}, fmt.Errorf("%s is there, but not its key %s: nothing can be signed without it. Put it back from a backup", certFile, keyFile)
+		return pki.Authority{}, fmt.Errorf("%s is there, but not its key %s: nothing can be signed without it. Put it back from a backup", certFile, keyFile)
 	case len(f.have[certFile]) == 0:
-		cert, err := signAuthority(key, f.now)
+		cert, err := pki.Sign(key, f.now)
 		if err != nil {
-			return signingAuthority{}, err
+			return pki.Authority{}, err
 		}
 		f.setFile(certFile, cert, ReasonMissing)
 	}
-	a, err := readAuthority(certFile, f.files[certFile], f.files[keyFile])
-	a.crossSigned = f.have[FolderCA+"/"+entryCrossSigned]
+	a, err := pki.Read(certFile, f.files[certFile], f.files[keyFile])
+	a.CrossSigned = f.have[FolderCA+"/"+entryCrossSigned]
 	return a, err
-}
-
-// readAuthority reads a CA and its key; the errors name the CA's file.
-func readAuthority(file string, certPEM, keyPEM []byte) (signingAuthority, error) {
-	cert, err := mint.ParseCertificate(certPEM)
-	if err != nil {
-		return signingAuthority{}, fmt.Errorf("read %s: %w", file, err)
-	}
-	key, err := mint.ParseKey(keyPEM)
-	if err != nil {
-		return signingAuthority{}, fmt.Errorf("read the key of %s: %w", file, err)
-	}
-	if own, ok := cert.PublicKey.(*ecdsa.PublicKey); !ok || !own.Equal(key.Public()) {
-		return signingAuthority{}, fmt.Errorf("%s and its key do not belong together: put both back from one backup", file)
-	}
-	return signingAuthority{Authority: mint.Authority{Cert: cert, Key: key}, pem: certPEM}, nil
 }
 
 // ensureKey reads a private key, or makes it if it is missing or anew is set.
@@ -219,7 +203,7 @@ func (f *filler) ensureKey(file string, anew bool) (key crypto.Signer, made bool
 		}
 		return key, false, nil
 	}
-	key, data, err := newKey()
+	key, data, err := pki.NewKey()
 	if err != nil {
 		return nil, false, err
 	}
@@ -232,7 +216,7 @@ func (f *filler) ensureKey(file string, anew bool) (key crypto.Signer, made bool
 }
 
 // ensureCertificate completes the certificate and key of a folder and the CA bundle beside them.
-func (f *filler) ensureCertificate(folder string, signer signingAuthority, s certSubject, bundle []byte) error {
+func (f *filler) ensureCertificate(folder string, signer pki.Authority, s pki.Subject, bundle []byte) error {
 	certFile, keyFile, bundleFile := folder+"/"+EntryCert, folder+"/"+EntryKey, folder+"/"+EntryBundle
 	key, _, err := f.ensureKey(keyFile, f.rotate)
 	if err != nil {
@@ -243,10 +227,10 @@ func (f *filler) ensureCertificate(folder string, signer signingAuthority, s cer
 	case f.rotate:
 		reason = "rotated"
 	case len(chain) > 0:
-		reason = signer.renewReason(chain, s, key.Public(), f.now)
+		reason = signer.RenewReason(chain, s, key.Public(), f.now)
 	}
 	if reason != "" {
-		chain, err := signer.issueCertificate(s, key.Public(), f.now)
+		chain, err := signer.Issue(s, key.Public(), f.now)
 		if err != nil {
 			return err
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/frond-edge/frond/internal/install"
+	"github.com/frond-edge/frond/internal/install/pki"
 )
 
 const (
@@ -193,8 +194,8 @@ func TestFill_CertificatesServeTLS(t *testing.T) {
 			// A gateway that joins knows only the CA's hash, and compares it with the end of the served chain.
 			shown := client.ConnectionState().PeerCertificates
 			last := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: shown[len(shown)-1].Raw})
-			got, err := install.CAHash(last)
-			if want, _ := install.CAHash(files.Bundle()); err != nil || got != want || !strings.HasPrefix(got, "sha256:") {
+			got, err := pki.CAHash(last)
+			if want, _ := pki.CAHash(files.Bundle()); err != nil || got != want || !strings.HasPrefix(got, "sha256:") {
 				t.Errorf("the chain ends with %s, %v; want %s", got, err, want)
 			}
 		})

@@ -19,6 +19,7 @@ import (
 	"github.com/frond-edge/frond/api/kubeversion"
 	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/internal/certs/mint"
+	"github.com/frond-edge/frond/internal/install/pki"
 )
 
 // maxAttempts bounds how often Init starts again because another client wrote the same Secrets. Each time the other one made progress.
@@ -26,11 +27,11 @@ const maxAttempts = 10
 
 // authorityWarning is how long before the CA's expiry administrators are warned: gateways that are offline for months must learn
 // of the next one.
-const authorityWarning = 2 * 365 * day
+const authorityWarning = 2 * 365 * pki.Day
 
 // backupWarning is the age of a backup from which administrators are warned: gateways renew their keys within 20 days, and a gateway that
 // renewed twice since the backup is not admitted after a restore.
-const backupWarning = 20 * day
+const backupWarning = 20 * pki.Day
 
 // Options are the administrator's choices.
 type Options struct {
@@ -126,7 +127,7 @@ func (w *installWriter) runOnce(ctx context.Context, asked Settings) (Report, er
 		return Report{}, err
 	}
 	changes = append(changes, configured...)
-	if settings.CAHash, err = CAHash(files[FolderCA+"/"+EntryBundle]); err != nil {
+	if settings.CAHash, err = pki.CAHash(files[FolderCA+"/"+EntryBundle]); err != nil {
 		return Report{}, err
 	}
 	rollover, err := RolloverOf(files)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/internal/certs/mint"
+	"github.com/frond-edge/frond/internal/install/pki"
 )
 
 // A CA is replaced in three steps, with time between them for gateways to learn of it:
@@ -63,7 +64,7 @@ func RolloverOf(files Files) (r Rollover, err error) {
 		if len(data) == 0 || bytes.Equal(data, current) {
 			continue
 		}
-		if *hash, err = CAHash(data); err != nil {
+		if *hash, err = pki.CAHash(data); err != nil {
 			return r, fmt.Errorf("read %s/%s: %w", FolderCA, entry, err)
 		}
 		if entry == entryNext {
@@ -71,7 +72,7 @@ func RolloverOf(files Files) (r Rollover, err error) {
 			if err != nil {
 				return r, err
 			}
-			r.Added = cert.NotBefore.Add(clockSkew)
+			r.Added = cert.NotBefore.Add(pki.ClockSkew)
 		}
 	}
 	return r, nil
@@ -91,11 +92,11 @@ func advanceStep(have Files, step Step, now time.Time) (Files, []Change, error) 
 	case step == StepAdd && r.Previous != "":
 		return nil, nil, fmt.Errorf("the change before this one is not at its end: the authority %s is still believed. Run frond ca rotate drop first", r.Previous)
 	case step == StepAdd && r.Next == "":
-		key, data, err := newKey()
+		key, data, err := pki.NewKey()
 		if err != nil {
 			return nil, nil, err
 		}
-		cert, err := signAuthority(key, now)
+		cert, err := pki.Sign(key, now)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -104,11 +105,11 @@ func advanceStep(have Files, step Step, now time.Time) (Files, []Change, error) 
 	case step == StepSwitch && r.Next == "" && r.Previous == "":
 		return nil, nil, errors.New("there is no next authority: run frond ca rotate add first")
 	case step == StepSwitch && r.Next != "":
-		voucher, err := crossSignFiles(in(EntryBundle), have[in(EntryBundle)], have[in(EntryAuthorityKey)], have[in(entryNext)])
+		voucher, err := pki.CrossSign(in(EntryBundle), have[in(EntryBundle)], have[in(EntryAuthorityKey)], have[in(entryNext)])
 		if err != nil {
 			return nil, nil, err
 		}
-		if vouchers := append(voucher, dropExpired(have[in(entryCrossSigned)], now)...); len(vouchers) > 0 {
+		if vouchers := append(voucher, pki.DropExpired(have[in(entryCrossSigned)], now)...); len(vouchers) > 0 {
 			f.setFile(in(entryCrossSigned), vouchers, "the authority until now vouches for the next")
 		}
 		f.setFile(in(entryPrevious), have[in(EntryBundle)], "the authority until now")

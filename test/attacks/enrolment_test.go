@@ -18,17 +18,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/frond-edge/frond/api/identity"
-	"github.com/frond-edge/frond/internal/install"
+	"github.com/frond-edge/frond/internal/install/jointoken"
 	"github.com/frond-edge/frond/streams/subject"
 )
 
 // issueToken makes a bootstrap token dated at a given time. Cloudcores learn of it a little later.
-func issueToken(t *testing.T, o install.TokenOptions, at time.Time) (token string) {
+func issueToken(t *testing.T, o jointoken.Options, at time.Time) (token string) {
 	t.Helper()
 	if o.TTL == 0 {
 		o.TTL = time.Hour
 	}
-	token, secret, err := install.NewToken(o, at)
+	token, secret, err := jointoken.New(o, at)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,13 +8,13 @@ import (
 	"time"
 
 	"github.com/frond-edge/frond/api/identity"
-	"github.com/frond-edge/frond/internal/install"
+	"github.com/frond-edge/frond/internal/install/jointoken"
 	"github.com/frond-edge/frond/streams/subject"
 )
 
 // TestLobby_ReachesNothing connects with a token, as a machine that is no node yet, and tries everything that a stolen gateway tries.
 func TestLobby_ReachesNothing(t *testing.T) {
-	l := newStranger(t, newName(), issueToken(t, install.TokenOptions{}, time.Now()))
+	l := newStranger(t, newName(), issueToken(t, jointoken.Options{}, time.Now()))
 	openWithToken(t, l)
 	l.sourceIP = newAddress()
 	t.Run("hears nothing", func(t *testing.T) { expectSilence(t, l, nil, "") })
@@ -50,7 +50,7 @@ func TestLobby_ReachesNothing(t *testing.T) {
 
 // TestLobby_SurvivesAnyInput sends malformed requests, and then floods the lobby.
 func TestLobby_SurvivesAnyInput(t *testing.T) {
-	l := newStranger(t, newName(), issueToken(t, install.TokenOptions{}, time.Now()))
+	l := newStranger(t, newName(), issueToken(t, jointoken.Options{}, time.Now()))
 	th := openWithToken(t, l)
 	long := strings.Repeat("x", 1<<20)
 	other := newStranger(t, l.node, l.token)

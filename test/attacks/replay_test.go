@@ -18,7 +18,7 @@ import (
 
 	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/api/wire"
-	"github.com/frond-edge/frond/internal/install"
+	"github.com/frond-edge/frond/internal/install/jointoken"
 	"github.com/frond-edge/frond/streams/subject"
 )
 
@@ -121,7 +121,7 @@ func TestReplay_DesiredStateIsIgnored(t *testing.T) {
 // TestReplay_EnrolmentIsRefused replays gateways' requests about their keys, and the answers, over a link of another key.
 func TestReplay_EnrolmentIsRefused(t *testing.T) {
 	before := nodeIdentity(t.Context(), t, victim)
-	token := issueToken(t, install.TokenOptions{Uses: 3}, time.Now())
+	token := issueToken(t, jointoken.Options{Uses: 3}, time.Now())
 	first := newStranger(t, newName(), token)
 	answer := openWithToken(t, first).callCloud(t, identity.VerbEnrol, first.enrolRequest(t))
 	if e := decodeEnrolment(t, answer); e.Reason != "" {

@@ -7,12 +7,12 @@ import (
 	"time"
 
 	"github.com/frond-edge/frond/api/identity"
-	"github.com/frond-edge/frond/internal/install"
+	"github.com/frond-edge/frond/internal/install/jointoken"
 )
 
 // TestRevocation_KeyIsRefusedByEachHub links a gateway to each server of the hub, revokes it, and tries to connect again under every name.
 func TestRevocation_KeyIsRefusedByEachHub(t *testing.T) {
-	token := issueToken(t, install.TokenOptions{}, time.Now())
+	token := issueToken(t, jointoken.Options{}, time.Now())
 	l := newStranger(t, newName(), token)
 	if e := decodeEnrolment(t, openWithToken(t, l).callCloud(t, identity.VerbEnrol, l.enrolRequest(t))); e.Reason != "" {
 		t.Fatal(e.Reason)
@@ -41,12 +41,12 @@ func TestRevocation_KeyIsRefusedByEachHub(t *testing.T) {
 	for name, again := range map[string]loot{
 		"its name":                       {node: l.node},
 		"its name, with a token":         {node: l.node, token: token},
-		"its name, with a token for it":  {node: l.node, token: issueToken(t, install.TokenOptions{Node: l.node}, time.Now())},
+		"its name, with a token for it":  {node: l.node, token: issueToken(t, jointoken.Options{Node: l.node}, time.Now())},
 		"the victim's":                   {node: victim},
 		"another's that is stolen":       {node: stolen},
 		"a new one":                      {node: newName()},
 		"a new one, with a token":        {node: newName(), token: token},
-		"a new one, with a token for it": {node: "stranger-named", token: issueToken(t, install.TokenOptions{Node: "stranger-named"}, time.Now())},
+		"a new one, with a token for it": {node: "stranger-named", token: issueToken(t, jointoken.Options{Node: "stranger-named"}, time.Now())},
 	} {
 		t.Run(name, func(t *testing.T) {
 			again.key, again.secret, again.addresses = l.key, l.secret, l.addresses

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/frond-edge/frond/api/identity"
-	"github.com/frond-edge/frond/internal/install"
+	"github.com/frond-edge/frond/internal/install/jointoken"
 )
 
 // tokenGuesser tries different tokens from one address, over several links at once.
@@ -54,7 +54,7 @@ func (g *tokenGuesser) tryToken(ctx context.Context) {
 // TestToken_GuessingAddressIsLockedOut guesses tokens from one address until all cloudcores lock that address out. Meanwhile a gateway joins
 // from another address. From the locked address a valid token is refused, and a known key is accepted. It takes some 3 s.
 func TestToken_GuessingAddressIsLockedOut(t *testing.T) {
-	token := issueToken(t, install.TokenOptions{Uses: 2}, time.Now())
+	token := issueToken(t, jointoken.Options{Uses: 2}, time.Now())
 	openWithToken(t, newStranger(t, newName(), token)) // cloudcore knows the token now, and it was not used
 	g := &tokenGuesser{loot: newStranger(t, newName(), "")}
 	unknown, locked := counterDelta(t, "frond_identity_refusals_total", "reason=token-unknown"), counterDelta(t, "frond_identity_refusals_total", "reason=locked")

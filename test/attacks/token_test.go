@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/frond-edge/frond/api/identity"
-	"github.com/frond-edge/frond/internal/install"
+	"github.com/frond-edge/frond/internal/install/jointoken"
 )
 
 // wrongToken returns a token with a valid id and a wrong secret.
@@ -25,7 +25,7 @@ const guessCount = 500
 // TestToken_GuessingIsLimited tries one token after the other over new links: from one address, which alone is locked out, and from
 // many, which locks the token for the rest of a minute.
 func TestToken_GuessingIsLimited(t *testing.T) {
-	token := issueToken(t, install.TokenOptions{Uses: 1}, time.Now())
+	token := issueToken(t, jointoken.Options{Uses: 1}, time.Now())
 	openWithToken(t, newStranger(t, newName(), token)) // cloudcore knows the token now, and it was not used
 	hold := func(what string, until func() float64, from func() string) {
 		t.Helper()
@@ -59,7 +59,7 @@ func TestToken_GuessingIsLimited(t *testing.T) {
 // TestToken_LimitsAreEnforced uses tokens that are used up, expired, deleted, or another node's.
 func TestToken_LimitsAreEnforced(t *testing.T) {
 	before := nodeIdentity(t.Context(), t, victim)
-	once := issueToken(t, install.TokenOptions{Uses: 1}, time.Now())
+	once := issueToken(t, jointoken.Options{Uses: 1}, time.Now())
 	first := newStranger(t, newName(), once)
 	th := openWithToken(t, first)
 	granted := decodeEnrolment(t, th.callCloud(t, identity.VerbEnrol, first.enrolRequest(t)))
@@ -76,15 +76,15 @@ func TestToken_LimitsAreEnforced(t *testing.T) {
 	greedy.node = newName()
 	expectDenied(t, th, identity.VerbEnrol, greedy.enrolRequest(t), "token-used")
 
-	expectRefused(t, newStranger(t, newName(), issueToken(t, install.TokenOptions{Uses: 1}, time.Now().Add(-2*time.Hour))), "token-expired", "token-unknown")
+	expectRefused(t, newStranger(t, newName(), issueToken(t, jointoken.Options{Uses: 1}, time.Now().Add(-2*time.Hour))), "token-expired", "token-unknown")
 	expectRefused(t, newStranger(t, newName(), "aaaaaa.0123456789abcdef"), "token-unknown")
 	expectRefused(t, newStranger(t, newName(), strings.Repeat("a", 2000)), "token-unknown")
 
-	bound := issueToken(t, install.TokenOptions{Uses: 1, Node: newName()}, time.Now())
+	bound := issueToken(t, jointoken.Options{Uses: 1, Node: newName()}, time.Now())
 	expectRefused(t, newStranger(t, newName(), bound), "token-node")
 	expectRefused(t, newStranger(t, victim, bound), "token-node")
 
-	many := issueToken(t, install.TokenOptions{}, time.Now())
+	many := issueToken(t, jointoken.Options{}, time.Now())
 	taker := newStranger(t, victim, many)
 	expectDenied(t, openWithToken(t, taker), identity.VerbEnrol, taker.enrolRequest(t), "taken")
 

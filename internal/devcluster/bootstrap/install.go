@@ -26,6 +26,7 @@ import (
 	"github.com/frond-edge/frond/internal/devcluster/pki"
 	"github.com/frond-edge/frond/internal/devcluster/render"
 	"github.com/frond-edge/frond/internal/install"
+	"github.com/frond-edge/frond/internal/install/jointoken"
 )
 
 // Installer creates in Kubernetes what a cluster needs there, with kubectl and internal/install.
@@ -137,7 +138,7 @@ func (in *Installer) WriteTokens(ctx context.Context) error {
 		if _, err := os.Stat(file); err == nil {
 			continue
 		}
-		token, secret, err := install.NewToken(install.TokenOptions{TTL: tokenLife, Node: edge, Description: "frond dev"}, time.Now())
+		token, secret, err := jointoken.New(jointoken.Options{TTL: tokenLife, Node: edge, Description: "frond dev"}, time.Now())
 		if err != nil {
 			return err
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/frond-edge/frond/internal/devcluster/folder"
 	"github.com/frond-edge/frond/internal/devcluster/wan"
 	"github.com/frond-edge/frond/internal/install"
+	"github.com/frond-edge/frond/internal/install/pki"
 )
 
 // cells is the number of accounts that nodes are spread over. With 4, some nodes share a cell and some do not.
@@ -140,5 +141,5 @@ func HubCAHash(l folder.Layout) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("read the hub's CA: %w", err)
 	}
-	return install.CAHash(ca)
+	return pki.CAHash(ca)
 }

@@ -1,4 +1,5 @@
-package install
+// Package jointoken makes the tokens by which gateways join, and says what state one is in.
+package jointoken
 
 import (
 	"errors"
@@ -17,8 +18,8 @@ import (
 	"github.com/frond-edge/frond/api/names"
 )
 
-// TokenOptions are the administrator's choices for a token.
-type TokenOptions struct {
+// Options are the administrator's choices for a token.
+type Options struct {
 	// TTL is the token's lifetime.
 	TTL time.Duration
 	// Uses is how many gateways may join with it; 0 is any number.
@@ -28,9 +29,9 @@ type TokenOptions struct {
 	Description string
 }
 
-// NewToken makes a random token, and its Secret in Kubernetes: a bootstrap token, so that kubeadm lists it and the
+// New makes a random token, and its Secret in Kubernetes: a bootstrap token, so that kubeadm lists it and the
 // token cleaner deletes it. It does not authenticate to the Kubernetes API, because it lacks the usage authentication.
-func NewToken(o TokenOptions, now time.Time) (token string, secret *corev1.Secret, err error) {
+func New(o Options, now time.Time) (token string, secret *corev1.Secret, err error) {
 	if err := o.validate(); err != nil {
 		return "", nil, err
 	}
@@ -61,7 +62,7 @@ func NewToken(o TokenOptions, now time.Time) (token string, secret *corev1.Secre
 	return token, secret, nil
 }
 
-func (o TokenOptions) validate() error {
+func (o Options) validate() error {
 	var faults []error
 	if o.TTL < time.Minute {
 		faults = append(faults, fmt.Errorf("--ttl %s: choose a minute at least; there are no tokens without an end", o.TTL))
@@ -77,8 +78,8 @@ func (o TokenOptions) validate() error {
 	return errors.Join(faults...)
 }
 
-// TokenState returns the state of a token: "valid", "expired" or "used up".
-func TokenState(t identity.Token, now time.Time) string {
+// State returns the state of a token: "valid", "expired" or "used up".
+func State(t identity.Token, now time.Time) string {
 	switch {
 	case !t.Expires.IsZero() && !now.Before(t.Expires):
 		return "expired"
