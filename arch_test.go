@@ -84,7 +84,7 @@ var folderRules = map[string]folderRule{
 	"internal/logging":    {programs: both},
 	"internal/program":    {programs: both, imports: []string{"internal/buildinfo"}},
 	"internal/splice":     {programs: both},
-	"internal/devcluster": {programs: developer, imports: []string{"api/...", "deploy/...", "internal/certs/mint", "internal/hubconf", "internal/install", "internal/toolchain"}},
+	"internal/devcluster": {programs: developer, imports: []string{"api/...", "deploy/...", "internal/certs/mint", "internal/hubconf", "internal/install/...", "internal/toolchain"}},
 	"internal/toolchain":  {programs: developer},
 
 	// What is not part of a running Frond.

@@ -23,14 +23,12 @@ const (
 // The types of edged/hollow stay: a CRI server is one type of 26 calls by its definition.
 var (
 	largePackages = map[string]bool{
-		"cmd/frond":          true,
-		"edged/agent":        true,
-		"internal/install":   true,
-		"internal/toolchain": true,
-		"leaf/localapi":      true,
-		"leaf/store":         true,
-		"loadtest":           true,
-		"streams/tunnel":     true,
+		"cmd/frond":      true,
+		"edged/agent":    true,
+		"leaf/localapi":  true,
+		"leaf/store":     true,
+		"loadtest":       true,
+		"streams/tunnel": true,
 	}
 	largeTypes = map[string]bool{
 		"edged/agent.Node":               true,

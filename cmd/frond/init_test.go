@@ -43,7 +43,7 @@ var sharedCluster = kubetest.Shared{Options: kubetest.Options{Controllers: []str
 
 func TestMain(m *testing.M) {
 	if filepath.Base(os.Args[0]) == "edgecore" { // run by frond join: see linkEdgecore
-		if err := enrollexec.Serve(context.Background(), os.Stdin, os.Stdout, enroll.JoinWith); err != nil { //nolint:forbidigo // the main function of a child process
+		if err := enrollexec.Serve(context.Background(), os.Stdin, os.Stdout, enroll.JoinWith); err != nil {
 			_, _ = fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}

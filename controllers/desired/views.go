@@ -67,6 +67,7 @@ func (f kindFollower) DeliveredChanged() {
 	}
 	f.setStatic(wire.DeliveredKindsKey(), object)
 }
+
 // auditedNodes is what streamaudit sees of the table.
 type auditedNodes struct{ *nodeTable }
 

@@ -181,7 +181,7 @@ func (n *Node) openStore(ctx context.Context, nc *nats.Conn) (*store.Store, *out
 	}
 	st, err := store.Open(ctx, js, store.Config{
 		Sealer: sealer, IsSecret: localapi.IsSecret,
-		Merge: merge.MergeForNode(n.cfg.Node), HighWaterFile: n.highWaterFile(),
+		Merge: merge.ForNode(n.cfg.Node), HighWaterFile: n.highWaterFile(),
 		LastGoodFile: filepath.Join(n.cfg.Dir, "store.copy"), CheckWritable: writableCheck(n.leaf.DiskSpace), LowSpace: func() bool { return n.leaf.DiskSpace().Low },
 		Metrics: n.metrics,
 	}, n.log)

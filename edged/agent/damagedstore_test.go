@@ -120,7 +120,7 @@ func runAgent(text string) error {
 }
 
 func openStore(ctx context.Context, js jetstream.JetStream, dir string, log *zap.Logger) (*store.Store, error) {
-	return store.Open(ctx, js, store.Config{Merge: merge.MergeDesired, HighWaterFile: filepath.Join(dir, "store.mark")}, log)
+	return store.Open(ctx, js, store.Config{Merge: merge.Desired, HighWaterFile: filepath.Join(dir, "store.mark")}, log)
 }
 
 // A kubelet that starts on a store whose newest pods were lost by the disk does not stop the containers of any of them.

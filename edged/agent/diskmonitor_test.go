@@ -85,7 +85,7 @@ func newDiskGateway(t *testing.T) *diskGateway {
 	kit.Must(t, err)
 	kit.Must(t, topology.EnsureLeaf(t.Context(), js, log))
 	g.store, err = store.Open(t.Context(), js, store.Config{
-		Merge: merge.MergeDesired, HighWaterFile: filepath.Join(g.dir, "mark"), SyncTimeout: 5 * time.Second,
+		Merge: merge.Desired, HighWaterFile: filepath.Join(g.dir, "mark"), SyncTimeout: 5 * time.Second,
 	}, log)
 	kit.Must(t, err)
 	g.outbox, err = outbox.New("edge-1", g.store.Cursor().StoreEpoch, nc)

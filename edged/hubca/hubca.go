@@ -81,7 +81,7 @@ func FetchChain(ctx context.Context, hub string, proxy func(*url.URL) (*url.URL,
 	return nil, fmt.Errorf("reach %s: %w", host, err)
 }
 
-// findPinnedCA returns the CA with one of the hashes in a chain.
+// FindPinned returns the CA with one of the hashes in a chain.
 func FindPinned(chain []*x509.Certificate, hub string, hashes []string) (*x509.Certificate, error) {
 	wrong := &CAError{Hub: hub, Want: hashes}
 	for _, cert := range slices.Backward(chain) { // the root is last; another CA before it may certify it
@@ -113,7 +113,7 @@ func (e *ClockError) Error() string {
 		e.Hub, e.From.UTC().Format(time.RFC3339), e.To.UTC().Format(time.RFC3339), clock, e.Now.UTC().Format(time.RFC3339))
 }
 
-// verifyChainTime verifies a chain against roots. It returns now. If now is before the chain's validity it returns the
+// VerifyAt verifies a chain against roots. It returns now. If now is before the chain's validity it returns the
 // start of that: the least possible time, as one of the roots has signed it.
 func VerifyAt(chain []*x509.Certificate, roots *x509.CertPool, hub string, now time.Time, corrected bool) (time.Time, error) {
 	if len(chain) == 0 {
@@ -137,7 +137,7 @@ func VerifyAt(chain []*x509.Certificate, roots *x509.CertPool, hub string, now t
 	return now, nil
 }
 
-// newCertPool parses certificates into a pool; nil for none.
+// NewPool parses certificates into a pool; nil for none.
 func NewPool(pemText []byte) *x509.CertPool {
 	p := x509.NewCertPool()
 	if !p.AppendCertsFromPEM(pemText) {
@@ -146,6 +146,7 @@ func NewPool(pemText []byte) *x509.CertPool {
 	return p
 }
 
+// EncodeCert returns a certificate in PEM.
 func EncodeCert(cert *x509.Certificate) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw})
 }
@@ -166,6 +167,7 @@ func ParseCerts(text []byte) ([]*x509.Certificate, error) {
 	}
 }
 
+// ReadPool reads the certificates of a file into a pool.
 func ReadPool(path string) (*x509.CertPool, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {

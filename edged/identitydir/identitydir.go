@@ -50,13 +50,13 @@ type Record struct {
 	HubURLs []string  `json:"hubURLs,omitempty"`
 }
 
-// nodeKey is a key pair and its public half.
+// Key is a key pair and its public half.
 type Key struct {
 	nkeys.KeyPair
 	Public string
 }
 
-// identityDir is the state on disk and a copy in memory; the Renewer guards it.
+// Folder is the state on disk and a copy in memory; the Renewer guards it.
 type Folder struct {
 	dir    string
 	Record Record
@@ -64,7 +64,7 @@ type Folder struct {
 	Current, Next, Old *Key
 }
 
-// openIdentityDir reads the folder and completes an interrupted change.
+// Open reads the folder and completes an interrupted change.
 func Open(dir, node string) (*Folder, error) {
 	if err := os.MkdirAll(dir, dirMode); err != nil {
 		return nil, fmt.Errorf("make the folder of the identity: %w", err)

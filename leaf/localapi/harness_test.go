@@ -77,7 +77,7 @@ func (g *gateway) start(options ...option) {
 	log := zaptest.NewLogger(g.t, zaptest.Level(zap.WarnLevel))
 	octx, opened := context.WithTimeout(ctx, time.Minute) // without a deadline each request has 5 s, which a busy disk may exceed
 	defer opened()
-	if g.store, err = store.Open(octx, js, store.Config{Merge: merge.MergeDesired, HighWaterFile: filepath.Join(g.dir, "store.mark")}, log); err != nil {
+	if g.store, err = store.Open(octx, js, store.Config{Merge: merge.Desired, HighWaterFile: filepath.Join(g.dir, "store.mark")}, log); err != nil {
 		g.t.Fatal(err)
 	}
 	cfg := localapi.Config{Node: gatewayNode}

@@ -11,7 +11,7 @@ import (
 // the pod and the bundles that is never published: the selection. An event of a bundle refreshes only the selections of its signer.
 
 // TrustBundles is the kind of trust bundles.
-var TrustBundles = ID{references.CertificatesGroup, references.TrustBundlesResource}
+func TrustBundles() ID { return ID{references.CertificatesGroup, references.TrustBundlesResource} }
 
 // IsVirtual reports whether a key belongs to a vertex that is never published.
 func IsVirtual(key wire.Key) bool { return IsSubject(key) || references.IsSelection(key) }

@@ -36,7 +36,7 @@ func (o Optional) GVK(version string) schema.GroupVersionKind {
 func OptionalTable() []Optional {
 	ofNode := func(o client.Object) string { return nestedString(o, "spec", "nodeName") }
 	return []Optional{
-		{ID: TrustBundles, Kind: "ClusterTrustBundle", Versions: []string{"v1", "v1beta1", "v1alpha1"}, spec: Spec{Signer: signerOf}},
+		{ID: TrustBundles(), Kind: "ClusterTrustBundle", Versions: []string{"v1", "v1beta1", "v1alpha1"}, spec: Spec{Signer: signerOf}},
 		// A kubelet watches the requests that it makes, selected by its Node; the signer's answer is in their status.
 		{
 			ID: ID{references.CertificatesGroup, "podcertificaterequests"}, Kind: "PodCertificateRequest", Versions: []string{"v1"},

@@ -158,7 +158,7 @@ func (c *Cache) Bindings(subject string, include func(client.Object) bool) ([]wi
 
 // Bundles returns the trust bundles that a selection matches, sorted; none while their kind is not synced.
 func (c *Cache) Bundles(selection wire.Key) ([]wire.Key, error) {
-	k, ok := c.Kind(kinds.TrustBundles)
+	k, ok := c.Kind(kinds.TrustBundles())
 	if !ok {
 		return nil, nil
 	}

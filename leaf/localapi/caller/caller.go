@@ -43,7 +43,7 @@ func With(ctx context.Context, c Caller) context.Context {
 	return context.WithValue(request.WithUser(ctx, c.User), callerKey{}, c)
 }
 
-// callerOf returns the caller of the request that ctx belongs to. Outside of requests that is the node.
+// Of returns the caller of the request that ctx belongs to. Outside of requests that is the node.
 func Of(ctx context.Context) Caller {
 	if c, ok := ctx.Value(callerKey{}).(Caller); ok {
 		return c

@@ -283,7 +283,7 @@ func (s *Tracker) Run(ctx context.Context) error {
 	return nil
 }
 
-// lookupComplete returns the cloud's description of a scope if the store holds it completely, in its namespace or in all.
+// Complete returns the cloud's description of a scope if the store holds it completely, in its namespace or in all.
 func (s *Tracker) Complete(scope wire.Scope) (wire.ScopeKind, bool) {
 	for _, namespace := range slices.Compact([]string{scope.Namespace, ""}) {
 		scope.Namespace = namespace

@@ -24,12 +24,12 @@ import (
 type completeness int
 
 const (
-	// PartiallyHeld: the store holds the objects that the node's pods refer to; any other may exist in the cloud.
+	// PartiallyHeld says that the store holds the objects that the node's pods refer to; any other may exist in the cloud.
 	PartiallyHeld completeness = iota
-	// FullyDelivered: the cloud sends every object of the kind, so that a list is complete once the store has attached. An
+	// FullyDelivered says that the cloud sends every object of the kind, so that a list is complete once the store has attached. An
 	// object may be in flight; a get of an object that is not stored asks the cloud.
 	FullyDelivered
-	// Authoritative: as fullyDelivered, and for the node's own objects the store is the authority: not stored means absent.
+	// Authoritative is as FullyDelivered, and for the node's own objects the store is the authority: not stored means absent.
 	Authoritative
 )
 
@@ -37,8 +37,9 @@ const (
 type placement int
 
 const (
+	// InStore is the node's store.
 	InStore placement = iota
-	// InMemory: objects that a restart may lose: leases, because a renewal every 10 s must not wear the flash, and recent
+	// InMemory is for objects that a restart may lose: leases, because a renewal every 10 s must not wear the flash, and recent
 	// events, so that a recorder can patch their count.
 	InMemory
 )
@@ -46,7 +47,9 @@ const (
 // reportSink is where a local write is reported to.
 type reportSink int
 
+// The sinks.
 const (
+	// ToNobody is nowhere.
 	ToNobody reportSink = iota
 	ToReports
 	ToEvents

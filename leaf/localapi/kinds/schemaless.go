@@ -14,7 +14,9 @@ import (
 type schemalessSerializer struct{ runtime.NegotiatedSerializer }
 
 // NewSchemalessSerializer returns the serializer of objects without a Go type.
-func NewSchemalessSerializer() schemalessSerializer { return schemalessSerializer{scheme.Codecs} }
+func NewSchemalessSerializer() runtime.NegotiatedSerializer {
+	return schemalessSerializer{scheme.Codecs}
+}
 
 // SupportedMediaTypes omits protobuf and other encodings that need a type.
 func (s schemalessSerializer) SupportedMediaTypes() []runtime.SerializerInfo {

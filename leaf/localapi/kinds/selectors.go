@@ -16,11 +16,12 @@ import (
 )
 
 const (
+	// FieldName is the field label of an object's name.
 	FieldName      = "metadata.name"
 	fieldNamespace = "metadata.namespace"
 )
 
-// listFilter is the selection of a list or watch. The zero filter matches everything.
+// Filter is the selection of a list or watch. The zero filter matches everything.
 type Filter struct {
 	Name, Namespace string // exact matches extracted from the field selector; "" matches all
 	labels          labels.Selector

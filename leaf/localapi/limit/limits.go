@@ -157,7 +157,7 @@ type connLimitListener struct {
 }
 
 // NewListener limits the connections of each address to a listener, and closes those of peers that refused reports.
-func NewListener(l net.Listener, refused func(peer netip.Addr) bool) *connLimitListener {
+func NewListener(l net.Listener, refused func(peer netip.Addr) bool) net.Listener {
 	return &connLimitListener{Listener: l, refusePeer: refused, openByPeer: map[netip.Addr]int{}}
 }
 

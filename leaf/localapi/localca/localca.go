@@ -23,7 +23,7 @@ import (
 	"github.com/google/renameio/v2"
 )
 
-// localCA is the gateway's own CA. It certifies one server, the local API as pods reach it, and its key never leaves the
+// CA is the gateway's own CA. It certifies one server, the local API as pods reach it, and its key never leaves the
 // gateway's disk. Its certificates do not expire: those of a gateway that is offline for years must stay valid, and its
 // clock may show any time.
 type CA struct {

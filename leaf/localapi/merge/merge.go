@@ -14,8 +14,8 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// MergeForNode returns MergeDesired for the objects of this node; objects of other nodes are taken from the cloud unchanged.
-func MergeForNode(node string) func(key wire.Key, local, desired []byte) ([]byte, error) {
+// ForNode returns Desired for the objects of this node; objects of other nodes are taken from the cloud unchanged.
+func ForNode(node string) func(key wire.Key, local, desired []byte) ([]byte, error) {
 	return func(key wire.Key, local, desired []byte) ([]byte, error) {
 		switch {
 		case key.Group == "" && key.Resource == "pods":
@@ -30,17 +30,17 @@ func MergeForNode(node string) func(key wire.Key, local, desired []byte) ([]byte
 		case (key.Group == "" && key.Resource == "nodes" || key.Group == "storage.k8s.io" && key.Resource == "csinodes") && key.Name != node:
 			return desired, nil
 		}
-		return MergeDesired(key, local, desired)
+		return Desired(key, local, desired)
 	}
 }
 
-// MergeDesired merges the node's state of an object with a newer state from the cloud, for store.Config.Merge. Both have
+// Desired merges the node's state of an object with a newer state from the cloud, for store.Config.Merge. Both have
 // the same UID, or the local one has none yet.
 //
 // A pod's status is the kubelet's, except conditions and fields that others write, and a terminal phase set by the cloud. A
 // node's status is the kubelet's, except foreign conditions and the list of attached volumes. Labels and annotations that
 // only the kubelet sets are kept, as a report of them may still be in flight. Every other object is the cloud's alone.
-func MergeDesired(key wire.Key, local, desired []byte) ([]byte, error) {
+func Desired(key wire.Key, local, desired []byte) ([]byte, error) {
 	switch {
 	case key.Group == "" && key.Resource == "pods":
 		return mergeJSON(local, desired, mergePod)

@@ -71,14 +71,14 @@ func TestMergeDesired(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := merge.MergeDesired(wire.Key{Resource: tt.resource, Name: "a"}, []byte(tt.local), []byte(tt.desired))
+			got, err := merge.Desired(wire.Key{Resource: tt.resource, Name: "a"}, []byte(tt.local), []byte(tt.desired))
 			if err != nil {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(parseJSON(t, tt.want), parseJSON(t, string(got))); diff != "" {
 				t.Errorf("merged (-want +got):\n%s", diff)
 			}
-			again, err := merge.MergeDesired(wire.Key{Resource: tt.resource, Name: "a"}, got, []byte(tt.desired))
+			again, err := merge.Desired(wire.Key{Resource: tt.resource, Name: "a"}, got, []byte(tt.desired))
 			if err != nil || string(again) != string(got) {
 				t.Errorf("merging twice changes it: %v\n%s\n%s", err, got, again)
 			}
@@ -88,7 +88,7 @@ func TestMergeDesired(t *testing.T) {
 
 func TestMergeDesired_RefusesNonObjects(t *testing.T) {
 	for _, bad := range []string{"", "null", "[]", "{", `{"status":7}`} {
-		if got, err := merge.MergeDesired(wire.Key{Resource: "pods"}, []byte(`{"metadata":{}}`), []byte(bad)); err == nil {
+		if got, err := merge.Desired(wire.Key{Resource: "pods"}, []byte(`{"metadata":{}}`), []byte(bad)); err == nil {
 			t.Errorf("%q merged to %s", bad, got)
 		}
 	}
@@ -109,31 +109,31 @@ func FuzzMergeDesired(f *testing.F) {
 	f.Add("nodes", `{"metadata":{"labels":{"kubernetes.io/os":"linux"}}}`, `{"metadata":{}}`)
 	f.Fuzz(func(t *testing.T, resource, local, desired string) {
 		key := wire.Key{Resource: resource, Name: "a"}
-		once, err := merge.MergeDesired(key, []byte(local), []byte(desired))
+		once, err := merge.Desired(key, []byte(local), []byte(desired))
 		if err != nil {
 			return
 		}
-		twice, err := merge.MergeDesired(key, once, []byte(desired))
+		twice, err := merge.Desired(key, once, []byte(desired))
 		if err != nil || string(once) != string(twice) {
 			t.Errorf("%v\n%s\n%s", err, once, twice)
 		}
 	})
 }
 
-// TestMergeForNode_TakesForeignObjects: objects of other nodes are taken from the cloud unchanged.
-func TestMergeForNode_TakesForeignObjects(t *testing.T) {
+// TestForNode_TakesForeignObjects: objects of other nodes are taken from the cloud unchanged.
+func TestForNode_TakesForeignObjects(t *testing.T) {
 	const local, desired = `{"spec":{"nodeName":"NODE"},"status":{"phase":"Running","startTime":"2026-01-01T00:00:00Z"}}`,
 		`{"spec":{"nodeName":"NODE"},"status":{"phase":"Failed","startTime":"2026-01-01T00:00:00Z","message":"cloud"}}`
 	for where, cloud := range map[string]bool{testNode: false, "edge-2": true} {
 		at := func(text string) []byte { return []byte(strings.ReplaceAll(text, "NODE", where)) }
-		merged, err := merge.MergeForNode(testNode)(wire.Key{Resource: "pods", Namespace: "default", Name: "a"}, at(local), at(desired))
+		merged, err := merge.ForNode(testNode)(wire.Key{Resource: "pods", Namespace: "default", Name: "a"}, at(local), at(desired))
 		if err != nil {
 			t.Fatal(err)
 		}
 		if got := string(merged) == string(at(desired)); got != cloud {
 			t.Errorf("a pod of %s: %s", where, merged)
 		}
-		merged, err = merge.MergeForNode(testNode)(wire.Key{Resource: "nodes", Name: where}, at(local), at(desired))
+		merged, err = merge.ForNode(testNode)(wire.Key{Resource: "nodes", Name: where}, at(local), at(desired))
 		if err != nil {
 			t.Fatal(err)
 		}

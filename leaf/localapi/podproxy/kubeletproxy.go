@@ -39,7 +39,7 @@ import (
 // localUser is the user name that the kubelet sees for logs and commands requested on the unix socket.
 const localUser = "frond:local"
 
-// KubeletEndpoint is the endpoint of the node's own kubelet, for logs and commands requested on the unix socket.
+// Endpoint is the endpoint of the node's own kubelet, for logs and commands requested on the unix socket.
 type Endpoint struct {
 	// Address is the host:port of its API; "" refuses logs and commands.
 	Address string

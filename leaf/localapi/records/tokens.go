@@ -123,4 +123,5 @@ type Tokens struct {
 	log   *zap.Logger
 }
 
+// TokenResource is the resource name of the answers in the store.
 const TokenResource = "tokens"

@@ -48,7 +48,7 @@ func (u *unreachableError) Unwrap() error { return u.cause }
 func (u *unreachableError) Error() string { return u.status.Message }
 
 // Unreachable returns a 503 that says why the cloud could not be asked.
-func Unreachable(cause error) *unreachableError {
+func Unreachable(cause error) error {
 	status := apierrors.NewServiceUnavailable(fmt.Sprintf("the gateway does not hold this and cannot ask the cloud: %v", cause)).Status()
 	return &unreachableError{cause: cause, status: status}
 }
@@ -75,7 +75,7 @@ func Error(w http.ResponseWriter, req *http.Request, err error) {
 	responsewriters.ErrorNegotiated(err, scheme.Codecs, schema.GroupVersion{Version: "v1"}, w, req)
 }
 
-// newRetryLater returns a 503 that clients retry.
+// RetryLater returns a 503 that clients retry.
 func RetryLater(message string) *apierrors.StatusError {
 	err := apierrors.NewServiceUnavailable(message)
 	err.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: RetryAfterSeconds}
