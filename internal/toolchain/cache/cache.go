@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A cache is a folder of finished results, NAME-KEY, lock files and builds in progress.
+// A Cache is a folder of finished results, NAME-KEY, lock files and builds in progress.
 type Cache struct{ Dir string }
 
 const (

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// A meter estimates the compiler's progress. It is not safe for concurrent use; progressDisplay guards it.
+// A Meter estimates the compiler's progress. It is not safe for concurrent use; Display guards it.
 //
 // The go command names a package when it starts to compile it, never when it is done. So the most recently named packages, as
 // many as compilers run at once, count as half done.
@@ -110,7 +110,7 @@ func (m *Meter) TimeLeft(elapsed time.Duration) time.Duration {
 	return time.Duration((m.Total - m.workDone()) / speed * float64(time.Second))
 }
 
-// A buildPlan is the remaining compile work of a job, in CPU seconds of the machine on which the rates were measured.
+// A Plan is the remaining compile work of a job, in CPU seconds of the machine on which the rates were measured.
 type Plan struct {
 	Compile map[string]float64 // import path → seconds; a program's own package includes its link
 	Mains   map[string]bool    // the packages of compile that are linked

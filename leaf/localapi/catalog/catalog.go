@@ -94,7 +94,7 @@ func (c *Catalog) fetchAPIDocument(ctx context.Context, path, query, accept stri
 	}
 	ctx = caller.AsNode(ctx) // API descriptions are not secret among the API's users
 	var reply wire.KubeReply
-	err := error(respond.Unreachable(wire.ErrOffline))
+	err := respond.Unreachable(wire.ErrOffline)
 	if c.online() {
 		reply, err = c.cloud.Call(ctx, wire.KubeRequest{Method: http.MethodGet, Path: path, Query: query, Accept: accept})
 	}
