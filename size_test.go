@@ -32,7 +32,6 @@ var (
 	}
 	largeTypes = map[string]bool{
 		"edged/agent.Node":               true,
-		"edged/enroll.Renewer":           true,
 		"edged/hollow.Runtime":           true,
 		"edged/hollow.runtimeService":    true,
 		"edged/hostsetup.Machine":        true,

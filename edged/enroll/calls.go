@@ -10,7 +10,6 @@ import (
 
 	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/edged/hubca"
-	"github.com/frond-edge/frond/edged/identitydir"
 	"github.com/frond-edge/frond/streams/call"
 	"github.com/frond-edge/frond/streams/subject"
 )
@@ -38,23 +37,32 @@ const (
 	lobbyCell linkTarget = true  // the lobby: they contain the key
 )
 
+// cloudCalls are the requests of a gateway to any cloudcore, over its link.
+type cloudCalls struct {
+	node string
+	keys *keyring
+	link Link
+	nc   *nats.Conn
+}
+
 // requestEnrolment asks to be recorded. A gateway whose earlier answer was lost is in its own cell already. Its key may be
 // renewed there, which returns the same answer.
-func (k *Renewer) requestEnrolment(ctx context.Context) (identity.Enrolment, error) {
-	token, err := k.readToken()
+func (c *cloudCalls) requestEnrolment(ctx context.Context) (identity.Enrolment, error) {
+	token, err := c.keys.readToken()
 	if err != nil {
 		return identity.Enrolment{}, err
 	}
-	public := k.folder.Current.Public
-	request := identity.EnrolRequest{Node: k.cfg.Node, Key: public, Token: token}
-	if request.Signature, err = k.folder.Current.Sign(identity.Proof(identity.VerbEnrol, k.cfg.Node, public)); err != nil {
+	key := c.keys.current()
+	public := key.Public
+	request := identity.EnrolRequest{Node: c.node, Key: public, Token: token}
+	if request.Signature, err = key.Sign(identity.Proof(identity.VerbEnrol, c.node, public)); err != nil {
 		return identity.Enrolment{}, fmt.Errorf("sign: %w", err)
 	}
 	var answer identity.Enrolment
-	if err = k.callCloud(ctx, lobbyCell, identity.VerbEnrol, request, &answer); err == nil {
+	if err = c.callCloud(ctx, lobbyCell, identity.VerbEnrol, request, &answer); err == nil {
 		return checkAnswer(answer, nil)
 	}
-	again, inCell := k.requestRenewal(ctx, ownCell, public)
+	again, inCell := c.requestRenewal(ctx, ownCell, public)
 	if inCell != nil {
 		return answer, errors.Join(err, inCell)
 	}
@@ -62,12 +70,10 @@ func (k *Renewer) requestEnrolment(ctx context.Context) (identity.Enrolment, err
 }
 
 // requestRenewal asks to extend the validity of a key, the current or the next one.
-func (k *Renewer) requestRenewal(ctx context.Context, at linkTarget, public string) (identity.Enrolment, error) {
-	k.mu.Lock()
-	wanted, current, nonce := k.folder.Of(public), k.folder.Current, k.nonce
-	k.mu.Unlock()
-	request := identity.RenewRequest{Node: k.cfg.Node, Key: wanted.Public, Current: current.Public, Nonce: nonce}
-	proof := identity.Proof(identity.VerbRenew, k.cfg.Node, wanted.Public)
+func (c *cloudCalls) requestRenewal(ctx context.Context, at linkTarget, public string) (identity.Enrolment, error) {
+	wanted, current, nonce := c.keys.renewal(public)
+	request := identity.RenewRequest{Node: c.node, Key: wanted.Public, Current: current.Public, Nonce: nonce}
+	proof := identity.Proof(identity.VerbRenew, c.node, wanted.Public)
 	var answer identity.Enrolment
 	var err error
 	if request.Signature, err = wanted.Sign(proof); err != nil {
@@ -79,37 +85,26 @@ func (k *Renewer) requestRenewal(ctx context.Context, at linkTarget, public stri
 	if request.Link, err = wanted.Sign([]byte(nonce)); err != nil {
 		return answer, fmt.Errorf("sign: %w", err)
 	}
-	err = k.callCloud(ctx, at, identity.VerbRenew, request, &answer)
-	answer.Carried = answer.Carried && k.carryLink(nonce, wanted)
+	err = c.callCloud(ctx, at, identity.VerbRenew, request, &answer)
+	answer.Carried = answer.Carried && c.keys.carryLink(nonce, wanted)
 	return checkAnswer(answer, err)
 }
 
-// carryLink records that the link now belongs to another key, if it still is the one with that nonce.
-func (k *Renewer) carryLink(nonce string, to *identitydir.Key) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.nonce != nonce {
-		return false
-	}
-	k.linkKey = to
-	return true
-}
-
 // pingCell proves that this link is in the node's own cell.
-func (k *Renewer) pingCell(ctx context.Context) error {
+func (c *cloudCalls) pingCell(ctx context.Context) error {
 	var answer struct{}
-	return k.callCloud(ctx, ownCell, subject.VerbPing, struct{}{}, &answer)
+	return c.callCloud(ctx, ownCell, subject.VerbPing, struct{}{}, &answer)
 }
 
 // callCloud sends one request to a cloudcore.
-func (k *Renewer) callCloud(ctx context.Context, at linkTarget, verb string, request, answer any) error {
+func (c *cloudCalls) callCloud(ctx context.Context, at linkTarget, verb string, request, answer any) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	if at == ownCell {
-		return call.Call(ctx, k.nc, k.cfg.Node, verb, request, answer)
+		return call.Call(ctx, c.nc, c.node, verb, request, answer)
 	}
-	name := k.folder.Current.Public
-	nc, err := k.link.Conn("lobby", nats.CustomInboxPrefix(subject.InboxPrefix(name)))
+	name := c.keys.current().Public
+	nc, err := c.link.Conn("lobby", nats.CustomInboxPrefix(subject.InboxPrefix(name)))
 	if err != nil {
 		return err
 	}

@@ -1,20 +1,13 @@
 package enroll
 
 import (
-	"bytes"
-	"errors"
-	"fmt"
 	"net/url"
-	"os"
-	"slices"
-	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
-	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/edged/identitydir"
 	"github.com/frond-edge/frond/leaf"
 )
@@ -56,28 +49,18 @@ type Renewer struct {
 	cfg     Config
 	log     *zap.Logger
 	metrics *renewerMetrics
-	clock   *trustedClock
+	keys    *keyring
+	trust   *hubTrust
 	// enrolled closes when there is a record.
 	enrolled chan struct{}
 
-	mu     sync.Mutex // guards all fields below
-	folder *identitydir.Folder
-	// linkKey is the key of the link: that of the last connection, or the one to which it was carried over. nonce is the
-	// hub's of that connection, and dials counts the connections since the last link.
-	linkKey *identitydir.Key
-	nonce   string
-	dials   int
-	// refused is the reason why the cloud does not renew the key; "" if it may.
-	refused string
-
 	// Used by Start alone:
 	link         Link
-	nc           *nats.Conn
+	calls        *cloudCalls
 	lastWarned   string
 	backoff      retryBackoff
 	settledSince time.Time // the link's Since when it was found to be in the node's own cell
 	renewAfter   time.Time // a due renewal waits until then; zero while it is not due
-	floorSavedAt time.Time // when the known time was last saved
 }
 
 // New reads the folder, or creates it. It sends no request.
@@ -90,9 +73,18 @@ func New(cfg Config, log *zap.Logger) (*Renewer, error) {
 	if err != nil {
 		log.Warn("the last known time is lost, the machine's clock is believed", zap.Error(err))
 	}
-	k := &Renewer{cfg: cfg, log: log.Named("enrol"), folder: f, clock: newTrustedClock(cfg.Wall, cfg.Up, floor), enrolled: make(chan struct{})}
-	if k.metrics, err = newMetrics(cfg.Metrics); err != nil {
+	log = log.Named("enrol")
+	metrics, err := newMetrics(cfg.Metrics)
+	if err != nil {
 		return nil, err
+	}
+	keys := &keyring{node: cfg.Node, token: cfg.Token, tokenFile: cfg.TokenFile, log: log, folder: f}
+	k := &Renewer{
+		cfg: cfg, log: log, metrics: metrics, keys: keys, enrolled: make(chan struct{}),
+		trust: &hubTrust{
+			keys: keys, hubs: cfg.Hub, hashes: cfg.CAHashes, hubCA: f.HubCA(), proxy: cfg.Proxy, metrics: metrics, log: log,
+			clock: newTrustedClock(cfg.Wall, cfg.Up, floor),
+		},
 	}
 	if f.Record.Key != "" {
 		k.metrics.expires.Set(float64(f.Record.Expires.Unix()))
@@ -105,87 +97,30 @@ func New(cfg Config, log *zap.Logger) (*Renewer, error) {
 func (k *Renewer) Enrolled() <-chan struct{} { return k.enrolled }
 
 // Record returns the cloud's latest answer; zero before there is one.
-func (k *Renewer) Record() identitydir.Record {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.folder.Record
-}
+func (k *Renewer) Record() identitydir.Record { return k.keys.record() }
 
 // Refused returns why the cloud does not renew this gateway's key, and what to do; "" if the cloud has not refused.
-func (k *Renewer) Refused() string {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.refused
-}
+func (k *Renewer) Refused() string { return k.keys.refusal() }
 
-func (k *Renewer) setRefused(reason string) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.refused = reason
-}
-
-// HubCA and ClusterCA are the files of the CAs; before the enrolment they do not exist.
-func (k *Renewer) HubCA() string { return k.folder.HubCA() }
-
-// ClusterCA is the file with the CAs of the Kubernetes cluster.
-func (k *Renewer) ClusterCA() string { return k.folder.ClusterCA() }
-
-// Hubs lists the hub's leaf listeners: those that the cloud named, then those of the configuration. A wrong answer of the
-// cloud must not keep a gateway out.
-func (k *Renewer) Hubs() []string {
-	var all []string
-	for _, hub := range slices.Concat(k.Record().HubURLs, k.cfg.Hub) {
-		if !slices.Contains(all, hub) {
-			all = append(all, hub)
-		}
-	}
-	return all
-}
+// ClusterCA is the file with the CAs of the Kubernetes cluster; before the enrolment it does not exist.
+func (k *Renewer) ClusterCA() string { return k.keys.folder.ClusterCA() }
 
 // Now returns the cloud's time, as far as it is known.
-func (k *Renewer) Now() time.Time {
-	now, _ := k.clock.now()
-	return now
+func (k *Renewer) Now() time.Time { return k.trust.now() }
+
+// HubCA is the file with the hub's CAs; before the enrolment it does not exist.
+func (k *Renewer) HubCA() string { return k.trust.hubCA }
+
+// ConfigureLeaf configures a leaf of this gateway: it dials the gateway's hubs, once their CA is known, and authenticates with its key.
+func (k *Renewer) ConfigureLeaf(c *leaf.Config) {
+	c.Hub, c.Hubs, c.CAFile, c.Credential = k.cfg.Hub, k.trust.allHubs, k.trust.hubCA, k.keys.credential
+	c.Proxy, c.Time = k.cfg.Proxy, k.Now
 }
 
-// Credential signs a hub's nonce, for leaf.Config.
-func (k *Renewer) Credential(nonce []byte) ([]byte, error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	f := k.folder
-	if f.Current == nil {
-		return nil, errors.New("this gateway has no key yet")
+// lastWarning returns the last warning. Start must have ended.
+func (k *Renewer) lastWarning() string {
+	if k.lastWarned == "" {
+		return "nothing was heard"
 	}
-	k.linkKey, k.nonce = f.Current, string(nonce)
-	// The cloud may know only the old key, if it has lost its answer or was restored from an older copy, or only the next
-	// one, if that was accepted once. Usually no cloudcore is running, so the other keys are tried only each fourth time.
-	const patient, turn = 3, 4
-	if others := f.OtherKeys(); k.dials >= patient && (k.dials-patient)%turn == 0 && len(others) > 0 {
-		k.linkKey = others[(k.dials-patient)/turn%len(others)]
-	}
-	k.dials++
-	c := identity.Credential{Node: k.cfg.Node, Key: k.linkKey.Public}
-	if f.Record.Key == "" {
-		token, err := k.readToken()
-		if err != nil {
-			return nil, err
-		}
-		c.Token = token
-	}
-	signature, err := k.linkKey.Sign(nonce)
-	if err != nil {
-		return nil, fmt.Errorf("sign the hub's nonce: %w", err)
-	}
-	return identity.EncodeCredential(c, signature)
-}
-
-func (k *Renewer) readToken() (string, error) {
-	if k.cfg.Token != "" || k.cfg.TokenFile == "" {
-		return k.cfg.Token, nil
-	}
-	data, err := os.ReadFile(k.cfg.TokenFile)
-	if err != nil {
-		return "", fmt.Errorf("read the token: %w", err)
-	}
-	return string(bytes.TrimSpace(data)), nil
+	return k.lastWarned
 }

@@ -24,7 +24,7 @@ func (k *Renewer) Start(ctx context.Context, link Link) error {
 		return err
 	}
 	defer nc.Close()
-	k.link, k.nc = link, nc
+	k.link, k.calls = link, &cloudCalls{node: k.cfg.Node, keys: k.keys, link: link, nc: nc}
 	for {
 		state, changed := link.WatchLink()
 		wait, err := k.runStep(ctx, state)
@@ -51,7 +51,7 @@ const idleInterval = time.Minute
 
 // runStep performs the next step, and returns the latest time until the next check.
 func (k *Renewer) runStep(ctx context.Context, state leaf.LinkState) (time.Duration, error) {
-	k.saveKnownTime()
+	k.trust.saveKnownTime()
 	select {
 	case <-k.enrolled:
 	default:
@@ -66,18 +66,6 @@ func (k *Renewer) runStep(ctx context.Context, state leaf.LinkState) (time.Durat
 	return k.renewIfDue(ctx), nil
 }
 
-// saveKnownTime saves the known time periodically.
-func (k *Renewer) saveKnownTime() {
-	known := k.clock.knownTime()
-	if known.IsZero() || known.Sub(k.floorSavedAt) < floorSaveInterval {
-		return
-	}
-	k.floorSavedAt = known
-	if err := k.folder.SaveClockFloor(known); err != nil {
-		k.log.Warn("the known time is not written down", zap.Error(err))
-	}
-}
-
 // warnOnce logs a warning unless it was the last one.
 func (k *Renewer) warnOnce(message string, err error) {
 	if text := message + err.Error(); text != k.lastWarned {
@@ -89,19 +77,19 @@ func (k *Renewer) warnOnce(message string, err error) {
 // probeHubTime derives the least possible time from the hub's certificate, while there is no link and the machine's clock
 // is not plausible.
 func (k *Renewer) probeHubTime(ctx context.Context) time.Duration {
-	if _, doubtful := k.clock.now(); !doubtful {
+	if _, doubtful := k.trust.clock.now(); !doubtful {
 		return idleInterval
 	}
-	roots, err := hubca.ReadPool(k.HubCA())
+	roots, err := hubca.ReadPool(k.trust.hubCA)
 	if err != nil {
 		return k.backoff.nextWait() // the leaf logs it
 	}
-	for _, hub := range k.Hubs() {
+	for _, hub := range k.trust.allHubs() {
 		chain, err := hubca.FetchChain(ctx, hub, k.cfg.Proxy)
 		if err != nil {
 			continue
 		}
-		if err := k.checkHubTime(chain, roots, hub); err != nil {
+		if err := k.trust.checkHubTime(chain, roots, hub); err != nil {
 			k.warnOnce("the hub cannot be trusted at this time", err)
 			continue
 		}
@@ -114,8 +102,8 @@ func (k *Renewer) probeHubTime(ctx context.Context) time.Duration {
 // settleLink determines, once for each link, where it ends: in the node's own cell, or, for a key that the cloud calls
 // expired, in the lobby, where it may be renewed.
 func (k *Renewer) settleLink(ctx context.Context, state leaf.LinkState) time.Duration {
-	home := k.pingCell(ctx) == nil
-	if err := k.adoptLinkKey(home); err != nil {
+	home := k.calls.pingCell(ctx) == nil
+	if err := k.keys.adoptLinkKey(home); err != nil {
 		k.warnOnce("keys not put in order", err)
 	}
 	if home {
@@ -123,13 +111,13 @@ func (k *Renewer) settleLink(ctx context.Context, state leaf.LinkState) time.Dur
 		k.backoff.reset()
 		return 0
 	}
-	answer, err := k.requestRenewal(ctx, lobbyCell, k.Record().Key)
+	answer, err := k.calls.requestRenewal(ctx, lobbyCell, k.Record().Key)
 	switch {
 	case err != nil:
 		k.warnOnce("the link is up, but no cloudcore answers", err)
 	case answer.Reason != "":
 		k.metrics.renewals.WithLabelValues("refused").Inc()
-		k.setRefused(answer.Reason)
+		k.keys.setRefused(answer.Reason)
 		k.warnOnce("this gateway's key has expired and is not renewed", &RefusedError{Reason: answer.Reason})
 	default:
 		if err := k.saveAnswer(ctx, answer, k.Record().Key); err != nil {
@@ -139,37 +127,11 @@ func (k *Renewer) settleLink(ctx context.Context, state leaf.LinkState) time.Dur
 		k.metrics.renewals.WithLabelValues("renewed").Inc()
 		k.log.Info("key renewed after it had expired", zap.Time("expires", answer.Expires))
 		k.backoff.reset()
-		k.mu.Lock()
-		k.dials = 0
-		k.mu.Unlock()
+		k.keys.resetDials()
 		k.link.Redial()
 		return idleInterval
 	}
 	return k.backoff.nextWait()
-}
-
-// adoptLinkKey makes the key that the hub has accepted the current one.
-func (k *Renewer) adoptLinkKey(home bool) error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	f := k.folder
-	switch k.linkKey {
-	case nil, f.Current:
-	case f.Old:
-		k.log.Warn("the hub knows this gateway's old key only, going back to it and renewing again")
-		if err := f.RevertToOld(); err != nil {
-			return err
-		}
-	case f.Next:
-		k.log.Warn("the hub knows this gateway's next key only, whose answer was lost: taking it")
-		if err := f.AdoptNext(); err != nil {
-			return err
-		}
-	}
-	if home {
-		k.dials = 0
-	}
-	return nil
 }
 
 // renewIfDue replaces the key when most of its life is over.
@@ -186,7 +148,7 @@ func (k *Renewer) renewIfDue(ctx context.Context) time.Duration {
 	if left := time.Until(k.renewAfter); left > 0 {
 		return left
 	}
-	if k.isLinkOutdated() {
+	if k.keys.isLinkOutdated() {
 		k.log.Info("the link is with the key before, dialling again before the next renewal")
 		k.link.Redial()
 		return k.backoff.nextWait()
@@ -206,23 +168,14 @@ func (k *Renewer) renewIfDue(ctx context.Context) time.Duration {
 	return 0
 }
 
-// isLinkOutdated reports whether the link belongs to another key than the current one: the cloud did not know that key, as
-// no cloudcore has run since the link was made. The cloud ends such a link with the next change of keys, and the answer
-// with it: it remembers no more than two.
-func (k *Renewer) isLinkOutdated() bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.linkKey != k.folder.Current
-}
-
 // renewKey creates a new key and has it recorded. The link stays; the next one uses the new key.
 func (k *Renewer) renewKey(ctx context.Context) error {
-	wanted, err := k.makeNextKey()
+	wanted, err := k.keys.makeNextKey()
 	if err != nil {
 		return err
 	}
 	failpoint.At("renew.key")
-	answer, err := k.requestRenewal(ctx, ownCell, wanted)
+	answer, err := k.calls.requestRenewal(ctx, ownCell, wanted)
 	if err != nil {
 		return err
 	}
@@ -235,50 +188,95 @@ func (k *Renewer) renewKey(ctx context.Context) error {
 	}
 	k.log.Info("key renewed", zap.String("key", wanted), zap.Time("expires", answer.Expires), zap.Bool("sameLink", answer.Carried))
 	if answer.Carried { // the answer has arrived: that ends the previous key. If this fails, the next link does it.
-		_, _ = k.requestRenewal(ctx, ownCell, wanted)
+		_, _ = k.calls.requestRenewal(ctx, ownCell, wanted)
 	}
 	return nil
 }
 
-// makeNextKey returns the public half of the next key; its seed is on disk.
-func (k *Renewer) makeNextKey() (string, error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if err := k.folder.MakeNext(); err != nil {
-		return "", err
-	}
-	return k.folder.Next.Public, nil
-}
-
 // saveAnswer saves an answer for a key; the record comes last.
 func (k *Renewer) saveAnswer(ctx context.Context, answer identity.Enrolment, public string) error {
-	k.validateAnswer(ctx, &answer)
-	k.floorSavedAt = time.Time{}
-	k.saveKnownTime()
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for _, ca := range []struct {
-		file, text string
-		save       func([]byte) error
-	}{
-		{k.folder.HubCA(), answer.HubCA, k.folder.SaveHubCA},
-		{k.folder.ClusterCA(), answer.ClusterCA, k.folder.SaveClusterCA},
-	} {
-		if ca.text == "" {
-			continue
-		}
-		if hubca.NewPool([]byte(ca.text)) == nil {
-			k.log.Warn("the cloud sent no certificate where there should be one, keeping what is here", zap.String("file", ca.file))
-			continue
-		}
-		if err := ca.save([]byte(ca.text)); err != nil {
-			return err
-		}
-	}
-	failpoint.At("enrol.trusted")
-	k.refused = ""
-	k.metrics.expires.Set(float64(answer.Expires.Unix()))
-	return k.folder.SaveRecord(identitydir.Record{
+	k.trust.validateAnswer(ctx, &answer)
+	k.trust.floorSavedAt = time.Time{}
+	k.trust.saveKnownTime()
+	err := k.keys.save(answer, identitydir.Record{
 		Node: k.cfg.Node, Key: public, Issued: answer.Now, Expires: answer.Expires, HubURLs: slices.Clone(answer.HubURLs),
 	})
+	if err == nil {
+		k.metrics.expires.Set(float64(answer.Expires.Unix()))
+	}
+	return err
+}
+
+// joinHub creates the key, finds the CA and requests the enrolment.
+func (k *Renewer) joinHub(ctx context.Context, state leaf.LinkState) (time.Duration, error) {
+	if err := k.keys.makeKey(); err != nil {
+		return 0, err
+	}
+	failpoint.At("enrol.key")
+	known, err := k.trust.hasPinnedCA()
+	if err != nil {
+		return 0, err
+	}
+	if !known {
+		if err := k.trust.pinCA(ctx); err != nil {
+			k.warnOnce("the hub's CA is not found yet", err)
+			return k.backoff.nextWait(), k.finalError(isFinal(err), err)
+		}
+		failpoint.At("enrol.pinned")
+		k.backoff.reset()
+		k.log.Info("the hub's CA has the hash that was given")
+		k.link.Redial()
+	}
+	if !state.Up {
+		return k.explainNoLink(ctx)
+	}
+	answer, err := k.calls.requestEnrolment(ctx)
+	if err != nil {
+		k.warnOnce("no answer to the enrolment yet", err)
+		return k.backoff.nextWait(), nil
+	}
+	if answer.Reason != "" {
+		err := &RefusedError{Reason: answer.Reason}
+		k.warnOnce("the cloud does not take this gateway", err)
+		return k.backoff.nextWait(), k.finalError(true, err)
+	}
+	failpoint.At("enrol.answered")
+	if err := k.saveAnswer(ctx, answer, k.keys.current().Public); err != nil {
+		return 0, err
+	}
+	k.backoff.reset()
+	k.log.Info("enrolled", zap.String("node", k.cfg.Node), zap.String("key", k.keys.current().Public), zap.Time("expires", answer.Expires))
+	close(k.enrolled)
+	k.link.Redial()
+	return idleInterval, nil
+}
+
+func (k *Renewer) finalError(final bool, err error) error {
+	if final && k.cfg.Once {
+		return err
+	}
+	return nil
+}
+
+// minRefusedDials is the number of refused connections after which a gateway with a token accepts the refusal: a cloudcore
+// may not know a new token for a moment, or no cloudcore may be running.
+const minRefusedDials = 3
+
+// explainNoLink logs why there is no link for the request.
+func (k *Renewer) explainNoLink(ctx context.Context) (time.Duration, error) {
+	dials := k.keys.dialCount()
+	err := k.link.Problem()
+	switch {
+	case errors.Is(err, leaf.ErrRefused):
+		if dials < minRefusedDials {
+			return retryMin, nil
+		}
+		err = &RefusedError{Reason: "its token is unknown, expired, used up or for another node, or a node of this name joined with another key, " +
+			"or no cloudcore is there to judge. Make another token with frond token create --node " + k.cfg.Node}
+		k.warnOnce("the hub does not let this gateway in", err)
+		return k.backoff.nextWait(), k.finalError(true, err)
+	case err != nil:
+		k.warnOnce("no link to the hub yet", err)
+	}
+	return min(k.probeHubTime(ctx), retryMin), nil
 }

@@ -12,12 +12,13 @@ import (
 )
 
 // A key that cannot be written is not used: a gateway that enrolled with it would be locked out by its next start.
-func TestIdentityDir_UnwrittenKeyIsNone(t *testing.T) {
+func TestKeyring_UnwrittenKeyIsNone(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "identity")
-	k, err := New(Config{Node: "edge-1", Dir: dir}, zap.NewNop())
+	renewer, err := New(Config{Node: "edge-1", Dir: dir}, zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}
+	k := renewer.keys
 	if err := os.Remove(dir); err != nil { // like a full disk: nothing can be written
 		t.Fatal(err)
 	}
@@ -38,14 +39,14 @@ func TestIdentityDir_UnwrittenKeyIsNone(t *testing.T) {
 }
 
 // The hubs of the configuration stay in the list when the cloud has named others, each once.
-func TestRenewer_KeepsConfiguredHubs(t *testing.T) {
-	k := &Renewer{cfg: Config{Hub: []string{"tls://a:1", "tls://b:1"}}, folder: &identitydir.Folder{}}
+func TestHubTrust_KeepsConfiguredHubs(t *testing.T) {
+	trust := &hubTrust{hubs: []string{"tls://a:1", "tls://b:1"}, keys: &keyring{folder: &identitydir.Folder{}}}
 	for _, tt := range []struct{ told, want []string }{
 		{nil, []string{"tls://a:1", "tls://b:1"}},
 		{[]string{"tls://b:1", "tls://c:1"}, []string{"tls://b:1", "tls://c:1", "tls://a:1"}},
 	} {
-		k.folder.Record.HubURLs = tt.told
-		if diff := cmp.Diff(tt.want, k.Hubs()); diff != "" {
+		trust.keys.folder.Record.HubURLs = tt.told
+		if diff := cmp.Diff(tt.want, trust.allHubs()); diff != "" {
 			t.Errorf("told %v (-want +got):\n%s", tt.told, diff)
 		}
 	}
