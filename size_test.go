@@ -31,21 +31,15 @@ var (
 		"streams/tunnel": true,
 	}
 	largeTypes = map[string]bool{
-		"edged/agent.Node":               true,
-		"edged/hollow.Runtime":           true,
-		"edged/hollow.runtimeService":    true,
-		"edged/hostsetup.Machine":        true,
-		"internal/backup.clusterClients": true,
-		"internal/install.Files":         true,
-		"internal/install.Settings":      true,
-		"internal/toolchain.builder":     true,
-		"leaf.Server":                    true,
-		"leaf/localapi.Server":           true,
-		"leaf/localapi.endpoint":         true,
-		"leaf/store.Store":               true,
-		"streams/deliver.Delivery":       true,
-		"streams/tunnel.Conn":            true,
-		"tools/conformance.options":      true,
+		"edged/agent.Node":            true,
+		"edged/hollow.Runtime":        true,
+		"edged/hollow.runtimeService": true,
+		"internal/toolchain.builder":  true,
+		"leaf/localapi.Server":        true,
+		"leaf/localapi.endpoint":      true,
+		"leaf/store.Store":            true,
+		"streams/deliver.Delivery":    true,
+		"streams/tunnel.Conn":         true,
 	}
 )
 

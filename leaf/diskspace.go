@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -52,35 +53,55 @@ func (s DiskSpace) String() string {
 	}
 }
 
-// DiskSpace returns the last measurement, at most a second old.
-func (s *Server) DiskSpace() DiskSpace {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.diskSpace
+// diskReserve keeps space on the store's disk for control state.
+type diskReserve struct {
+	dir     string
+	reserve int64
+	metrics *linkMetrics
+	log     *zap.Logger
+
+	mu   sync.Mutex
+	last DiskSpace // guarded by mu
+}
+
+// space returns the last measurement, at most a second old.
+func (d *diskReserve) space() DiskSpace {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.last
+}
+
+// measure measures once, before a server writes that may depend on the reserve.
+func (d *diskReserve) measure() {
+	if space, err := d.check(); err != nil {
+		d.log.Warn("free space unknown", zap.Error(err))
+	} else {
+		d.set(space)
+	}
 }
 
 // errDiskFull ends one run of the nats-server: it met a full disk and there is space now. After a failed write its file stores refuse all
 // writes until they are opened again.
 var errDiskFull = errors.New("JetStream met a full disk")
 
-// watchDisk maintains the reserve and returns errDiskFull when the server has to be restarted. A server that was unhealthy from its start
+// watch maintains the reserve and returns errDiskFull when the server has to be restarted. A server that was unhealthy from its start
 // (born), perhaps because of a damaged file, is restarted only after the disk was low and has recovered.
-func (s *Server) watchDisk(ctx context.Context, ns *server.Server, born bool) error {
+func (d *diskReserve) watch(ctx context.Context, ns *server.Server, born bool) error {
 	tick := time.NewTicker(diskCheckInterval)
 	defer tick.Stop()
 	low, before := false, false
 	for {
-		space, err := s.checkDisk()
+		space, err := d.check()
 		if err != nil {
-			s.log.Warn("free space unknown", zap.Error(err))
+			d.log.Warn("free space unknown", zap.Error(err))
 		} else {
 			low = low || space.Low
 			// Two unhealthy checks in a row: while a stream is created or deleted it looks broken for a moment.
 			now := isUnhealthy(ns)
 			space.Failed = now && before && (!born || low)
 			before = now
-			s.setDiskSpace(space)
-			if space.Failed && space.Free >= s.reserveFloor() && (!born || !space.Low) {
+			d.set(space)
+			if space.Failed && space.Free >= d.floor() && (!born || !space.Low) {
 				return errDiskFull
 			}
 		}
@@ -97,37 +118,36 @@ func isUnhealthy(ns *server.Server) bool {
 	return !ns.JetStreamEnabled() || ns.Healthz(nil).Error != ""
 }
 
-func (s *Server) lowThreshold() int64 { return s.cfg.Reserve }
-func (s *Server) reserveFloor() int64 { return max(s.cfg.Reserve/reserveFloorDivisor, minReserveFloor) }
+func (d *diskReserve) floor() int64 { return max(d.reserve/reserveFloorDivisor, minReserveFloor) }
 
-// checkDisk measures the free space, and shrinks or grows the reserve.
-func (s *Server) checkDisk() (DiskSpace, error) {
-	free, err := freeBytes(s.cfg.Dir)
+// check measures the free space, and shrinks or grows the reserve.
+func (d *diskReserve) check() (DiskSpace, error) {
+	free, err := freeBytes(d.dir)
 	if err != nil {
 		return DiskSpace{}, err
 	}
-	path := filepath.Join(s.cfg.Dir, reserveFile)
+	path := filepath.Join(d.dir, reserveFile)
 	held := int64(0)
 	if info, err := os.Stat(path); err == nil {
 		held = info.Size()
 	}
 	want := held
 	switch {
-	case free < s.reserveFloor():
-		want = max(0, held-(2*s.reserveFloor()-free))
-	case held < s.cfg.Reserve && free > s.lowThreshold()+s.cfg.Reserve-held:
-		want = s.cfg.Reserve
+	case free < d.floor():
+		want = max(0, held-(2*d.floor()-free))
+	case held < d.reserve && free > d.reserve+d.reserve-held:
+		want = d.reserve
 	}
 	if want != held {
 		if err := resizeReserve(path, want); err != nil {
 			return DiskSpace{}, fmt.Errorf("reserve: %w", err)
 		}
-		s.log.Info("reserve changed", zap.Int64("from", held), zap.Int64("to", want), zap.Int64("free", free))
-		if free, err = freeBytes(s.cfg.Dir); err != nil {
+		d.log.Info("reserve changed", zap.Int64("from", held), zap.Int64("to", want), zap.Int64("free", free))
+		if free, err = freeBytes(d.dir); err != nil {
 			return DiskSpace{}, err
 		}
 	}
-	return DiskSpace{Free: free, Reserve: want, Low: free < s.lowThreshold() || want < s.cfg.Reserve}, nil
+	return DiskSpace{Free: free, Reserve: want, Low: free < d.reserve || want < d.reserve}, nil
 }
 
 func freeBytes(dir string) (int64, error) {
@@ -170,19 +190,20 @@ func (zeroReader) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (s *Server) setDiskSpace(space DiskSpace) {
-	s.metrics.free.Set(float64(space.Free))
-	s.metrics.reserve.Set(float64(space.Reserve))
-	s.mu.Lock()
-	last := s.diskSpace
-	s.diskSpace = space
-	s.mu.Unlock()
+// set records a measurement, and logs when it changes what writers may do.
+func (d *diskReserve) set(space DiskSpace) {
+	d.metrics.free.Set(float64(space.Free))
+	d.metrics.reserve.Set(float64(space.Reserve))
+	d.mu.Lock()
+	last := d.last
+	d.last = space
+	d.mu.Unlock()
 	if last.Low == space.Low && last.Failed == space.Failed {
 		return
 	}
 	if space.Low || space.Failed {
-		s.log.Error("disk of the store is full or almost", zap.Stringer("space", space))
+		d.log.Error("disk of the store is full or almost", zap.Stringer("space", space))
 	} else {
-		s.log.Info("disk of the store has space again", zap.Stringer("space", space))
+		d.log.Info("disk of the store has space again", zap.Stringer("space", space))
 	}
 }

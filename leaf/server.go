@@ -31,6 +31,7 @@ type Server struct {
 	cfg       Config
 	log       *zap.Logger
 	metrics   *linkMetrics
+	disk      *diskReserve
 	ready     chan struct{}
 	readyOnce sync.Once // closes ready
 	// redialRequests holds a request for a new link.
@@ -41,8 +42,7 @@ type Server struct {
 	link        LinkState
 	linkChanged chan struct{} // closed and replaced at each change of link
 	// problem is the reason why there is no link, as far as is known.
-	problem   error
-	diskSpace DiskSpace
+	problem error
 }
 
 // New checks the configuration. It starts and opens nothing.
@@ -54,11 +54,15 @@ func New(cfg Config, log *zap.Logger) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
+	cfg, log = cfg.withDefaults(), log.Named("leaf")
 	return &Server{
-		cfg: cfg.withDefaults(), log: log.Named("leaf"), metrics: m,
+		cfg: cfg, log: log, metrics: m, disk: &diskReserve{dir: cfg.Dir, reserve: cfg.Reserve, metrics: m, log: log},
 		ready: make(chan struct{}), linkChanged: make(chan struct{}), redialRequests: make(chan struct{}, 1), // one request is enough
 	}, nil
 }
+
+// DiskSpace returns the last measurement, at most a second old.
+func (s *Server) DiskSpace() DiskSpace { return s.disk.space() }
 
 // Ready closes when JetStream answers. It does not depend on the link.
 func (s *Server) Ready() <-chan struct{} { return s.ready }
@@ -70,12 +74,7 @@ func (s *Server) Start(ctx context.Context) error {
 		return fmt.Errorf("store folder: %w", err)
 	}
 	for {
-		// Before the server writes: it may depend on the reserve.
-		if space, err := s.checkDisk(); err != nil {
-			s.log.Warn("free space unknown", zap.Error(err))
-		} else {
-			s.setDiskSpace(space)
-		}
+		s.disk.measure()
 		err := s.runServer(ctx, serverOptions(s.cfg))
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // we were asked to stop
@@ -123,7 +122,7 @@ func (s *Server) runServer(ctx context.Context, opts *server.Options) error {
 			return nil
 		}
 	})
-	g.Go(func() error { return s.watchDisk(gctx, ns, born) })
+	g.Go(func() error { return s.disk.watch(gctx, ns, born) })
 	if len(s.cfg.Hub) > 0 || s.cfg.Hubs != nil {
 		sup := newLinkSupervisor(s.cfg, newRemoteDialer(ns, s.cfg), s, s.metrics, s.log)
 		sup.state = s.Link() // of the previous server

@@ -218,7 +218,7 @@ func (j *joinCommand) runPreflight(ctx context.Context, hub string, proxy func(*
 		Run: func(ctx context.Context) error { return hubca.CheckHub(ctx, hub, j.hashes, proxy) },
 	}
 	failed := 0
-	for _, check := range j.Checks(j.node, []string{"127.0.0.1:10250", "127.0.0.1:10281"}, cloud) {
+	for _, check := range hostsetup.Checks(j.Machine, j.node, []string{"127.0.0.1:10250", "127.0.0.1:10281"}, cloud) {
 		err := check.Run(ctx)
 		switch {
 		case err == nil:

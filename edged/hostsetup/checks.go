@@ -33,8 +33,8 @@ const (
 	runtimeTimeout = 5 * time.Second
 )
 
-// Checks returns the requirements of a gateway. cloud is an additional one: the hub is reachable and the right one.
-func (m Machine) Checks(node string, ports []string, cloud Check) []Check {
+// Checks returns the requirements of a gateway on a machine. cloud is an additional one: the hub is reachable and the right one.
+func Checks(m Machine, node string, ports []string, cloud Check) []Check {
 	checks := []Check{
 		{"root", "run it as root: sudo frond join …", func(context.Context) error {
 			if id := os.Geteuid(); id != 0 {

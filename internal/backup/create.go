@@ -54,7 +54,7 @@ func newClients(cfg *rest.Config) (clusterClients, error) {
 }
 
 // clusterUID identifies the cluster, as for cloudcore.
-func (c clusterClients) clusterUID(ctx context.Context) (string, error) {
+func clusterUID(ctx context.Context, c clusterClients) (string, error) {
 	ns, err := c.kube.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
 	if err != nil {
 		return "", fmt.Errorf("read which cluster this is: %w", err)
@@ -73,17 +73,17 @@ func Create(ctx context.Context, cfg *rest.Config, now time.Time) (Content, erro
 		return Content{}, err
 	}
 	c := Content{Header: Header{APIVersion: APIVersion, Kind: backupKind, Created: now.UTC().Truncate(time.Second), FrondVersion: buildinfo.Version()}}
-	if c.ClusterUID, err = k.clusterUID(ctx); err != nil {
+	if c.ClusterUID, err = clusterUID(ctx, k); err != nil {
 		return c, err
 	}
-	if err := k.readKeys(ctx, settings, &c); err != nil {
+	if err := readKeys(ctx, k, settings, &c); err != nil {
 		return c, err
 	}
 	if err := c.checkKeys(now); err != nil {
 		return c, err
 	}
 	c.CAHash = settings.CAHash
-	c.Identities, err = k.readIdentities(ctx)
+	c.Identities, err = readIdentities(ctx, k)
 	return c, err
 }
 
@@ -100,7 +100,7 @@ func RecordTime(ctx context.Context, cfg *rest.Config, made time.Time) error {
 	return nil
 }
 
-func (c clusterClients) readKeys(ctx context.Context, settings install.Settings, into *Content) error {
+func readKeys(ctx context.Context, c clusterClients, settings install.Settings, into *Content) error {
 	for _, name := range settings.Folders() {
 		o, err := c.kube.CoreV1().Secrets(names.Namespace).Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
@@ -156,7 +156,7 @@ func (c Content) checkKeys(now time.Time) error {
 }
 
 // readIdentities lists all gateways. A cluster without the custom resource has none.
-func (c clusterClients) readIdentities(ctx context.Context) (all []identity.NodeIdentity, err error) {
+func readIdentities(ctx context.Context, c clusterClients) (all []identity.NodeIdentity, err error) {
 	pages := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		return c.identities.List(ctx, o)
 	})

@@ -114,7 +114,7 @@ func Restore(ctx context.Context, cfg *rest.Config, c Content, o Options, now ti
 
 // checkCluster refuses a restore that would give one cluster's gateways to another.
 func (c clusterClients) checkCluster(ctx context.Context, saved Content, o Options) error {
-	uid, err := c.clusterUID(ctx)
+	uid, err := clusterUID(ctx, c)
 	if err != nil {
 		return err
 	}

@@ -26,7 +26,7 @@ const (
 )
 
 // HubKeys returns the public keys in the hub's configuration: the issuer of cloudcore's answers, and the users.
-func (f Files) HubKeys() (issuer string, users hubconf.Users, err error) {
+func HubKeys(f Files) (issuer string, users hubconf.Users, err error) {
 	var faults []error
 	for file, public := range map[string]*string{
 		FolderCloudcore + "/" + EntryIssuerSeed: &issuer,
@@ -44,8 +44,8 @@ func (f Files) HubKeys() (issuer string, users hubconf.Users, err error) {
 }
 
 // renderHubConfigs renders the configuration of each server of the hub into its folder, and lists the changed files.
-func (f Files) renderHubConfigs(have Files, s Settings) ([]Change, error) {
-	issuer, users, err := f.HubKeys()
+func renderHubConfigs(f, have Files, s Settings) ([]Change, error) {
+	issuer, users, err := HubKeys(f)
 	if err != nil {
 		return nil, err
 	}

@@ -122,7 +122,7 @@ func (w *installWriter) runOnce(ctx context.Context, asked Settings) (Report, er
 	if err != nil {
 		return Report{}, err
 	}
-	configured, err := files.renderHubConfigs(have, settings)
+	configured, err := renderHubConfigs(files, have, settings)
 	if err != nil {
 		return Report{}, err
 	}
@@ -146,7 +146,7 @@ func (w *installWriter) runOnce(ctx context.Context, asked Settings) (Report, er
 		found = append(found, verdict.Message)
 	}
 	r := Report{Settings: settings, Rollover: rollover, Namespace: names.Namespace, Files: changes, Objects: []Applied{}, Warnings: found, Material: files}
-	fixed, err := settings.loadManifests()
+	fixed, err := loadManifests(settings)
 	if err != nil {
 		return r, err
 	}

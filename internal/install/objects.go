@@ -79,7 +79,7 @@ func (f Files) Put(folder string, entries map[string][]byte) {
 }
 
 // loadManifests returns the namespace, cloudcore's roles, Frond's custom resource definitions and its admission policies, in this order.
-func (s Settings) loadManifests() ([]*unstructured.Unstructured, error) {
+func loadManifests(s Settings) ([]*unstructured.Unstructured, error) {
 	definitions, err := crd.Definitions()
 	if err != nil {
 		return nil, err
@@ -94,7 +94,7 @@ func (s Settings) loadManifests() ([]*unstructured.Unstructured, error) {
 	}
 	for _, o := range all {
 		if o.GetKind() == policyKind && o.GetName() == policy.BindingsPolicy {
-			if err := s.setSchedulers(o); err != nil {
+			if err := setSchedulers(s, o); err != nil {
 				return nil, err
 			}
 		}
@@ -105,7 +105,7 @@ func (s Settings) loadManifests() ([]*unstructured.Unstructured, error) {
 const policyKind = "ValidatingAdmissionPolicy"
 
 // setSchedulers writes the users that may bind pods of protected namespaces into a policy.
-func (s Settings) setSchedulers(o *unstructured.Unstructured) error {
+func setSchedulers(s Settings, o *unstructured.Unstructured) error {
 	var quoted []string
 	for _, user := range slices.Compact(slices.Sorted(slices.Values(append([]string{policy.DefaultScheduler}, s.Schedulers...)))) {
 		quoted = append(quoted, strconv.Quote(user))

@@ -83,7 +83,7 @@ func (o options) runConformance(ctx context.Context, stdout, stderr io.Writer) (
 	if err != nil {
 		return false, err
 	}
-	chosen, err := o.chooseTests(tests, rules)
+	chosen, err := chooseTests(o, tests, rules)
 	if err != nil {
 		return false, err
 	}

@@ -78,7 +78,7 @@ func reasonFor(list []rule, test string) (string, bool) {
 }
 
 // chooseTests returns the tests to run.
-func (o options) chooseTests(tests []string, r rules) ([]string, error) {
+func chooseTests(o options, tests []string, r rules) ([]string, error) {
 	focus, err := regexp.Compile(o.focus)
 	if err != nil {
 		return nil, fmt.Errorf("read -focus: %w", err)

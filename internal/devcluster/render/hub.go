@@ -22,7 +22,7 @@ const contextName = "frond-dev"
 func WriteHub(l folder.Layout, s folder.State, files install.Files) (changed []string, err error) {
 	hubs := folder.Names("hub", s.Spec.Hubs)
 	base := hubconf.Config{Cells: cells}
-	if base.Issuer, base.Users, err = files.HubKeys(); err != nil {
+	if base.Issuer, base.Users, err = install.HubKeys(files); err != nil {
 		return nil, err
 	}
 	if len(hubs) > 1 {
