@@ -38,7 +38,6 @@ var (
 		"leaf/localapi.Server":        true,
 		"leaf/localapi.endpoint":      true,
 		"leaf/store.Store":            true,
-		"streams/deliver.Delivery":    true,
 		"streams/tunnel.Conn":         true,
 	}
 )

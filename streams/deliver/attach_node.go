@@ -18,24 +18,36 @@ import (
 	"github.com/frond-edge/frond/streams/topology"
 )
 
+// attacher lists the desired state of the node in the cloud. One goroutine at a time uses it.
+type attacher struct {
+	parts
+	fetcher *pieceFetcher
+	// instance is sent with each attach.
+	instance string
+	// deadServers receives the names of dead hub servers.
+	deadServers <-chan string
+	// prefetched are the payloads that an attach fetches before it ends.
+	prefetched map[wire.Key]*pendingObject
+}
+
 // attach lists the desired state: it brings the store up to the end of the snapshot, except for payloads to be fetched in pieces, and
 // returns the last page.
-func (d *Delivery) attach(ctx context.Context, everything bool) (wire.AttachReply, error) {
-	cursor, err := d.resumeCursor(ctx)
+func (a *attacher) attach(ctx context.Context, everything bool) (wire.AttachReply, error) {
+	cursor, err := a.saver.resumeCursor(ctx)
 	if err != nil {
 		return wire.AttachReply{}, err
 	}
 	select {
-	case <-d.deadServers: // before the first request
+	case <-a.deadServers: // before the first request
 	default:
 	}
-	request := wire.AttachRequest{Cursor: cursor, Full: everything, Instance: d.instance}
+	request := wire.AttachRequest{Cursor: cursor, Full: everything, Instance: a.instance}
 	var first *wire.AttachReply
 	var full deliveryBatch
 	marked, seen := false, map[string]struct{}{}
 	for {
-		request.MaxBytes, request.PayloadsPending = d.bandwidth.Budget(), len(full.pending)+len(d.currentProgress().pending) > 0
-		reply, err := d.requestPage(ctx, request)
+		request.MaxBytes, request.PayloadsPending = a.bandwidth.Budget(), len(full.pending)+len(a.saver.current().pending) > 0
+		reply, err := a.requestPage(ctx, request)
 		if err != nil {
 			return reply, err
 		}
@@ -46,14 +58,14 @@ func (d *Delivery) attach(ctx context.Context, everything bool) (wire.AttachRepl
 			return reply, errors.New("the stream began a new life between two pages")
 		}
 		failpoint.At("attach.answered")
-		page, held, err := d.readPage(ctx, reply)
+		page, held, err := a.readPage(ctx, reply)
 		if err != nil {
 			return reply, err
 		}
 		marked = marked || held
 		if reply.Full {
 			full.messages, full.pending = append(full.messages, page.messages...), append(full.pending, page.pending...)
-		} else if err := d.saveBatch(ctx, page); err != nil {
+		} else if err := a.saver.saveBatch(ctx, page); err != nil {
 			return reply, err
 		}
 		for _, object := range reply.Objects {
@@ -64,66 +76,50 @@ func (d *Delivery) attach(ctx context.Context, everything bool) (wire.AttachRepl
 			continue
 		}
 		if reply.Full {
-			if err := d.saveSnapshot(ctx, reply, full, len(seen), marked); err != nil {
+			if err := a.saveSnapshot(ctx, reply, full, len(seen), marked); err != nil {
 				return reply, err
 			}
 		}
-		d.log.Info("attached", zap.Bool("full", reply.Full), zap.Uint64("seq", reply.UpTo), zap.Int("awaited", len(d.currentProgress().pending)))
+		a.log.Info("attached", zap.Bool("full", reply.Full), zap.Uint64("seq", reply.UpTo), zap.Int("awaited", len(a.saver.current().pending)))
 		return reply, nil
 	}
 }
 
-// resumeCursor returns the cursor to list from. If the store's cursor differs from the delivery's progress, the store's value is used:
-// the store may have found damage.
-func (d *Delivery) resumeCursor(ctx context.Context) (wire.Cursor, error) {
-	if err := d.acquireSave(ctx); err != nil {
-		return wire.Cursor{}, err
-	}
-	defer d.releaseSave()
-	cursor, b := d.store.Cursor(), d.currentProgress()
-	if b.epoch != cursor.StreamEpoch || b.safeCursor() != cursor.Sequence {
-		b = deliveryProgress{epoch: cursor.StreamEpoch, reached: cursor.Sequence}
-		d.setProgress(b)
-	}
-	cursor.Sequence = b.reached
-	return cursor, nil
-}
-
 // saveSnapshot saves a full snapshot after checking that it is complete.
-func (d *Delivery) saveSnapshot(ctx context.Context, last wire.AttachReply, full deliveryBatch, subjects int, marked bool) error {
+func (a *attacher) saveSnapshot(ctx context.Context, last wire.AttachReply, full deliveryBatch, subjects int, marked bool) error {
 	switch {
 	case subjects < last.Subjects:
 		return fmt.Errorf("the snapshot has %d objects of %d: it comes from a replica that lags behind", subjects, last.Subjects)
 	case last.MarkerRequired && !marked:
 		return errors.New("the snapshot comes from a replica that lags behind")
 	}
-	if err := d.acquireSave(ctx); err != nil {
+	if err := a.saver.acquire(ctx); err != nil {
 		return err
 	}
-	defer d.releaseSave()
+	defer a.saver.release()
 	full.sequence = last.UpTo
 	next := deliveryProgress{epoch: last.StreamEpoch}.applyBatch(full)
 	messages := full.messages
 	for _, m := range next.pending { // the store keeps its versions until the payloads are there
-		messages = append(messages, wire.Message{Node: d.node, Key: m.key, Sequence: m.sequence})
+		messages = append(messages, wire.Message{Node: a.node, Key: m.key, Sequence: m.sequence})
 	}
-	if err := d.store.Replace(ctx, messages, last.StreamEpoch, next.safeCursor()); err != nil {
+	if err := a.saver.store.Replace(ctx, messages, last.StreamEpoch, next.safeCursor()); err != nil {
 		return fmt.Errorf("save snapshot: %w", err)
 	}
-	d.setProgress(next)
-	d.prefetched = nil
+	a.saver.setProgress(next)
+	a.prefetched = nil
 	failpoint.At("attach.replaced")
-	d.observeLatency(full.messages)
+	a.saver.observeLatency(full.messages)
 	return nil
 }
 
 // requestPage requests one page of the snapshot.
-func (d *Delivery) requestPage(ctx context.Context, request wire.AttachRequest) (wire.AttachReply, error) {
+func (a *attacher) requestPage(ctx context.Context, request wire.AttachRequest) (wire.AttachReply, error) {
 	var reply wire.AttachReply
 	asked := time.Now()
-	if err := d.callAttach(ctx, request, &reply); err != nil {
+	if err := a.callAttach(ctx, request, &reply); err != nil {
 		if errors.Is(err, context.DeadlineExceeded) {
-			d.bandwidth.ObserveTimeout()
+			a.bandwidth.ObserveTimeout()
 		}
 		return reply, err
 	}
@@ -134,25 +130,25 @@ func (d *Delivery) requestPage(ctx context.Context, request wire.AttachRequest) 
 	for _, object := range reply.Objects {
 		size += read.EstimateLinkBytes(object)
 	}
-	d.bandwidth.ObserveReply(size, time.Since(asked))
+	a.bandwidth.ObserveReply(size, time.Since(asked))
 	return reply, nil
 }
 
 // callAttach sends the call of an attach. When a cloudcore or a hub server has died, the request may have been lost with it and would
 // never be answered, so callAttach sends it again.
-func (d *Delivery) callAttach(ctx context.Context, request wire.AttachRequest, reply *wire.AttachReply) error {
+func (a *attacher) callAttach(ctx context.Context, request wire.AttachRequest, reply *wire.AttachReply) error {
 	for {
 		cctx, cancel := context.WithCancelCause(ctx)
 		var g errgroup.Group
 		g.Go(func() error {
 			select {
-			case <-d.deadServers:
+			case <-a.deadServers:
 				cancel(errServerDied)
 			case <-cctx.Done():
 			}
 			return nil
 		})
-		err := call.Call(cctx, d.nc, d.node, subject.VerbAttach, request, reply)
+		err := call.Call(cctx, a.nc, a.node, subject.VerbAttach, request, reply)
 		cancel(nil)
 		if wait := g.Wait(); wait != nil {
 			return wait
@@ -160,20 +156,20 @@ func (d *Delivery) callAttach(ctx context.Context, request wire.AttachRequest, r
 		if err == nil || !errors.Is(context.Cause(cctx), errServerDied) {
 			return err
 		}
-		d.log.Info("asking again", zap.NamedError("because", errServerDied))
+		a.log.Info("asking again", zap.NamedError("because", errServerDied))
 	}
 }
 
 // readPage decodes a page and reports whether it contains the snapshot marker. A malformed message goes to the dead letters and stays in
 // the page without an operation.
-func (d *Delivery) readPage(ctx context.Context, reply wire.AttachReply) (h deliveryBatch, marked bool, err error) {
+func (a *attacher) readPage(ctx context.Context, reply wire.AttachReply) (h deliveryBatch, marked bool, err error) {
 	h.sequence = reply.UpTo
 	if reply.Continue != 0 {
 		h.sequence = reply.Continue - 1
 	}
 	for _, object := range reply.Objects {
-		d.metrics.Delivered.Inc()
-		m, awaited, err := d.readObject(ctx, reply, object)
+		a.metrics.Delivered.Inc()
+		m, awaited, err := a.readObject(ctx, reply, object)
 		switch {
 		case err != nil:
 			return deliveryBatch{}, false, err
@@ -190,7 +186,7 @@ func (d *Delivery) readPage(ctx context.Context, reply wire.AttachReply) (h deli
 
 // readObject decodes one object of a page. It returns a pendingObject if the payload is to be fetched later, and a message without an
 // operation for a malformed object and for one that the store is known to hold.
-func (d *Delivery) readObject(ctx context.Context, reply wire.AttachReply, object wire.SnapshotObject) (wire.Message, *pendingObject, error) {
+func (a *attacher) readObject(ctx context.Context, reply wire.AttachReply, object wire.SnapshotObject) (wire.Message, *pendingObject, error) {
 	var m wire.Message
 	var err error
 	if object.Size > 0 {
@@ -199,33 +195,33 @@ func (d *Delivery) readObject(ctx context.Context, reply wire.AttachReply, objec
 			err = envelope.PermanentErrorf("payload of %d bytes, at most %d", object.Size, topology.MaxMessage)
 		}
 	} else {
-		m, err = d.codec.Decode(object.Subject, object.Header, object.Data)
+		m, err = a.codec.Decode(object.Subject, object.Header, object.Data)
 	}
-	if err == nil && m.Node != d.node {
+	if err == nil && m.Node != a.node {
 		err = envelope.PermanentErrorf("message of node %.120q", m.Node)
 	}
 	m.Sequence = object.Sequence
 	if err != nil {
-		if err := d.deadLetters.Put(ctx, subject.Desired, object.Subject, object.Header, object.Data, err); err != nil {
+		if err := a.deadLetters.Put(ctx, subject.Desired, object.Subject, object.Header, object.Data, err); err != nil {
 			return m, nil, err
 		}
-		return wire.Message{Node: d.node, Key: m.Key, Sequence: m.Sequence}, nil, nil
+		return wire.Message{Node: a.node, Key: m.Key, Sequence: m.Sequence}, nil, nil
 	}
 	if object.Size == 0 {
 		return m, nil, nil
 	}
-	same := reply.StreamEpoch == d.store.Cursor().StreamEpoch
-	if same && d.store.Holds(m) {
-		return wire.Message{Node: d.node, Key: m.Key, Sequence: m.Sequence}, nil, nil
+	same := reply.StreamEpoch == a.saver.store.Cursor().StreamEpoch
+	if same && a.saver.store.Holds(m) {
+		return wire.Message{Node: a.node, Key: m.Key, Sequence: m.Sequence}, nil, nil
 	}
 	awaited := &pendingObject{
 		epoch: reply.StreamEpoch, subject: object.Subject, key: m.Key, sequence: m.Sequence, header: object.Header, size: object.Size,
 	}
-	if old := d.currentProgress().pending[m.Key]; old != nil && old.epoch == awaited.epoch && old.sequence == awaited.sequence {
+	if old := a.saver.current().pending[m.Key]; old != nil && old.epoch == awaited.epoch && old.sequence == awaited.sequence {
 		return m, old, nil
 	}
-	if d.store.Cursor().StreamEpoch == "" && absenceMeansDeleted(m.Key) {
-		m, err := d.prefetchPayload(ctx, awaited)
+	if a.saver.store.Cursor().StreamEpoch == "" && absenceMeansDeleted(m.Key) {
+		m, err := a.prefetchPayload(ctx, awaited)
 		return m, nil, err
 	}
 	return m, awaited, nil
@@ -238,18 +234,18 @@ func absenceMeansDeleted(key wire.Key) bool {
 }
 
 // prefetchPayload fetches a payload before the attach ends. The bytes received before a fault are kept for the next attach.
-func (d *Delivery) prefetchPayload(ctx context.Context, m *pendingObject) (wire.Message, error) {
-	if old := d.prefetched[m.key]; old != nil && old.epoch == m.epoch && old.sequence == m.sequence {
+func (a *attacher) prefetchPayload(ctx context.Context, m *pendingObject) (wire.Message, error) {
+	if old := a.prefetched[m.key]; old != nil && old.epoch == m.epoch && old.sequence == m.sequence {
 		m = old
 	}
-	if d.prefetched == nil {
-		d.prefetched = map[wire.Key]*pendingObject{}
+	if a.prefetched == nil {
+		a.prefetched = map[wire.Key]*pendingObject{}
 	}
-	d.prefetched[m.key] = m
+	a.prefetched[m.key] = m
 	for m.missingBytes() > 0 {
-		if err := d.requestPiece(ctx, m); err != nil {
+		if err := a.fetcher.requestPiece(ctx, m); err != nil {
 			return wire.Message{}, err
 		}
 	}
-	return d.decodePending(ctx, m)
+	return a.fetcher.decodePending(ctx, m)
 }

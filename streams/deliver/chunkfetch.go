@@ -16,6 +16,7 @@ import (
 	"github.com/frond-edge/frond/streams/call"
 	"github.com/frond-edge/frond/streams/internal/envelope"
 	"github.com/frond-edge/frond/streams/internal/flow"
+	"github.com/frond-edge/frond/streams/link"
 	"github.com/frond-edge/frond/streams/subject"
 )
 
@@ -29,23 +30,31 @@ const (
 
 var errSuperseded = errors.New("the stream holds another message by now")
 
+// pieceFetcher fetches payloads that are too large for a link to take at a time.
+type pieceFetcher struct {
+	parts
+	link link.Link
+	// resync requests a full attach.
+	resync func()
+}
+
 // fetchPending fetches the payloads of the pending objects, one piece at a time and the smallest payload first, until ctx ends.
-func (d *Delivery) fetchPending(ctx context.Context) error {
+func (f *pieceFetcher) fetchPending(ctx context.Context) error {
 	retry := flow.NewRetryBackoff()
 	gone := map[*pendingObject]time.Time{} // when the hub first said so; only for objects that are still pending
 	for ctx.Err() == nil {
-		b, changed := d.watchProgress()
+		b, changed := f.saver.watchProgress()
 		for m := range gone {
 			if !b.isPending(m) {
 				delete(gone, m)
 			}
 		}
-		up, linkChanged := d.link.State()
+		up, linkChanged := f.link.State()
 		m := b.smallestPending(pendingSet(gone))
 		wait := noRetryWait
 		switch {
 		case up && m != nil:
-			err := d.fetchUntilLinkChange(ctx, linkChanged, m)
+			err := f.fetchUntilLinkChange(ctx, linkChanged, m)
 			if err == nil {
 				retry = flow.NewRetryBackoff()
 				continue
@@ -54,11 +63,11 @@ func (d *Delivery) fetchPending(ctx context.Context) error {
 				gone[m] = time.Now()
 				continue // its successor will be delivered
 			}
-			d.log.Debug("piece not fetched", zap.String("subject", m.subject), zap.Error(err))
+			f.log.Debug("piece not fetched", zap.String("subject", m.subject), zap.Error(err))
 			wait = retry.Step()
 		case up && len(gone) > 0:
 			wait = time.Second
-			d.resyncIfSuccessorLate(gone)
+			f.resyncIfSuccessorLate(gone)
 		}
 		select {
 		case <-ctx.Done():
@@ -83,31 +92,19 @@ func pendingSet(gone map[*pendingObject]time.Time) map[*pendingObject]struct{} {
 }
 
 // resyncIfSuccessorLate requests a full attach when a successor did not arrive in time.
-func (d *Delivery) resyncIfSuccessorLate(gone map[*pendingObject]time.Time) {
+func (f *pieceFetcher) resyncIfSuccessorLate(gone map[*pendingObject]time.Time) {
 	for m, since := range gone {
 		if time.Since(since) > successorTimeout {
-			d.log.Warn("a large object was replaced and its successor did not come, resyncing", zap.String("subject", m.subject))
-			d.Resync()
+			f.log.Warn("a large object was replaced and its successor did not come, resyncing", zap.String("subject", m.subject))
+			f.resync()
 			clear(gone) // requested again after another timeout, if the object is still pending
 			return
 		}
 	}
 }
 
-// watchProgress returns the progress and a channel that closes when it changes.
-func (d *Delivery) watchProgress() (deliveryProgress, <-chan struct{}) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	lacks := 0
-	for _, m := range d.progress.pending {
-		lacks += m.missingBytes()
-	}
-	d.metrics.PendingBytes.Set(float64(lacks))
-	return d.progress, d.changed
-}
-
 // fetchUntilLinkChange runs fetchNextPiece until the link changes: a request sent over another link is not answered.
-func (d *Delivery) fetchUntilLinkChange(ctx context.Context, linkChanged <-chan struct{}, m *pendingObject) error {
+func (f *pieceFetcher) fetchUntilLinkChange(ctx context.Context, linkChanged <-chan struct{}, m *pendingObject) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	done := make(chan struct{})
@@ -119,13 +116,13 @@ func (d *Delivery) fetchUntilLinkChange(ctx context.Context, linkChanged <-chan 
 		case <-done:
 		}
 	}()
-	return d.fetchNextPiece(ctx, m)
+	return f.fetchNextPiece(ctx, m)
 }
 
 // fetchNextPiece fetches one piece of a pending object, and saves the object after its last piece.
-func (d *Delivery) fetchNextPiece(ctx context.Context, m *pendingObject) error {
+func (f *pieceFetcher) fetchNextPiece(ctx context.Context, m *pendingObject) error {
 	if m.missingBytes() > 0 {
-		if err := d.requestPiece(ctx, m); err != nil {
+		if err := f.requestPiece(ctx, m); err != nil {
 			return err
 		}
 		failpoint.At("piece.fetched")
@@ -133,19 +130,19 @@ func (d *Delivery) fetchNextPiece(ctx context.Context, m *pendingObject) error {
 	if m.missingBytes() > 0 {
 		return nil
 	}
-	message, err := d.decodePending(ctx, m)
+	message, err := f.decodePending(ctx, m)
 	if err != nil {
 		return err
 	}
-	if err := d.acquireSave(ctx); err != nil {
+	if err := f.saver.acquire(ctx); err != nil {
 		return err
 	}
-	defer d.releaseSave()
-	if !d.currentProgress().isPending(m) {
+	defer f.saver.release()
+	if !f.saver.current().isPending(m) {
 		return nil // a newer message arrived meanwhile
 	}
 	failpoint.At("piece.last")
-	if err := d.commitBatch(ctx, deliveryBatch{messages: []wire.Message{message}}); err != nil {
+	if err := f.saver.commitBatch(ctx, deliveryBatch{messages: []wire.Message{message}}); err != nil {
 		return err
 	}
 	failpoint.At("piece.saved")
@@ -154,22 +151,22 @@ func (d *Delivery) fetchNextPiece(ctx context.Context, m *pendingObject) error {
 
 // decodePending decodes a fetched payload. A malformed one goes to the dead letters, as much of it as the link takes, and becomes a
 // message without an operation.
-func (d *Delivery) decodePending(ctx context.Context, m *pendingObject) (wire.Message, error) {
-	message, err := d.codec.Decode(m.subject, m.header, m.received)
+func (f *pieceFetcher) decodePending(ctx context.Context, m *pendingObject) (wire.Message, error) {
+	message, err := f.codec.Decode(m.subject, m.header, m.received)
 	message.Sequence = m.sequence
 	if err == nil {
 		return message, nil
 	}
-	if err := d.deadLetters.Put(ctx, subject.Desired, m.subject, m.header, m.received[:min(len(m.received), d.bandwidth.Budget())], err); err != nil {
+	if err := f.deadLetters.Put(ctx, subject.Desired, m.subject, m.header, m.received[:min(len(m.received), f.bandwidth.Budget())], err); err != nil {
 		return message, err
 	}
-	return wire.Message{Node: d.node, Key: m.key, Sequence: m.sequence}, nil
+	return wire.Message{Node: f.node, Key: m.key, Sequence: m.sequence}, nil
 }
 
 // requestPiece requests the next piece of a pending object and appends it. All cloudcores cut the pieces of one message from the same
 // bytes.
-func (d *Delivery) requestPiece(ctx context.Context, m *pendingObject) error {
-	take := d.bandwidth.Budget()
+func (f *pieceFetcher) requestPiece(ctx context.Context, m *pendingObject) error {
+	take := f.bandwidth.Budget()
 	body, err := json.Marshal(wire.PieceRequest{
 		StreamEpoch: m.epoch, Subject: m.subject, Sequence: m.sequence, Offset: len(m.received), Length: min(take, m.missingBytes()),
 	})
@@ -179,12 +176,12 @@ func (d *Delivery) requestPiece(ctx context.Context, m *pendingObject) error {
 	pctx, cancel := context.WithTimeout(ctx, pieceTimeout)
 	defer cancel()
 	asked := time.Now()
-	msg, err := d.nc.RequestWithContext(pctx, subject.CallSubject(d.node, subject.VerbPiece), body)
+	msg, err := f.nc.RequestWithContext(pctx, subject.CallSubject(f.node, subject.VerbPiece), body)
 	if err != nil {
 		if errors.Is(err, context.DeadlineExceeded) {
-			d.bandwidth.ObserveTimeout()
+			f.bandwidth.ObserveTimeout()
 		}
-		d.metrics.Pieces.WithLabelValues("error").Inc()
+		f.metrics.Pieces.WithLabelValues("error").Inc()
 		return fmt.Errorf("piece of %s: %w", m.subject, err)
 	}
 	data, err := parsePieceReply(msg, m, take)
@@ -193,14 +190,12 @@ func (d *Delivery) requestPiece(ctx context.Context, m *pendingObject) error {
 		if errors.Is(err, errSuperseded) {
 			result = "gone"
 		}
-		d.metrics.Pieces.WithLabelValues(result).Inc()
+		f.metrics.Pieces.WithLabelValues(result).Inc()
 		return fmt.Errorf("piece of %s: %w", m.subject, err)
 	}
-	d.bandwidth.ObserveReply(len(data), time.Since(asked))
-	d.metrics.Pieces.WithLabelValues("ok").Inc()
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	m.received = append(m.received, data...)
+	f.bandwidth.ObserveReply(len(data), time.Since(asked))
+	f.metrics.Pieces.WithLabelValues("ok").Inc()
+	f.saver.appendPiece(m, data)
 	return nil
 }
 
@@ -228,6 +223,3 @@ func parsePieceReply(msg *nats.Msg, m *pendingObject, take int) ([]byte, error) 
 	}
 	return msg.Data, nil
 }
-
-// IsPending reports whether a newer state of the object is being fetched, which the store does not hold yet.
-func (d *Delivery) IsPending(key wire.Key) bool { return d.currentProgress().pending[key] != nil }

@@ -7,8 +7,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -38,34 +36,30 @@ type Store interface {
 	Holds(m wire.Message) bool
 }
 
-// Delivery brings the desired state of one node into its store: attach, then pull, save, sync, ack.
-type Delivery struct {
+// parts are what the parts of a delivery share.
+type parts struct {
 	node        string
 	nc          *nats.Conn
-	store       Store
-	link        link.Link
+	saver       *saver
 	codec       *envelope.Codec
 	deadLetters *envelope.DeadLetterStore
+	bandwidth   *flow.BandwidthEstimator
 	metrics     *metrics.Metrics
 	log         *zap.Logger
-	// instance is sent with each attach; firstAttach is when the first one succeeded, nil before.
-	instance    string
+}
+
+// Delivery brings the desired state of one node into its store: attach, then pull, save, sync, ack.
+type Delivery struct {
+	parts
+	link     link.Link
+	attacher *attacher
+	fetcher  *pieceFetcher
+	// firstAttach is when the first attach succeeded, nil before.
 	firstAttach atomic.Pointer[time.Time]
 	// resyncRequests, full with one token, requests a full attach.
 	resyncRequests chan struct{}
 	// deadServers, with room for one, receives the names of dead hub servers.
 	deadServers chan string
-	bandwidth   *flow.BandwidthEstimator
-	// saveToken holds one token, which admits one change of the store and of progress together.
-	saveToken chan struct{}
-	// prefetched are the payloads that an attach fetches before it ends; only the attach in progress uses it.
-	prefetched map[wire.Key]*pendingObject
-
-	mu sync.Mutex
-	// progress is the part of the state that the store's cursor does not record. Guarded by mu; changed only by the owner of saveToken.
-	progress deliveryProgress
-	// changed closes when progress changes; guarded by mu.
-	changed chan struct{}
 }
 
 // NewDelivery returns the delivery of a node over its own in-process connection.
@@ -78,13 +72,18 @@ func NewDelivery(node string, nc *nats.Conn, store Store, link link.Link, metric
 	if err != nil {
 		return nil, err
 	}
-	return &Delivery{
-		node: node, nc: nc, store: store, link: link, codec: codec, metrics: metrics, log: log,
-		instance: rand.Text(), resyncRequests: make(chan struct{}, 1), // one pending request stands for any number
+	d := &Delivery{
+		link: link, resyncRequests: make(chan struct{}, 1), // one pending request stands for any number
 		deadServers: make(chan string, 1),
-		bandwidth:   flow.NewBandwidthEstimator(metrics.LinkBudget.WithLabelValues(string(subject.Desired))), saveToken: make(chan struct{}, 1), changed: make(chan struct{}),
-		deadLetters: &envelope.DeadLetterStore{Js: js, Sender: node, Metrics: metrics, Log: log},
-	}, nil
+		parts: parts{
+			node: node, nc: nc, saver: newSaver(store, metrics), codec: codec, metrics: metrics, log: log,
+			bandwidth:   flow.NewBandwidthEstimator(metrics.LinkBudget.WithLabelValues(string(subject.Desired))),
+			deadLetters: &envelope.DeadLetterStore{Js: js, Sender: node, Metrics: metrics, Log: log},
+		},
+	}
+	d.fetcher = &pieceFetcher{parts: d.parts, link: link, resync: d.Resync}
+	d.attacher = &attacher{parts: d.parts, fetcher: d.fetcher, instance: rand.Text(), deadServers: d.deadServers}
+	return d, nil
 }
 
 // Start delivers until ctx ends and then returns nil. Every fault ends in a new attach from the store's cursor, so no state needs to be
@@ -92,7 +91,7 @@ func NewDelivery(node string, nc *nats.Conn, store Store, link link.Link, metric
 func (d *Delivery) Start(ctx context.Context) error {
 	var g errgroup.Group
 	g.Go(func() error { return d.runSessions(ctx) })
-	g.Go(func() error { return d.fetchPending(ctx) })
+	g.Go(func() error { return d.fetcher.fetchPending(ctx) })
 	return g.Wait()
 }
 
@@ -110,13 +109,13 @@ func (d *Delivery) runSessions(ctx context.Context) error {
 			}
 			continue
 		}
-		began, before := time.Now(), d.currentProgress().reached
+		began, before := time.Now(), d.saver.current().reached
 		everything = d.takeResyncRequest() || everything
 		err := d.runSession(ctx, changed, &everything)
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // we were asked to stop
 		}
-		if errors.Is(err, errServerDied) || errors.Is(err, errTooLarge) && d.currentProgress().reached > before {
+		if errors.Is(err, errServerDied) || errors.Is(err, errTooLarge) && d.saver.current().reached > before {
 			d.log.Info("attaching again at once", zap.NamedError("because", err))
 			retry = flow.NewRetryBackoff()
 			continue // the next attach creates another consumer, and lists large objects without their payloads
@@ -136,64 +135,100 @@ func (d *Delivery) runSessions(ctx context.Context) error {
 	return nil
 }
 
-// saveBatch saves a batch to disk and moves the cursor as far as it may go.
-func (d *Delivery) saveBatch(ctx context.Context, h deliveryBatch) error {
-	if err := d.acquireSave(ctx); err != nil {
-		return err
-	}
-	defer d.releaseSave()
-	return d.commitBatch(ctx, h)
-}
-
-// commitBatch does the work of saveBatch. The caller holds saveToken.
-func (d *Delivery) commitBatch(ctx context.Context, h deliveryBatch) error {
-	next := d.currentProgress().applyBatch(h)
-	spoken := slices.DeleteFunc(slices.Clone(h.messages), func(m wire.Message) bool { return m.Op == "" })
-	if err := d.store.Apply(ctx, spoken, next.safeCursor()); err != nil {
-		return fmt.Errorf("save: %w", err)
-	}
-	d.setProgress(next)
-	d.observeLatency(spoken)
-	return nil
-}
-
-// acquireSave acquires saveToken.
-func (d *Delivery) acquireSave(ctx context.Context) error {
-	select {
-	case d.saveToken <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-func (d *Delivery) releaseSave() { <-d.saveToken }
-
-func (d *Delivery) currentProgress() deliveryProgress {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.progress
-}
-
-// setProgress replaces the progress. The caller holds saveToken.
-func (d *Delivery) setProgress(b deliveryProgress) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.progress = b
-	close(d.changed)
-	d.changed = make(chan struct{})
-	d.metrics.PendingObjects.Set(float64(len(b.pending)))
-}
-
-// observeLatency observes the latency of messages that are now on disk.
-func (d *Delivery) observeLatency(messages []wire.Message) {
-	now := time.Now()
-	for _, m := range messages {
-		if !m.Time.IsZero() {
-			d.metrics.Latency.Observe(max(0, now.Sub(m.Time).Seconds()))
-		}
-	}
-}
-
 // LinkBudget returns how many bytes the link to the cloud is now estimated to take at a time.
 func (d *Delivery) LinkBudget() int { return d.bandwidth.Budget() }
+
+// IsPending reports whether a newer state of the object is being fetched, which the store does not hold yet.
+func (d *Delivery) IsPending(key wire.Key) bool { return d.saver.current().pending[key] != nil }
+
+// Identity returns a name that distinguishes this process from others of the same node, and the time since its first successful attach;
+// later faults do not reset that time.
+func (d *Delivery) Identity() (instance string, since time.Duration) {
+	if first := d.firstAttach.Load(); first != nil {
+		since = time.Since(*first)
+	}
+	return d.attacher.instance, since
+}
+
+// Resync starts a full attach at once: the store is compared object by object with the state in the cloud, and repaired. It does not
+// block.
+func (d *Delivery) Resync() {
+	select {
+	case d.resyncRequests <- struct{}{}:
+	default:
+	}
+}
+
+// ServerDied ends the current pull if its consumer lived on that hub server, so that the node attaches again at once. An attach that waits
+// for a reply sends its request again, whether a hub server or a cloudcore died. ServerDied does not block. If the message is lost,
+// missing heartbeats and a missing reply have the same effect some seconds later.
+func (d *Delivery) ServerDied(server string) {
+	select {
+	case d.deadServers <- server:
+	default:
+	}
+}
+
+// runSession runs one attach and the pulls after it. It ends with an error, or with nil when the link changed. everything, when set,
+// requests a full attach; the first successful attach clears it.
+func (d *Delivery) runSession(ctx context.Context, linkChanged <-chan struct{}, everything *bool) error {
+	g, gctx := errgroup.WithContext(ctx)
+	done := make(chan struct{})
+	full, attached := *everything, make(chan struct{})
+	g.Go(func() error {
+		defer close(done)
+		reply, err := d.attacher.attach(gctx, full)
+		if err != nil {
+			return err
+		}
+		now := time.Now()
+		d.firstAttach.CompareAndSwap(nil, &now)
+		if full {
+			d.takeResyncRequest() // the attach has covered requests made meanwhile
+		}
+		close(attached)
+		return d.pullMessages(gctx, reply)
+	})
+	g.Go(func() error {
+		resync, listed := d.resyncRequests, attached
+		if full {
+			resync = nil // it is in progress; another request would only restart it
+		}
+		for {
+			select {
+			case <-linkChanged:
+				return errLinkChanged
+			case <-resync:
+				return errResync
+			case <-listed:
+				listed, resync = nil, d.resyncRequests
+			case <-done:
+				return nil
+			}
+		}
+	})
+	err := g.Wait()
+	select {
+	case <-attached:
+		*everything = errors.Is(err, errResync)
+	default:
+		*everything = full || errors.Is(err, errResync)
+	}
+	return err
+}
+
+// takeResyncRequest consumes a pending resync request.
+func (d *Delivery) takeResyncRequest() bool {
+	select {
+	case <-d.resyncRequests:
+		return true
+	default:
+		return false
+	}
+}
+
+var (
+	errServerDied  = errors.New("a server of the hub, or a cloudcore, is gone")
+	errLinkChanged = errors.New("the link changed")
+	errResync      = errors.New("the cloud requests a full resync")
+)

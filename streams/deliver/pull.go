@@ -37,7 +37,7 @@ func (d *Delivery) pullMessages(ctx context.Context, attached wire.AttachReply) 
 	if err != nil {
 		return fmt.Errorf("consumer %s: %w", attached.Consumer, err)
 	}
-	if start := info.Config.OptStartSeq; start > d.currentProgress().reached+1 {
+	if start := info.Config.OptStartSeq; start > d.saver.current().reached+1 {
 		return fmt.Errorf("consumer %s starts at %d, made for another attach", attached.Consumer, start)
 	}
 	p := &pullSession{delivery: d, inbox: d.nc.NewInbox(), window: attached.Window}
@@ -230,7 +230,7 @@ func (d *Delivery) saveAndAck(ctx context.Context, batch []*nats.Msg, next uint6
 	if len(batch) == 0 {
 		return next, nil
 	}
-	h := deliveryBatch{messages: make([]wire.Message, 0, len(batch)), sequence: d.currentProgress().reached}
+	h := deliveryBatch{messages: make([]wire.Message, 0, len(batch)), sequence: d.saver.current().reached}
 	for _, msg := range batch {
 		d.metrics.Delivered.Inc()
 		meta, err := msg.Metadata()
@@ -259,11 +259,11 @@ func (d *Delivery) saveAndAck(ctx context.Context, batch []*nats.Msg, next uint6
 		}
 	}
 	failpoint.At("deliver.pulled")
-	if err := d.saveBatch(ctx, h); err != nil {
+	if err := d.saver.saveBatch(ctx, h); err != nil {
 		return next, err
 	}
 	failpoint.At("deliver.saved")
-	observeAck(d.store, d.store.Cursor().Sequence)
+	observeAck(d.saver.store, d.saver.store.Cursor().Sequence)
 	for _, msg := range batch {
 		if err := d.ackMessage(msg); err != nil {
 			return next, fmt.Errorf("ack: %w", err)
