@@ -53,7 +53,7 @@ func TestPoints_MatchTheSource(t *testing.T) {
 		listed = append(listed, points...)
 	}
 	call := regexp.MustCompile(`failpoint\.At\("([^"]+)"\)`)
-	for _, folder := range []string{"streams", "leaf", "controllers", "cloud", "edged/agent", "edged/enroll", "edged/identitydir"} {
+	for _, folder := range []string{"streams", "leaf", "controllers", "cloud", "edged"} {
 		err := filepath.WalkDir(filepath.Join("..", "..", folder), func(path string, _ os.DirEntry, err error) error {
 			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 				return err
