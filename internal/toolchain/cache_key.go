@@ -1,7 +1,6 @@
 package toolchain
 
 import (
-	"context"
 	"crypto/sha256"
 	"fmt"
 	"io/fs"
@@ -9,34 +8,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-
-	"github.com/frond-edge/frond/internal/toolchain/progress"
 )
-
-// A job is a recipe with its place in the cache.
-type job struct {
-	recipe
-	entry     string // folder in the cache
-	keySource string // the text that was hashed, kept beside the result to explain a rebuild
-	plan      progress.Plan
-}
 
 // formatVersion goes into each key. Raise it when the meaning of a recipe changes without its text.
 const formatVersion = "frond toolchain 1"
-
-// prepareJob computes the job's key. It runs the go command, because its version and the processor level are inputs.
-func (b *builder) prepareJob(ctx context.Context, r recipe) (job, error) {
-	env, err := b.goOutput(ctx, r, "env", "GOVERSION", "GOOS", "GOARCH", "GOAMD64", "GOARM", "GOEXPERIMENT")
-	if err != nil {
-		return job{}, err
-	}
-	files, err := hashFiles(b.tree, r.inputs, r.outside...)
-	if err != nil {
-		return job{}, fmt.Errorf("read the sources of %s: %w", r.name, err)
-	}
-	text := keyText(r, strings.Fields(env), files)
-	return job{recipe: r, entry: b.cache.EntryPath(r.name, text), keySource: text}, nil
-}
 
 func keyText(r recipe, goEnv, files []string) string {
 	var t strings.Builder
@@ -46,9 +21,9 @@ func keyText(r recipe, goEnv, files []string) string {
 	fmt.Fprintln(&t, "flags", strings.Join(r.buildEnv(), " "))
 	fmt.Fprintln(&t, "module", r.module)
 	fmt.Fprintln(&t, "packages", strings.Join(r.packages, " "))
-	fmt.Fprintln(&t, "ldflags", strings.Join(append([]string{r.ldflags}, r.stamps...), " "))
+	fmt.Fprintln(&t, "ldflags", strings.Join(append([]string{r.linkerFlags()}, r.stamps...), " "))
 	fmt.Fprintln(&t, "tags", r.tags)
-	fmt.Fprintln(&t, "write", strings.Join(r.write, " "))
+	fmt.Fprintln(&t, "write", r.write)
 	links := make([]string, 0, len(r.links))
 	for name, target := range r.links {
 		links = append(links, name+"="+target)

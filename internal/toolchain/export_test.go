@@ -1,7 +1,9 @@
 package toolchain
 
 import (
+	"context"
 	"io"
+	"path/filepath"
 	"slices"
 
 	"github.com/frond-edge/frond/internal/toolchain/cache"
@@ -28,7 +30,7 @@ func AllRecipes() []Recipe {
 	var all []Recipe
 	for _, r := range []recipe{
 		kubeRecipe(), containerdRecipe(), runcRecipe(), cniRecipe(), imagesRecipe(), corednsRecipe(), natsRecipe(), frondRecipe(),
-		suiteRecipe(), testImagesRecipe(), controlPlaneRecipe("1.36"),
+		suiteRecipe(), controlPlaneRecipe("1.36"),
 	} {
 		all = append(all, Recipe{r})
 	}
@@ -50,3 +52,9 @@ func EstimateCosts(packages []Listed, size int64) map[string]float64 {
 }
 
 func NewLineWriter(each func(string)) io.Writer { return &lineWriter{each: each} }
+
+// EnsureBusybox returns where busybox is in the cache.
+func EnsureBusybox(ctx context.Context, c cache.Cache) (string, error) {
+	err := packageInstaller{io.Discard}.ensureBusybox(ctx, c)
+	return filepath.Join(busyboxEntry(c), busyboxName), err
+}

@@ -55,7 +55,7 @@ type Paths struct {
 	Agnhost      string // the program of most test images
 	// SampleAPIServer is upstream's aggregated API for tests.
 	SampleAPIServer string
-	TestImages      string   // a registry of test images; pause and tools lie beside it
+	TestImages      string   // a registry of test images (tools/images), also where only Node was requested
 	Images          []string // tars for `ctr images import`: ImagePause, ImageTools, ImageHTTP
 }
 
@@ -100,10 +100,12 @@ func Find(ctx context.Context, req Request) (Paths, error) {
 	return pathsOf(entries), nil
 }
 
+// A builder finds and makes entries of the cache.
 type builder struct {
-	tree  string
-	cache cache.Cache
-	out   io.Writer
+	tree     string
+	cache    cache.Cache
+	packages packageInstaller
+	out      io.Writer
 }
 
 func newBuilder(req Request, out io.Writer) (*builder, error) {
@@ -115,7 +117,7 @@ func newBuilder(req Request, out io.Writer) (*builder, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &builder{tree: tree, cache: cache.Cache{Dir: dir}, out: out}, nil
+	return &builder{tree: tree, cache: cache.Cache{Dir: dir}, packages: packageInstaller{out}, out: out}, nil
 }
 
 func (b *builder) ensureAll(ctx context.Context, req Request) (Paths, error) {
@@ -131,44 +133,24 @@ func (b *builder) ensureAll(ctx context.Context, req Request) (Paths, error) {
 		maps.Copy(entries, built)
 	}
 	if req.Node {
-		b.installWanted(ctx, nodePackages())
+		b.packages.installWanted(ctx, nodePackages())
 	}
 	if req.Machines {
-		b.installWanted(ctx, machinePackages())
+		b.packages.installWanted(ctx, machinePackages())
 	}
 	return pathsOf(entries), nil
 }
 
 // findEntries returns the requested results in the cache, by recipe name, and the jobs that must be built.
 func (b *builder) findEntries(ctx context.Context, req Request) (entries map[string]string, missing []job, err error) {
-	var recipes []recipe
-	if req.Kube {
-		recipes = append(recipes, kubeRecipe())
-	}
 	if req.ControlPlane != "" {
 		if _, err := os.Stat(filepath.Join(b.tree, "tools/kube", req.ControlPlane, "go.mod")); err != nil {
 			return nil, nil, fmt.Errorf("build a control plane of Kubernetes %s: %w: the folders of tools/kube name the versions there are", req.ControlPlane, err)
 		}
-		recipes = append(recipes, controlPlaneRecipe(req.ControlPlane))
-	}
-	if req.Node {
-		recipes = append(recipes, containerdRecipe(), runcRecipe(), cniRecipe(), imagesRecipe())
-	}
-	if req.Nats {
-		recipes = append(recipes, natsRecipe())
-	}
-	if req.DNS {
-		recipes = append(recipes, corednsRecipe())
-	}
-	if req.Frond {
-		recipes = append(recipes, frondRecipe())
-	}
-	if req.Conformance {
-		recipes = append(recipes, suiteRecipe(), testImagesRecipe())
 	}
 	entries = map[string]string{}
-	for _, r := range recipes {
-		j, err := b.prepareJob(ctx, r)
+	for _, r := range req.recipes() {
+		j, err := newJob(ctx, b.tree, b.cache, r)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -192,12 +174,20 @@ func (b *builder) buildJobs(ctx context.Context, jobs []job) (map[string]string,
 			return nil, err
 		}
 		defer unlock()
+		if j.busybox {
+			if err := b.packages.ensureBusybox(ctx, b.cache); err != nil {
+				return nil, err
+			}
+			if j, err = newJob(ctx, b.tree, b.cache, j.recipe); err != nil { // its key contains the digest of busybox
+				return nil, err
+			}
+		}
 		if b.cache.TouchEntry(j.entry) {
 			entries[j.name] = j.entry
 			continue
 		}
 		if j.cgo {
-			if err := b.ensureCCompiler(ctx); err != nil {
+			if err := b.packages.ensureCCompiler(ctx); err != nil {
 				return nil, err
 			}
 		}
@@ -222,11 +212,11 @@ func (b *builder) compileAll(ctx context.Context, jobs []job) error {
 	defer show.Close()
 	for i := range jobs {
 		show.PrintNote("looking at what " + jobs[i].name + " needs")
-		if err := b.planJob(ctx, &jobs[i], show); err != nil {
+		if err := jobs[i].estimate(ctx, show); err != nil {
 			return err
 		}
 	}
-	b.warnOfSpace(ctx, jobs[0].recipe, m.Total)
+	warnOfSpace(ctx, jobs[0].module, m.Total, b.out)
 	show.Start(b.cache.Dir)
 	for i := range jobs {
 		if err := b.makeEntry(ctx, &jobs[i], show); err != nil {
@@ -246,11 +236,11 @@ func (b *builder) makeEntry(ctx context.Context, j *job, show *progress.Display)
 		if err != nil {
 			return err
 		}
-		if err := b.compileJob(ctx, *j, temp, show); err != nil {
+		if err := j.compile(ctx, temp, show); err != nil {
 			b.cache.DiscardTemp(temp)
 			return err
 		}
-		again, err := b.prepareJob(ctx, j.recipe)
+		again, err := newJob(ctx, b.tree, b.cache, j.recipe)
 		if err != nil {
 			return err
 		}
@@ -269,49 +259,36 @@ func (b *builder) makeEntry(ctx context.Context, j *job, show *progress.Display)
 }
 
 func pathsOf(entries map[string]string) Paths {
-	var p Paths
-	if dir, ok := entries[nameKube]; ok {
-		p.Kube = filepath.Join(dir, "kube")
+	file := func(entry, name string) string {
+		if dir, ok := entries[entry]; ok {
+			return filepath.Join(dir, name)
+		}
+		return ""
+	}
+	p := Paths{
+		Kube:            file(nameKube, "kube"),
+		Containerd:      file(nameContainerd, "containerd"),
+		Shim:            file(nameContainerd, "containerd-shim-runc-v2"),
+		Ctr:             file(nameContainerd, "ctr"),
+		Runc:            file(nameRunc, "runc"),
+		CNIDir:          file(nameCNI, ""),
+		NatsServer:      file(nameNats, "nats-server"),
+		CoreDNS:         file(nameCoreDNS, "coredns"),
+		Cloudcore:       file(nameFrond, "cloudcore"),
+		Edgecore:        file(nameFrond, "edgecore"),
+		Frond:           file(nameFrond, "frond"),
+		E2E:             file(nameSuite, "e2e"),
+		Ginkgo:          file(nameSuite, "ginkgo"),
+		Agnhost:         file(nameSuite, "agnhost"),
+		SampleAPIServer: file(nameSuite, "sample-apiserver"),
+		TestImages:      file(nameImages, "images"),
 	}
 	for name, dir := range entries {
-		if strings.HasPrefix(name, nameKube+"1.") {
+		switch {
+		case strings.HasPrefix(name, nameKube+"1."):
 			p.ControlPlane = dir
-		}
-	}
-	if dir, ok := entries[nameContainerd]; ok {
-		p.Containerd = filepath.Join(dir, "containerd")
-		p.Shim = filepath.Join(dir, "containerd-shim-runc-v2")
-		p.Ctr = filepath.Join(dir, "ctr")
-	}
-	if dir, ok := entries[nameRunc]; ok {
-		p.Runc = filepath.Join(dir, "runc")
-	}
-	if dir, ok := entries[nameCNI]; ok {
-		p.CNIDir = dir
-	}
-	if dir, ok := entries[nameNats]; ok {
-		p.NatsServer = filepath.Join(dir, "nats-server")
-	}
-	if dir, ok := entries[nameCoreDNS]; ok {
-		p.CoreDNS = filepath.Join(dir, "coredns")
-	}
-	if dir, ok := entries[nameFrond]; ok {
-		p.Cloudcore = filepath.Join(dir, "cloudcore")
-		p.Edgecore = filepath.Join(dir, "edgecore")
-		p.Frond = filepath.Join(dir, "frond")
-	}
-	if dir, ok := entries[nameSuite]; ok {
-		p.E2E = filepath.Join(dir, "e2e")
-		p.Ginkgo = filepath.Join(dir, "ginkgo")
-		p.Agnhost = filepath.Join(dir, "agnhost")
-		p.SampleAPIServer = filepath.Join(dir, "sample-apiserver")
-	}
-	if dir, ok := entries[nameTestImages]; ok {
-		p.TestImages = filepath.Join(dir, "testimages")
-	}
-	if dir, ok := entries[nameImages]; ok {
-		for _, tar := range []string{"pause.tar", "tools.tar", "http.tar"} {
-			p.Images = append(p.Images, filepath.Join(dir, tar))
+		case name == nameImages:
+			p.Images = []string{filepath.Join(dir, "pause.tar"), filepath.Join(dir, "tools.tar"), filepath.Join(dir, "http.tar")}
 		}
 	}
 	return p

@@ -26,17 +26,17 @@ func LinkerFlags(ctx context.Context, tree string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("toolchain: %w", err)
 	}
-	flags, err := linkerFlags(ctx, dir, frondRecipe())
+	flags, err := stampedFlags(ctx, dir, frondRecipe())
 	if err != nil {
 		return "", fmt.Errorf("toolchain: %w", err)
 	}
 	return flags, nil
 }
 
-// linkerFlags adds the stamps to a recipe's flags. Their values are not part of a key: the version of Kubernetes is in
+// stampedFlags adds the stamps to a recipe's flags. Their values are not part of a key: the version of Kubernetes is in
 // go.mod, which is part of it, and a commit that changes no source must not cause another link.
-func linkerFlags(ctx context.Context, tree string, r recipe) (string, error) {
-	flags := []string{r.ldflags}
+func stampedFlags(ctx context.Context, tree string, r recipe) (string, error) {
+	flags := []string{r.linkerFlags()}
 	if slices.Contains(r.stamps, stampKube) {
 		version, err := requiredVersion(filepath.Join(tree, r.module, "go.mod"), "k8s.io/kubernetes")
 		if err != nil {

@@ -60,13 +60,13 @@ spec:
   volumes: [{name: out, hostPath: {path: %[1]s, type: DirectoryOrCreate}}]
 `
 
-// askingScript resolves the apiserver's name, a Service by its short name, one whose pod is on the other gateway, and by its full
-// name one that is created later.
+// askingScript resolves the apiserver's name in full, as busybox' nslookup has no search list, a Service by its short name, one whose pod is
+// on the other gateway, and by its full name one that is created later.
 const askingScript = `while true; do
-  nslookup kubernetes.default >> /out/kubernetes 2>&1
-  wget -qO- -T 2 http://web/hostname >> /out/web; echo >> /out/web
-  wget -qO- -T 2 http://far/hostname >> /out/far; echo >> /out/far
-  wget -qO- -T 2 http://later.names.svc.cluster.local/hostname >> /out/later; echo >> /out/later
+  nslookup kubernetes.default.svc.cluster.local >> /out/kubernetes 2>&1
+  timeout 2 wget -qO- http://web/hostname >> /out/web; echo >> /out/web
+  timeout 2 wget -qO- http://far/hostname >> /out/far; echo >> /out/far
+  timeout 2 wget -qO- http://later.names.svc.cluster.local/hostname >> /out/later; echo >> /out/later
   sleep 0.2
 done`
 

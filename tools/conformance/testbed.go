@@ -139,13 +139,9 @@ func (o options) startRegistry(ctx context.Context, cluster *devcluster.Cluster,
 }
 
 func (o options) registryCommand(ctx context.Context, paths toolchain.Paths) ([]string, error) {
-	beside := filepath.Dir(paths.TestImages)
-	args := []string{
-		paths.TestImages, "-listen", registryAddress, "-blobs", filepath.Join(o.dir, "images"),
-		"-agnhost", paths.Agnhost, "-pause", filepath.Join(beside, "pause"),
-	}
+	args := []string{paths.TestImages, "-listen", registryAddress, "-blobs", filepath.Join(o.dir, "images"), "-agnhost", paths.Agnhost}
 	if o.subset {
-		return append(args, "-tools", filepath.Join(beside, "tools")), nil
+		return args, nil
 	}
 	args = append(args, "-sample-apiserver", paths.SampleAPIServer, "-etcd", paths.Kube)
 	packages := filepath.Join(o.dir, "packages")

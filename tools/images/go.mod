@@ -2,11 +2,7 @@ module github.com/frond-edge/frond/tools/images
 
 go 1.26.0
 
-require (
-	github.com/google/go-containerregistry v0.22.1
-	golang.org/x/sys v0.49.0
-	mvdan.cc/sh/v3 v3.14.1
-)
+require github.com/google/go-containerregistry v0.22.1
 
 require (
 	github.com/docker/cli v29.7.2+incompatible // indirect
@@ -16,6 +12,6 @@ require (
 	github.com/opencontainers/image-spec v1.1.1 // indirect
 	github.com/sirupsen/logrus v1.10.2 // indirect
 	golang.org/x/sync v0.24.0 // indirect
-	golang.org/x/term v0.47.0 // indirect
+	golang.org/x/sys v0.49.0 // indirect
 	gotest.tools/v3 v3.5.2 // indirect
 )

@@ -1,17 +1,21 @@
 package toolchain
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/frond-edge/frond/internal/toolchain/cache"
 	"github.com/frond-edge/frond/internal/toolchain/progress"
 )
 
@@ -23,6 +27,44 @@ const (
 	perPackage = 0.03
 )
 
+// A job is a recipe with its place in the cache.
+type job struct {
+	recipe
+	tree       string
+	module     goModule
+	busyboxDir string // the folder of busybox in the cache
+	entry      string // folder in the cache
+	keySource  string // the text that was hashed, kept beside the result to explain a rebuild
+	plan       progress.Plan
+}
+
+// newJob computes the job's key. It runs the go command, because its version and the processor level are inputs.
+func newJob(ctx context.Context, tree string, c cache.Cache, r recipe) (job, error) {
+	j := job{recipe: r, tree: tree, module: newGoModule(tree, r), busyboxDir: busyboxEntry(c)}
+	env, err := j.module.output(ctx, "env", "GOVERSION", "GOOS", "GOARCH", "GOAMD64", "GOARM", "GOEXPERIMENT")
+	if err != nil {
+		return job{}, err
+	}
+	inputs := r.inputs
+	if inputs == nil {
+		inputs = []string{r.module}
+	}
+	files, err := hashFiles(tree, inputs, r.outside...)
+	if err != nil {
+		return job{}, fmt.Errorf("read the sources of %s: %w", r.name, err)
+	}
+	if r.busybox { // a key without it is that of no entry
+		busybox, err := hashFiles(j.busyboxDir, []string{busyboxName})
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return job{}, fmt.Errorf("read %s: %w", busyboxName, err)
+		}
+		files = append(files, busybox...)
+	}
+	j.keySource = keyText(r, strings.Fields(env), files)
+	j.entry = c.EntryPath(r.name, j.keySource)
+	return j, nil
+}
+
 // listedPackage has the fields of `go list -json` that a plan needs.
 type listedPackage struct {
 	ImportPath, Dir, Name string
@@ -30,20 +72,20 @@ type listedPackage struct {
 	Stale, DepOnly        bool
 }
 
-// planJob asks the go command which packages its cache lacks. On a fresh machine this downloads the modules.
-func (b *builder) planJob(ctx context.Context, j *job, show *progress.Display) error {
+// estimate asks the go command which packages its cache lacks. On a fresh machine this downloads the modules.
+func (j *job) estimate(ctx context.Context, show *progress.Display) error {
 	// Without EmbedFiles the go command ignores embedded files and reports their users as stale.
 	args := []string{"list", "-deps", "-json=ImportPath,Dir,Name,GoFiles,CgoFiles,EmbedFiles,Stale,DepOnly"}
 	if j.tags != "" {
 		args = append(args, "-tags", j.tags)
 	}
-	cmd := b.goCommand(ctx, j.recipe, append(args, j.packages...)...)
+	cmd := j.module.command(ctx, append(args, j.packages...)...)
 	var said lastLines
 	fetched := 0
 	cmd.Stderr = &lineWriter{each: func(line string) {
 		if module, ok := strings.CutPrefix(line, "go: downloading "); ok {
 			fetched++
-			show.PrintNote(fmt.Sprintf("%s: downloading modules, %d of at most %d: %s", j.name, fetched, b.countModules(j.recipe), module))
+			show.PrintNote(fmt.Sprintf("%s: downloading modules, %d of at most %d: %s", j.name, fetched, j.module.countModules(), module))
 			return
 		}
 		said.add(line)
@@ -53,11 +95,11 @@ func (b *builder) planJob(ctx context.Context, j *job, show *progress.Display) e
 		return fmt.Errorf("build %s: %w", j.name, err)
 	}
 	if err := cmd.Start(); err != nil {
-		return b.explainFailure(ctx, j.recipe, "list", err, nil)
+		return j.module.explainFailure(ctx, "list", err, nil)
 	}
 	packages, decodeErr := decodeListed(stdout)
 	if err := cmd.Wait(); err != nil {
-		return b.explainFailure(ctx, j.recipe, "list", err, said.kept)
+		return j.module.explainFailure(ctx, "list", err, said.kept)
 	}
 	if decodeErr != nil {
 		return fmt.Errorf("build %s: read go list: %w", j.name, decodeErr)
@@ -122,42 +164,26 @@ func sizeOf(dir, file string) int64 {
 	return info.Size()
 }
 
-// countModules counts the zips in go.sum: the most that a first run downloads.
-func (b *builder) countModules(r recipe) int {
-	content, err := os.ReadFile(filepath.Join(b.tree, r.module, "go.sum"))
-	if err != nil {
-		return 0
-	}
-	n := 0
-	for line := range strings.Lines(string(content)) {
-		if !strings.Contains(line, "/go.mod h1:") {
-			n++
-		}
-	}
-	return n
-}
-
 // warnOfSpace warns if the disk of Go's build cache seems too small, before minutes of compiling are wasted.
-func (b *builder) warnOfSpace(ctx context.Context, r recipe, work float64) {
+func warnOfSpace(ctx context.Context, m goModule, work float64, out io.Writer) {
 	const perSecond = 6e6 // bytes that a CPU second of compiling adds to the cache: 4 GB for the 690 s of Kubernetes
-	dir, err := b.goOutput(ctx, r, "env", "GOCACHE")
+	dir, err := m.output(ctx, "env", "GOCACHE")
 	if err != nil {
 		return // the build itself will report it better
 	}
-	var fs unix.Statfs_t
-	if err := unix.Statfs(strings.TrimSpace(dir), &fs); err != nil {
+	dir = strings.TrimSpace(dir)
+	var disk unix.Statfs_t
+	if err := unix.Statfs(dir, &disk); err != nil {
 		return // the folder does not exist yet
 	}
-	free, need := float64(fs.Bavail)*float64(fs.Bsize), work*perSecond
-	if free < need {
-		fmt.Fprintf(b.out, "warning: %s has %.1f GB free, and this build may fill about %.1f GB: free some, or set GOCACHE\n",
-			strings.TrimSpace(dir), free/1e9, need/1e9)
+	if free, need := float64(disk.Bavail)*float64(disk.Bsize), work*perSecond; free < need {
+		fmt.Fprintf(out, "warning: %s has %.1f GB free, and this build may fill about %.1f GB: free some, or set GOCACHE\n", dir, free/1e9, need/1e9)
 	}
 }
 
-// compileJob builds a job's packages into dir and runs the recipe's further steps.
-func (b *builder) compileJob(ctx context.Context, j job, dir string, show *progress.Display) error {
-	ldflags, err := linkerFlags(ctx, b.tree, j.recipe)
+// compile builds the packages into dir and runs the recipe's further steps.
+func (j *job) compile(ctx context.Context, dir string, show *progress.Display) error {
+	ldflags, err := stampedFlags(ctx, j.tree, j.recipe)
 	if err != nil {
 		return fmt.Errorf("build %s: %w", j.name, err)
 	}
@@ -166,7 +192,7 @@ func (b *builder) compileJob(ctx context.Context, j job, dir string, show *progr
 		args = append(args, "-tags", j.tags)
 	}
 	args = append(args, "-o", dir+string(filepath.Separator))
-	cmd := b.goCommand(ctx, j.recipe, append(args, j.packages...)...)
+	cmd := j.module.command(ctx, append(args, j.packages...)...)
 	var said lastLines
 	cmd.Stderr = &lineWriter{each: func(line string) {
 		if !show.ObserveLine(line) && !strings.HasPrefix(line, "go: downloading ") {
@@ -175,12 +201,17 @@ func (b *builder) compileJob(ctx context.Context, j job, dir string, show *progr
 	}}
 	show.BeginJob(j.name)
 	if err := cmd.Run(); err != nil {
-		return b.explainFailure(ctx, j.recipe, "build", err, said.kept)
+		return j.module.explainFailure(ctx, "build", err, said.kept)
 	}
 	show.FinishJob(j.name)
-	if len(j.write) > 0 {
-		if err := b.runWriter(ctx, j, dir); err != nil {
-			return err
+	if j.busybox {
+		if err := os.Link(filepath.Join(j.busyboxDir, busyboxName), filepath.Join(dir, busyboxName)); err != nil {
+			return fmt.Errorf("build %s: %w", j.name, err)
+		}
+	}
+	if j.write != "" {
+		if said, err := exec.CommandContext(ctx, filepath.Join(dir, j.write)).CombinedOutput(); err != nil {
+			return fmt.Errorf("build %s: %s: %w: %s", j.name, j.write, err, bytes.TrimSpace(said))
 		}
 	}
 	for link, target := range j.links {

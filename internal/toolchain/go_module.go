@@ -9,28 +9,30 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 )
 
-// buildEnv returns the part of the go command's environment that decides what is built. The flags are those of the
-// Makefile: other flags would fill Go's cache a second time and compile Kubernetes twice.
-func (r recipe) buildEnv() []string {
-	cgo := "CGO_ENABLED=0"
-	if r.cgo {
-		cgo = "CGO_ENABLED=1"
-	}
-	return []string{cgo, "GOFLAGS=-trimpath -buildvcs=false", "GOWORK=off"}
+// A goModule runs the go command in the module of a recipe, with the recipe's environment.
+type goModule struct {
+	recipe string // the name, for errors
+	dir    string
+	env    []string
 }
 
-// goCommand returns a go command in a process group of its own: the compilers below it must stop with it, and a Ctrl-C must reach
+func newGoModule(tree string, r recipe) goModule {
+	return goModule{recipe: r.name, dir: filepath.Join(tree, r.module), env: r.buildEnv()}
+}
+
+// command returns a go command in a process group of its own: the compilers below it must stop with it, and a Ctrl-C must reach
 // this process first, which then decides. GOOS and GOARCH are removed: the programs run on this machine.
-func (b *builder) goCommand(ctx context.Context, r recipe, args ...string) *exec.Cmd {
+func (m goModule) command(ctx context.Context, args ...string) *exec.Cmd {
 	const grace = 10 * time.Second // the go command removes its work folder on an interrupt
 	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir = filepath.Join(b.tree, r.module)
-	cmd.Env = append(withoutVars(os.Environ(), "CGO_ENABLED", "GOFLAGS", "GOWORK", "GOOS", "GOARCH", "PWD"), r.buildEnv()...)
+	cmd.Dir = m.dir
+	cmd.Env = append(withoutVars(os.Environ(), "CGO_ENABLED", "GOFLAGS", "GOWORK", "GOOS", "GOARCH", "PWD"), m.env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
 	cmd.WaitDelay = grace
@@ -38,44 +40,51 @@ func (b *builder) goCommand(ctx context.Context, r recipe, args ...string) *exec
 }
 
 func withoutVars(env []string, names ...string) []string {
-	kept := make([]string, 0, len(env))
-next:
-	for _, e := range env {
-		for _, n := range names {
-			if strings.HasPrefix(e, n+"=") {
-				continue next
-			}
-		}
-		kept = append(kept, e)
-	}
-	return kept
+	return slices.DeleteFunc(env, func(e string) bool {
+		name, _, _ := strings.Cut(e, "=")
+		return slices.Contains(names, name)
+	})
 }
 
-// goOutput runs a quick go command with little output.
-func (b *builder) goOutput(ctx context.Context, r recipe, args ...string) (string, error) {
-	cmd := b.goCommand(ctx, r, args...)
+// output runs a quick go command with little output.
+func (m goModule) output(ctx context.Context, args ...string) (string, error) {
+	cmd := m.command(ctx, args...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
-		return "", b.explainFailure(ctx, r, args[0], err, strings.Split(strings.TrimSpace(stderr.String()), "\n"))
+		return "", m.explainFailure(ctx, args[0], err, strings.Split(strings.TrimSpace(stderr.String()), "\n"))
 	}
 	return stdout.String(), nil
 }
 
+// countModules counts the zips in go.sum: the most that a first run downloads.
+func (m goModule) countModules() int {
+	content, err := os.ReadFile(filepath.Join(m.dir, "go.sum"))
+	if err != nil {
+		return 0
+	}
+	n := 0
+	for line := range strings.Lines(string(content)) {
+		if !strings.Contains(line, "/go.mod h1:") {
+			n++
+		}
+	}
+	return n
+}
+
 // explainFailure makes an error of a failed go command: what failed, the compiler's last lines, and what to do.
-func (b *builder) explainFailure(ctx context.Context, r recipe, verb string, err error, said []string) error {
+func (m goModule) explainFailure(ctx context.Context, verb string, err error, said []string) error {
 	if ctx.Err() != nil {
-		return fmt.Errorf("build %s: stopped: %w (what was compiled is kept, the next run goes on from there)",
-			r.name, context.Cause(ctx))
+		return fmt.Errorf("build %s: stopped: %w (what was compiled is kept, the next run goes on from there)", m.recipe, context.Cause(ctx))
 	}
 	if errors.Is(err, exec.ErrNotFound) {
-		return fmt.Errorf("build %s: the go command is not in PATH: install Go 1.26.6 or newer (https://go.dev/dl)", r.name)
+		return fmt.Errorf("build %s: the go command is not in PATH: install Go 1.26.6 or newer (https://go.dev/dl)", m.recipe)
 	}
 	text := strings.Join(said, "\n\t")
 	if advice := adviceFor(text + " " + err.Error()); advice != "" {
 		text += "\n\tWhat to do: " + advice
 	}
-	return fmt.Errorf("build %s: go %s in %s: %w\n\t%s", r.name, verb, filepath.Join(b.tree, r.module), err, text)
+	return fmt.Errorf("build %s: go %s in %s: %w\n\t%s", m.recipe, verb, m.dir, err, text)
 }
 
 // adviceFor recognizes failures that the sources did not cause. It reads the go command's text, the only source.

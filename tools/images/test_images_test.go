@@ -5,22 +5,21 @@ import (
 	"errors"
 	"io"
 	"net/http/httptest"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/registry"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 )
 
-func TestMerged(t *testing.T) {
+func TestMergeUsr(t *testing.T) {
 	for in, want := range map[string]string{
 		"./bin/sh": "usr/bin/sh", "./lib64": "usr/lib64", "./usr/bin/curl": "usr/bin/curl", "./etc/os-release": "etc/os-release", "./": ".",
 	} {
-		if got := merged(in); got != want {
+		if got := mergeUsr(in); got != want {
 			t.Errorf("%s: got %s, want %s", in, got, want)
 		}
 	}
@@ -28,46 +27,36 @@ func TestMerged(t *testing.T) {
 
 // Upstream's tests start /bin/sh in busybox and call agnhost by the names below.
 func TestImages_HaveWhatTestsCall(t *testing.T) {
-	dir := t.TempDir()
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", dir+"/", "../tools", "../pause")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	dir := buildPrograms(t)
 	server := httptest.NewServer(registry.New())
 	defer server.Close()
 	address := strings.TrimPrefix(server.URL, "http://")
 	pause := filepath.Join(dir, "pause")
-	if err := push(t.Context(), address, sources{agnhost: pause, pause: pause, tools: filepath.Join(dir, "tools"), sampleAPIServer: pause, etcd: pause}); err != nil {
+	if err := pushTestImages(t.Context(), address, sources{programs: dir, agnhost: pause, sampleAPIServer: pause, etcd: pause}); err != nil {
 		t.Fatal(err)
 	}
 	for image, want := range map[string][]string{
-		"e2e-test-images/busybox:1.37.0-2":        {"bin -> usr/bin", "usr/bin/sh -> tools"},
+		"e2e-test-images/busybox:1.37.0-2":        {"bin -> usr/bin", "usr/bin/sh -> busybox"},
 		"e2e-test-images/agnhost:2.66.1":          {"agnhost", "agnhost-2 -> agnhost", "localhost.crt", "etc/group"},
 		"e2e-test-images/sample-apiserver:1.29.2": {"sample-apiserver"},
 		"etcd:3.7.0-0":               {"usr/local/bin/etcd"},
 		"e2e-test-images/kitten:1.8": {"agnhost", "data.json", "etc/os-release"},
 	} {
-		have := files(t, address+"/"+image)
-		for _, f := range want {
-			if !have[f] {
-				t.Errorf("%s has no %s", image, f)
-			}
+		ref, err := name.NewTag(address+"/"+image, name.Insecure)
+		if err != nil {
+			t.Fatal(err)
 		}
+		pulled, err := remote.Image(ref, remote.WithContext(t.Context()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantFiles(t, image, pulled, want)
 	}
 }
 
-func files(t *testing.T, image string) map[string]bool {
+func wantFiles(t *testing.T, name string, image v1.Image, want []string) {
 	t.Helper()
-	ref, err := name.NewTag(image, name.Insecure)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pulled, err := remote.Image(ref, remote.WithContext(t.Context()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	layers, err := pulled.Layers()
+	layers, err := image.Layers()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,5 +82,9 @@ func files(t *testing.T, image string) map[string]bool {
 		}
 		_ = content.Close()
 	}
-	return found
+	for _, f := range want {
+		if !found[f] {
+			t.Errorf("%s has no %s", name, f)
+		}
+	}
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -9,36 +8,22 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
-	"io"
 	"math/big"
-	"runtime"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/empty"
-	"github.com/google/go-containerregistry/pkg/v1/mutate"
-	"github.com/google/go-containerregistry/pkg/v1/tarball"
-	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// image is one image of upstream's list, test/utils/image/manifest.go of the version that tools/conformance/suite asks for.
-type image struct {
-	name   string // without the registry
-	layers []v1.Layer
-	config v1.Config
-}
+const e2e = "e2e-test-images/"
 
-const (
-	e2e        = "e2e-test-images/"
-	searchPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-)
-
-func images(ctx context.Context, src sources) ([]image, error) {
-	base, err := src.base(ctx)
+// testImages returns the replacements for the images of upstream's list, test/utils/image/manifest.go of the version that tools/conformance/suite
+// requires.
+func testImages(ctx context.Context, src sources) ([]image, error) {
+	base, err := src.baseLayer(ctx)
 	if err != nil {
 		return nil, err
 	}
-	certificate, err := selfSigned()
+	certificate, err := issueCertificate()
 	if err != nil {
 		return nil, err
 	}
@@ -46,7 +31,7 @@ func images(ctx context.Context, src sources) ([]image, error) {
 	if err != nil {
 		return nil, err
 	}
-	pause, err := layerOf([]file{{name: "pause", from: src.pause, mode: 0o755}})
+	pause, err := layerOf([]file{{name: "pause", from: src.program("pause").from, mode: 0o755}})
 	if err != nil {
 		return nil, err
 	}
@@ -126,8 +111,8 @@ func agnhostFiles() []file {
 	}
 }
 
-// selfSigned is the certificate that agnhost's servers show, and a file that tests move away to make a pod unready.
-func selfSigned() ([]file, error) {
+// issueCertificate returns the self-signed certificate that agnhost's servers show, and a file that tests move away to make a pod unready.
+func issueCertificate() ([]file, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, fmt.Errorf("make agnhost's key: %w", err)
@@ -150,20 +135,3 @@ func selfSigned() ([]file, error) {
 		{name: "localhost.key", text: block("EC PRIVATE KEY", encoded), mode: 0o644},
 	}, nil
 }
-
-func (i image) build() (v1.Image, error) {
-	built, err := mutate.ConfigFile(mutate.MediaType(empty.Image, types.DockerManifestSchema2), &v1.ConfigFile{
-		Architecture: runtime.GOARCH, OS: "linux", Created: v1.Time{Time: epoch()}, Config: i.config, RootFS: v1.RootFS{Type: "layers"},
-	})
-	if err != nil {
-		return nil, err
-	}
-	return mutate.AppendLayers(built, i.layers...)
-}
-
-func layerFrom(content []byte) (v1.Layer, error) {
-	return tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(content)), nil },
-		tarball.WithCompressionLevel(1))
-}
-
-func epoch() time.Time { return time.Unix(0, 0).UTC() }

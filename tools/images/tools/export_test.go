@@ -1,6 +1,0 @@
-package main
-
-var (
-	Run   = run
-	Names = names
-)
