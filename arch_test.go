@@ -61,6 +61,16 @@ var folderRules = map[string]folderRule{
 	"edged/kubelet":  {programs: edgecore},
 	"edged/hollow":   {programs: edgecore},
 	"edged/hostaddr": {programs: edgecore},
+	// Parts of edgecore that only edged/agent connects.
+	"edged/diskmonitor":   {programs: edgecore, imports: []string{"api/...", "leaf"}},
+	"edged/endpointsync":  {programs: edgecore, imports: []string{"api/...", "leaf/store"}},
+	"edged/nodecondition": {programs: edgecore},
+	"edged/nodeidentity":  {programs: edgecore, imports: []string{"api/...", "edged/enroll", "edged/identitydir", "leaf"}},
+	"edged/nodenames":     {programs: edgecore, imports: []string{"api/..."}},
+	"edged/nodestore":     {programs: edgecore, imports: []string{"api/...", "internal/history", "leaf/store"}},
+	"edged/nodetunnel":    {programs: edgecore, imports: []string{"internal/splice", "leaf/store", "streams/tunnel"}},
+	"edged/resync":        {programs: edgecore, imports: []string{"api/...", "leaf/store"}},
+	"edged/scopesync":     {programs: edgecore, imports: []string{"api/..."}},
 	"edged/enroll": {
 		programs: edgecore,
 		imports:  []string{"api/...", "edged/enrollexec", "edged/hubca", "edged/identitydir", "leaf", "streams/...", "internal/failpoint"},

@@ -33,12 +33,13 @@
 //
 // # edgecore
 //
-//   - [github.com/frond-edge/frond/edged/agent]: assembles edgecore
+//   - [github.com/frond-edge/frond/edged/agent]: assembles edgecore, from those below and other packages of edged
 //   - [github.com/frond-edge/frond/leaf]: the NATS server inside a node, and its link to the hub
 //   - [github.com/frond-edge/frond/leaf/store]: the node's objects, kept in the leaf's own JetStream
 //   - [github.com/frond-edge/frond/leaf/localapi]: serves the stored objects as a Kubernetes API, to the kubelet and to pods
 //   - [github.com/frond-edge/frond/edged/kubelet]: the upstream kubelet, pointed at the local API
 //   - [github.com/frond-edge/frond/edged/hollow]: a container runtime without containers
+//   - [github.com/frond-edge/frond/edged/nodetunnel]: joins the cloud's tunnels to the kubelet and to pods
 //   - [github.com/frond-edge/frond/edged/enroll]: a gateway's side of its identity: key, enrolment, renewal, time
 //
 // # frond and frond-dev

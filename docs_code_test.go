@@ -73,7 +73,7 @@ func TestMetricsThatAreNamedExist(t *testing.T) {
 func TestConditionsAndEventsAreDocumented(t *testing.T) {
 	pages := handbook(t)
 	word := regexp.MustCompile(`"([A-Z][a-z]+(?:[A-Z][a-z]+)+)"|(?:Condition(?:True|False|Unknown), |reason = )"([A-Z]\w+)"`)
-	for _, folder := range []string{"api/names", "controllers/nodes", "controllers/autonomy", "controllers/holds", "controllers/csrs", "cloud", "edged/agent", "api/wire/deletion_hold.go"} {
+	for _, folder := range []string{"api/names", "controllers/nodes", "controllers/autonomy", "controllers/holds", "controllers/csrs", "cloud", "edged/diskmonitor", "edged/nodeidentity", "api/wire/deletion_hold.go"} {
 		for _, match := range word.FindAllStringSubmatch(sources(t, folder), -1) {
 			if name := match[1] + match[2]; name != "TokenKeys" && !strings.Contains(pages, "`"+name+"`") { // a kind that is never shown
 				t.Errorf("no page of docs/operations explains %s of %s", name, folder)

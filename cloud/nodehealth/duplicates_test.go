@@ -44,7 +44,7 @@ func newAgent(t *testing.T, hub *server.Server, st *store.Store) *agentProcess {
 	nc := streamstest.Node(t, hub, edgeNode)
 	a := &agentProcess{link: link.NewFencedLink(linkAlwaysUp{make(chan struct{})}, log), store: st}
 	var err error
-	if a.delivery, err = deliver.NewDelivery(edgeNode, nc, st, a.link, metrics.New(nil), log); err != nil {
+	if a.delivery, err = deliver.NewDelivery(deliver.Config{Node: edgeNode}, nc, st, a.link, metrics.New(nil), log); err != nil {
 		t.Fatal(err)
 	}
 	beater := call.NewHeartbeater(edgeNode, nc, func(bool) wire.Heartbeat {

@@ -119,7 +119,7 @@ func newAuditFixture(t *testing.T) *auditFixture {
 func (g *auditFixture) startDelivery() {
 	g.Helper()
 	nc := streamstest.Node(g.T, g.hub, edgeNode)
-	delivery, err := deliver.NewDelivery(edgeNode, nc, g.store, linkAlwaysUp{make(chan struct{})}, metrics.New(nil), zaptest.NewLogger(g.T))
+	delivery, err := deliver.NewDelivery(deliver.Config{Node: edgeNode}, nc, g.store, linkAlwaysUp{make(chan struct{})}, metrics.New(nil), zaptest.NewLogger(g.T))
 	if err != nil {
 		g.Fatal(err)
 	}

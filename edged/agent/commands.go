@@ -4,8 +4,9 @@ import (
 	"errors"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/edged/diskmonitor"
+	"github.com/frond-edge/frond/edged/resync"
 	"github.com/frond-edge/frond/internal/health"
-	"github.com/frond-edge/frond/leaf/store"
 	"github.com/frond-edge/frond/streams/call"
 	"github.com/frond-edge/frond/streams/deliver"
 	"github.com/frond-edge/frond/streams/link"
@@ -18,22 +19,22 @@ func setInstance(beat *wire.Heartbeat, delivery *deliver.Delivery, gate *link.Fe
 }
 
 // commandHandlers returns the handlers of the cloud's commands to this node.
-func commandHandlers(delivery *deliver.Delivery, again *resync, beater *call.Heartbeater, gate *link.FencedLink) map[string]func([]byte) {
+func commandHandlers(down downward, again *resync.Reporter, beater *call.Heartbeater) map[string]func([]byte) {
 	return map[string]func([]byte){
-		call.VerbResync:  func([]byte) { delivery.Resync() },
-		call.VerbDied:    func(server []byte) { delivery.ServerDied(string(server)) },
-		call.VerbReports: func([]byte) { again.requestReport() },
+		call.VerbResync:  func([]byte) { down.delivery.Resync() },
+		call.VerbDied:    func(server []byte) { down.delivery.ServerDied(string(server)) },
+		call.VerbReports: func([]byte) { again.RequestReport() },
 		call.VerbWho:     beater.AnswerProbe,
 		call.VerbFence: func(instance []byte) {
-			if own, _ := delivery.Identity(); own == string(instance) {
-				gate.Fence(link.FenceDuration)
+			if own, _ := down.delivery.Identity(); own == string(instance) {
+				down.gate.Fence(link.FenceDuration)
 			}
 		},
 	}
 }
 
 // readinessChecks returns the checks that make the node ready.
-func readinessChecks(st *store.Store, disk *diskMonitor, kubelet *kubeletHealth, gate *link.FencedLink) []health.Check {
+func readinessChecks(f *foundation, down downward, disk *diskmonitor.Monitor, kubelet *kubeletHealth) []health.Check {
 	check := func(name string, fine func() bool, why string) health.Check {
 		return health.Check{Name: name, Ready: func() error {
 			if !fine() {
@@ -43,9 +44,10 @@ func readinessChecks(st *store.Store, disk *diskMonitor, kubelet *kubeletHealth,
 		}}
 	}
 	return []health.Check{
-		{Name: "disk", Ready: disk.checkReady},
+		{Name: "disk", Ready: disk.CheckReady},
 		check("kubelet", kubelet.isAlive, "the kubelet has not renewed its lease in time"),
-		check("identity", func() bool { return !gate.Fenced() }, "another agent with this node's identity was connected first"),
-		check("store", func() bool { return st.Cursor().StreamEpoch != "" }, "this gateway has never been attached to the cloud"),
+		check("identity", func() bool { return !down.gate.Fenced() }, "another agent with this node's identity was connected first"),
+		check("store", func() bool { return down.store.Cursor().StreamEpoch != "" }, "this gateway has never been attached to the cloud"),
+		{Name: "enrolment", Ready: f.identity.CheckReady},
 	}
 }

@@ -15,22 +15,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-	"go.uber.org/zap/zaptest"
-	"golang.org/x/sync/errgroup"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/frond-edge/frond/api/wire"
-	"github.com/frond-edge/frond/edged/hollow"
-	"github.com/frond-edge/frond/edged/hollow/hollowtest"
 	"github.com/frond-edge/frond/internal/certs/mint"
-	"github.com/frond-edge/frond/leaf"
 	"github.com/frond-edge/frond/test/kit"
-	"github.com/frond-edge/frond/test/kit/leaftest"
 )
 
 // offlineFor is how long the gateway has had no link. A kubelet uses only the machine's clock, so the test does not advance
@@ -59,49 +50,24 @@ func (u tokenCloud) Do(_ context.Context, r wire.KubeRequest) (wire.KubeReply, e
 // created anew, and the pods' volumes still hold their tokens.
 func TestNode_OfflineRestartKeepsContainers(t *testing.T) {
 	dir := t.TempDir()
-	newOfflineStore(t, dir)
+	storePods(t, dir, makeOfflinePod)
 	writeExpiredServingCert(t, filepath.Join(dir, "kubelet", "pki"))
-	runtime, err := hollow.New(hollow.Config{Socket: filepath.Join(t.TempDir(), "cri.sock"), Dir: dir}, zaptest.NewLogger(t))
-	kit.Must(t, err)
-	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
-	var running errgroup.Group
-	running.Go(func() error { return runtime.Start(ctx) })
-	t.Cleanup(func() {
-		stop()
-		kit.Must(t, running.Wait())
-	})
-	<-runtime.Ready()
-	bed := hollowtest.Dial(t, runtime.Endpoint())
-	containers := func() string {
-		list, err := bed.Runtime.ListContainers(t.Context(), &runtimeapi.ListContainersRequest{})
-		kit.Must(t, err)
-		var all []string
-		for _, c := range list.GetContainers() {
-			all = append(all, fmt.Sprint(c.GetId(), " ", c.GetState(), " attempt ", c.GetMetadata().GetAttempt()))
-		}
-		return strings.Join(all, "\n")
-	}
+	runtime := startRuntime(t, dir)
 	const token = "of-sixty-days-ago"
-	kill := startAgentAs(t, agentOrder{Dir: dir, Endpoint: runtime.Endpoint(), Token: token}, nil)
-	eventually(t, "three containers", func() error {
-		if n := strings.Count(containers(), "RUNNING"); n != 3 {
-			return fmt.Errorf("%d run", n)
-		}
-		return nil
-	})
-	before := containers()
+	kill := startAgent(t, agentOrder{Dir: dir, Endpoint: runtime.Endpoint(), Token: token}, nil)
+	before := runtime.awaitContainers(t)
 	kill()
 	// A reboot clears the kubelet's own copy in memory: the mounted token now comes from the store.
 	for _, file := range tokenFiles(t, dir) {
 		kit.Must(t, os.Remove(file))
 	}
 	log := &logBuffer{}
-	startAgentAs(t, agentOrder{Dir: dir, Endpoint: runtime.Endpoint()}, log)
-	eventually(t, "the kubelet at work", func() error { return log.contains("Starting to sync pod status") })
-	eventually(t, "the tokens mounted again", func() error {
+	startAgent(t, agentOrder{Dir: dir, Endpoint: runtime.Endpoint()}, log)
+	kit.Succeeds(t, time.Minute, func() error { return log.contains("Starting to sync pod status") })
+	kit.Succeeds(t, time.Minute, func() error {
 		files := tokenFiles(t, dir)
 		if len(files) != 3 {
-			return fmt.Errorf("%d of 3 tokens", len(files))
+			return fmt.Errorf("%d of 3 tokens mounted again", len(files))
 		}
 		for _, file := range files {
 			if data, err := os.ReadFile(file); err != nil || string(data) != token {
@@ -110,20 +76,7 @@ func TestNode_OfflineRestartKeepsContainers(t *testing.T) {
 		}
 		return nil
 	})
-	// A kubelet stops unwanted containers at its next clean-up, every 2 s.
-	deadline := time.After(5 * time.Second)
-	tick := time.NewTicker(200 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		if after := containers(); after != before {
-			t.Fatalf("containers\n%s\nafter\n%s", after, before)
-		}
-		select {
-		case <-deadline:
-			return
-		case <-tick.C:
-		}
-	}
+	runtime.wantUnchanged(t, before, 5*time.Second)
 }
 
 // tokenFiles returns the tokens in the volumes of all pods: the files themselves, not the links to them.
@@ -143,42 +96,16 @@ func tokenFiles(t *testing.T, dir string) []string {
 	return files
 }
 
-// newOfflineStore creates a store with three pods that have run since before the link went down.
-func newOfflineStore(t *testing.T, dir string) {
-	t.Helper()
-	l := leaftest.StartLeaf(t, leaf.Config{Dir: filepath.Join(dir, "nats")})
-	defer l.Stop()
-	js, err := jetstream.New(l.Client())
-	kit.Must(t, err)
-	st, err := openStore(t.Context(), js, dir, zaptest.NewLogger(t))
-	kit.Must(t, err)
-	kit.Must(t, st.Replace(t.Context(), nil, "s1", 1))
-	then := metav1.NewTime(time.Now().Add(-offlineFor))
-	for i, name := range []string{"pod-a", "pod-b", "pod-c"} {
-		hour, no, grace, mode := int64(3607), false, int64(1), int32(0o644)
-		data, err := json.Marshal(&corev1.Pod{
-			TypeMeta:   metav1.TypeMeta{Kind: "Pod", APIVersion: "v1"},
-			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: types.UID("uid-" + name), ResourceVersion: "1", CreationTimestamp: then},
-			Spec: corev1.PodSpec{
-				NodeName: "edge-1", RestartPolicy: corev1.RestartPolicyAlways, ServiceAccountName: "default", TerminationGracePeriodSeconds: &grace,
-				EnableServiceLinks: &no, DNSPolicy: corev1.DNSDefault,
-				Containers: []corev1.Container{{
-					Name: "c", Image: "nginx", ImagePullPolicy: corev1.PullIfNotPresent,
-					VolumeMounts: []corev1.VolumeMount{{Name: "token", MountPath: "/var/run/secrets/tokens"}},
-				}},
-				Volumes: []corev1.Volume{{Name: "token", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
-					DefaultMode: &mode,
-					Sources:     []corev1.VolumeProjection{{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token", ExpirationSeconds: &hour}}},
-				}}}},
-			},
-			Status: corev1.PodStatus{Phase: corev1.PodRunning, StartTime: &then},
-		})
-		kit.Must(t, err)
-		seq := uint64(i) + 2 //nolint:gosec // a small number
-		kit.Must(t, st.Apply(t.Context(), []wire.Message{{
-			Key: wire.Key{Resource: "pods", Namespace: "default", Name: name}, Op: wire.Apply, UID: "uid-" + name, Version: "1", Object: data, Sequence: seq,
-		}}, seq))
-	}
+// makeOfflinePod changes a pod to one that has run, with a token, since before the link went down.
+func makeOfflinePod(pod *corev1.Pod) {
+	hour, mode, then := int64(3607), int32(0o644), metav1.NewTime(time.Now().Add(-offlineFor))
+	pod.CreationTimestamp, pod.Spec.ServiceAccountName = then, "default"
+	pod.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "token", MountPath: "/var/run/secrets/tokens"}}
+	pod.Spec.Volumes = []corev1.Volume{{Name: "token", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
+		DefaultMode: &mode,
+		Sources:     []corev1.VolumeProjection{{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token", ExpirationSeconds: &hour}}},
+	}}}}
+	pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, StartTime: &then}
 }
 
 // writeExpiredServingCert writes the kubelet's earlier serving certificate, a month too old.

@@ -5,13 +5,11 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
-	"sync/atomic"
 
 	"github.com/nats-io/nats.go"
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/streams/call"
-	"github.com/frond-edge/frond/streams/deliver"
 	"github.com/frond-edge/frond/streams/subject"
 )
 
@@ -19,16 +17,16 @@ import (
 type cloudUpstream struct {
 	node string
 	nc   *nats.Conn
-	// delivery tells which objects are in flight; nil before it is created.
-	delivery *atomic.Pointer[deliver.Delivery]
+	// isPending reports whether a newer state of an object is being fetched.
+	isPending func(wire.Key) bool
 }
 
 // Do sends a request. It does not request an object that is being fetched in pieces: the answer would come as one piece,
 // and block all other messages on the link meanwhile.
 func (u cloudUpstream) Do(ctx context.Context, request wire.KubeRequest) (wire.KubeReply, error) {
 	var reply wire.KubeReply
-	if d := u.delivery.Load(); d != nil && request.Method == http.MethodGet {
-		if key, ok := parseObjectPath(request.Path); ok && d.IsPending(key) {
+	if request.Method == http.MethodGet {
+		if key, ok := parseObjectPath(request.Path); ok && u.isPending(key) {
 			return reply, fmt.Errorf("%w: %s is large and on its way", wire.ErrOffline, key.Human())
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"path/filepath"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -35,16 +34,9 @@ type Config struct {
 
 	Address      string // the kubelet listens here; default all addresses
 	Port         int    // default 10250
-	CertFile     string // serving certificate, read for each connection; default: a requested one, in Dir/pki
+	CertFile     string // serving certificate, read for each connection; default: one that its ServingCert requests
 	KeyFile      string // its key
 	ClientCAFile string // CAs of client certificates; default none, only tokens
-
-	// NodeNames returns the cloud's names of this node, for its serving certificate. A certificate is requested (signer
-	// kubernetes.io/kubelet-serving) when there are names, when they change, and before it expires. It must not block, and
-	// returns the same order for the same names. nil: no certificate is requested. Not used with CertFile.
-	NodeNames func() []string
-	// Now returns the cloud's time, by which that certificate is renewed; nil is the machine's clock.
-	Now func() time.Time
 
 	// PodCertificates keeps the certificates of projected volumes over a restart without a link; nil: they are created anew.
 	PodCertificates PodCertificateStore

@@ -2,7 +2,6 @@ package kubelet
 
 import (
 	"context"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -27,11 +26,10 @@ import (
 // Kubelet is the upstream kubelet of one node. Create it with New, run it once with Start.
 type Kubelet struct {
 	cfg    Config
+	cert   *ServingCert
 	client *rest.Config
 	log    *zap.Logger
 	ready  chan struct{} // closed by Start when the Node is Ready
-	// servingCert selects the certificate of the kubelet's port.
-	servingCert *servingCert
 }
 
 // kubeletStarted prevents a second kubelet in this process: upstream registers its metrics in NewMainKubelet, and panics the second time.
@@ -42,9 +40,9 @@ var ErrAlreadyStarted = errors.New("a process can run one kubelet, once")
 
 // New validates the configuration, also with upstream's own checks. It starts and opens nothing.
 //
-// client is the only connection to a Kubernetes API: for the kubelet's objects, events, heartbeats and tokens, and for the
+// cert is the certificate of the kubelet's port. client is the only connection to a Kubernetes API: for the kubelet's objects, events, heartbeats and tokens, and for the
 // reviews that authorize callers of the kubelet's port.
-func New(cfg Config, client *rest.Config, log *zap.Logger) (*Kubelet, error) {
+func New(cfg Config, cert *ServingCert, client *rest.Config, log *zap.Logger) (*Kubelet, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("kubelet configuration: %w", err)
 	}
@@ -52,12 +50,7 @@ func New(cfg Config, client *rest.Config, log *zap.Logger) (*Kubelet, error) {
 	if _, err := kubeletServer(context.TODO(), cfg, capabilities{}); err != nil {
 		return nil, err
 	}
-	log = log.Named("edged")
-	serving, err := newServingCert(cfg, log)
-	if err != nil {
-		return nil, err
-	}
-	return &Kubelet{cfg: cfg, client: rest.CopyConfig(client), log: log, ready: make(chan struct{}), servingCert: serving}, nil
+	return &Kubelet{cfg: cfg, cert: cert, client: rest.CopyConfig(client), log: log.Named("edged"), ready: make(chan struct{})}, nil
 }
 
 // Ready is closed when the API shows the Node Ready, as reported by this kubelet and not by an earlier one.
@@ -103,7 +96,7 @@ func (k *Kubelet) Start(ctx context.Context) error {
 		return err
 	}
 	defer stopEvents()
-	k.servingCert.startRenewal(gctx, clients.kube)
+	k.cert.startRenewal(gctx, clients.kube)
 	g.Go(func() error { return app.Run(gctx, server, deps, utilfeature.DefaultFeatureGate) })
 	g.Go(func() error { return k.announceReady(gctx, clients.kube, began) })
 	if err := g.Wait(); ctx.Err() == nil {
@@ -132,7 +125,7 @@ func (k *Kubelet) buildDependencies(ctx context.Context, server *options.Kubelet
 		return nil, nil, fmt.Errorf("make kubelet dependencies: %w", err)
 	}
 	deps.KubeClient, deps.HeartbeatClient, deps.EventClient = c.kube, c.heartbeat, c.events
-	deps.TLSConfig, deps.TLSOptions = k.servingCert.tlsConfig(deps.TLSOptions), nil // without options, upstream takes the config as it is
+	deps.TLSConfig, deps.TLSOptions = k.cert.tlsConfig(deps.TLSOptions), nil // without options, upstream takes the config as it is
 	if err := wrapProjectedPlugin(deps, k.cfg.PodCertificates, k.log); err != nil {
 		return nil, nil, fmt.Errorf("make kubelet dependencies: %w", err)
 	}
@@ -160,25 +153,6 @@ func (k *Kubelet) prepareHost(ctx context.Context, server *options.KubeletServer
 		return nil
 	}
 	return makeCgroup(server.CgroupRoot, server.CgroupDriver)
-}
-
-// LocalCertificate is the certificate of the kubelet's port for callers that ask for LocalName, for the life of this process.
-func (k *Kubelet) LocalCertificate() *x509.Certificate { return k.servingCert.local.Leaf }
-
-// ServingCertificate is the certificate of the kubelet's port for all other callers; nil before a requested one has arrived
-// or files exist.
-func (k *Kubelet) ServingCertificate() *x509.Certificate {
-	now := k.servingCert.currentCert()
-	if now == &k.servingCert.local {
-		return nil
-	}
-	return now.Leaf
-}
-
-// AwaitServingCertificate waits until callers from the cloud get a certificate that they can verify. With files
-// (Config.CertFile), whose content is not this kubelet's responsibility, it returns at once. The error is ctx's.
-func (k *Kubelet) AwaitServingCertificate(ctx context.Context) error {
-	return k.servingCert.awaitCert(ctx)
 }
 
 func leaseDuration(c *kubeletconfig.KubeletConfiguration) time.Duration {

@@ -80,7 +80,11 @@ func runChild(file string) error {
 	}
 	client := &rest.Config{Host: o.Host, TLSClientConfig: rest.TLSClientConfig{CAData: o.CA, CertData: o.Cert, KeyData: o.Key}}
 	cfg := kubelet.Config{Node: o.Node, Dir: filepath.Join(o.Dir, "kubelet"), RuntimeEndpoint: runtime.Endpoint(), Hollow: true, Port: o.Port, Taints: []corev1.Taint{edgeTaint()}, DropIn: []byte("syncFrequency: 2s")}
-	node, err := kubelet.New(cfg, client, log)
+	cert, err := kubelet.NewServingCert(kubelet.ServingCertConfig{Node: cfg.Node, Dir: cfg.Dir}, log)
+	if err != nil {
+		return err
+	}
+	node, err := kubelet.New(cfg, cert, client, log)
 	if err != nil {
 		return err
 	}

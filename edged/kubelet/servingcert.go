@@ -26,14 +26,28 @@ import (
 	"k8s.io/kubernetes/pkg/kubelet/server"
 )
 
-// LocalName is the server name for which the kubelet's port presents Kubelet.LocalCertificate.
+// LocalName is the server name for which the kubelet's port presents ServingCert.Local.
 const LocalName = "kubelet.frond.internal"
 
-// servingCert selects the certificate of the kubelet's port. It replaces the kubelet's own choice for three reasons: the
+// ServingCertConfig configures a ServingCert.
+type ServingCertConfig struct {
+	// Node is the name of the Node.
+	Node string
+	// Dir is the kubelet's folder; certificates are in its subfolder pki.
+	Dir string
+	// NodeNames returns the cloud's names of this node. A certificate is requested (signer kubernetes.io/kubelet-serving) when there
+	// are names, when they change, and before it expires. It must not block, and returns the same order for the same names. nil: no
+	// certificate is requested. Not used with Config.CertFile.
+	NodeNames func() []string
+	// Now returns the cloud's time, by which that certificate is renewed; nil is the machine's clock.
+	Now func() time.Time
+}
+
+// ServingCert selects the certificate of the kubelet's port. It replaces the kubelet's own choice for three reasons: the
 // cloud uses names of the node that the kubelet does not know; a certificate that expired while the gateway was offline is
 // better than none; and programs of the gateway need one that does not depend on the cloud.
-type servingCert struct {
-	cfg   Config
+type ServingCert struct {
+	cfg   ServingCertConfig
 	local tls.Certificate
 	log   *zap.Logger
 
@@ -48,12 +62,13 @@ type servingCert struct {
 	issued chan struct{}
 }
 
-func newServingCert(cfg Config, log *zap.Logger) (*servingCert, error) {
+// NewServingCert returns the certificate of a kubelet's port. It requests and reads nothing until the kubelet starts.
+func NewServingCert(cfg ServingCertConfig, log *zap.Logger) (*ServingCert, error) {
 	local, err := selfSigned(LocalName)
 	if err != nil {
 		return nil, fmt.Errorf("make the kubelet's certificate for this machine: %w", err)
 	}
-	return &servingCert{cfg: cfg, local: local, log: log, issued: make(chan struct{})}, nil
+	return &ServingCert{cfg: cfg, local: local, log: log.Named("edged"), issued: make(chan struct{})}, nil
 }
 
 // selfSigned returns a certificate that exists only in memory, as long as the process. Its dates do not matter: a clock
@@ -78,7 +93,7 @@ func selfSigned(name string) (tls.Certificate, error) {
 
 // tlsConfig returns the TLS configuration of the kubelet's port, from upstream's options. The kubelet's authenticator
 // checks client certificates.
-func (s *servingCert) tlsConfig(o *server.TLSOptions) *tls.Config {
+func (s *ServingCert) tlsConfig(o *server.TLSOptions) *tls.Config {
 	s.mu.Lock()
 	s.certFile, s.keyFile = o.CertFile, o.KeyFile
 	s.mu.Unlock()
@@ -100,8 +115,20 @@ func (s *servingCert) tlsConfig(o *server.TLSOptions) *tls.Config {
 	return c
 }
 
+// Local is the certificate for callers that ask for LocalName, for the life of this process.
+func (s *ServingCert) Local() *x509.Certificate { return s.local.Leaf }
+
+// Current is the certificate for all other callers; nil before a requested one has arrived or files exist.
+func (s *ServingCert) Current() *x509.Certificate {
+	now := s.currentCert()
+	if now == &s.local {
+		return nil
+	}
+	return now.Leaf
+}
+
 // currentCert returns the best certificate: the requested one, even if it has expired; before there is one, the local one.
-func (s *servingCert) currentCert() *tls.Certificate {
+func (s *ServingCert) currentCert() *tls.Certificate {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.certFile != "" {
@@ -125,7 +152,7 @@ func (s *servingCert) currentCert() *tls.Certificate {
 
 // startRenewal starts to request certificates, unless there are files, and continues until ctx ends. Pods run as usual
 // without a certificate, and without any place to store one.
-func (s *servingCert) startRenewal(ctx context.Context, kube kubernetes.Interface) {
+func (s *ServingCert) startRenewal(ctx context.Context, kube kubernetes.Interface) {
 	if !s.requestsCert() {
 		return
 	}
@@ -142,15 +169,15 @@ func (s *servingCert) startRenewal(ctx context.Context, kube kubernetes.Interfac
 }
 
 // requestsCert reports whether certificates are requested, which is so without files.
-func (s *servingCert) requestsCert() bool {
+func (s *ServingCert) requestsCert() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.certFile == "" && s.cfg.NodeNames != nil
 }
 
-// awaitCert waits until callers get a certificate that they can verify: a requested one that has not expired by the cloud's
-// time. It does not wait with files, for which their owner is responsible, or if none is requested. The error is ctx's.
-func (s *servingCert) awaitCert(ctx context.Context) error {
+// Await waits until callers from the cloud get a certificate that they can verify: a requested one that has not expired by the
+// cloud's time. It does not wait with files, for which their owner is responsible, or if none is requested. The error is ctx's.
+func (s *ServingCert) Await(ctx context.Context) error {
 	for s.requestsCert() {
 		s.mu.Lock()
 		issued := s.issued
@@ -167,7 +194,7 @@ func (s *servingCert) awaitCert(ctx context.Context) error {
 	return nil
 }
 
-func (s *servingCert) notifyIssued() {
+func (s *ServingCert) notifyIssued() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	close(s.issued)
@@ -175,14 +202,14 @@ func (s *servingCert) notifyIssued() {
 }
 
 // cloudNow returns the cloud's time, as far as it is known.
-func (s *servingCert) cloudNow() time.Time {
+func (s *ServingCert) cloudNow() time.Time {
 	if s.cfg.Now != nil {
 		return s.cfg.Now()
 	}
 	return time.Now()
 }
 
-func (s *servingCert) newManager(ctx context.Context, dir string, kube kubernetes.Interface) (certificate.Manager, certificate.Store, error) {
+func (s *ServingCert) newManager(ctx context.Context, dir string, kube kubernetes.Interface) (certificate.Manager, certificate.Store, error) {
 	const dirMode = 0o700
 	if err := os.MkdirAll(dir, dirMode); err != nil {
 		return nil, nil, err
@@ -208,7 +235,7 @@ func (s *servingCert) newManager(ctx context.Context, dir string, kube kubernete
 const renewShare = 2.0 / 3
 
 // nextRequest returns the next request; nil for none, as the node's names are not known yet or have is still good.
-func (s *servingCert) nextRequest(have *x509.Certificate) *x509.CertificateRequest {
+func (s *ServingCert) nextRequest(have *x509.Certificate) *x509.CertificateRequest {
 	t := requestTemplate(s.cfg.Node, s.cfg.NodeNames())
 	if t == nil || have == nil || !coversRequest(have, t) {
 		return t

@@ -91,7 +91,7 @@ func TestServingCert_ClockAheadAsksOnce(t *testing.T) {
 	set(began)
 	var more atomic.Bool
 	s := &csrSigner{kube: kube, node: "clock-1", now: func() time.Time { return *now.Load() }}
-	cfg := kubelet.Config{Node: s.node, Dir: t.TempDir(), Now: s.now, NodeNames: func() []string {
+	cfg := kubelet.ServingCertConfig{Node: s.node, Dir: t.TempDir(), Now: s.now, NodeNames: func() []string {
 		if more.Load() {
 			return []string{s.node, "10.1.2.3", "direct.example.com"}
 		}

@@ -82,7 +82,7 @@ func TestServingCert_ShowsBestCertificate(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			tt.prepare(filepath.Join(dir, "pki", "kubelet-server-current.pem"))
-			config, local := startServing(t, kubelet.Config{Node: "gw-1", Dir: dir, NodeNames: func() []string { return nil }}, "")
+			config, local := startServing(t, kubelet.ServingCertConfig{Node: "gw-1", Dir: dir, NodeNames: func() []string { return nil }}, "")
 			if shown := shownCertificate(t, config, "gw-1"); shown == nil || shown.Subject.CommonName != tt.want {
 				t.Errorf("callers are shown %v, want %s", shown, tt.want)
 			}
@@ -94,7 +94,7 @@ func TestServingCert_ShowsBestCertificate(t *testing.T) {
 	t.Run("files that are replaced", func(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "both.pem")
 		pairFile(t, file, "first", now.Add(time.Hour))
-		config, _ := startServing(t, kubelet.Config{Node: "gw-1", Dir: t.TempDir()}, file)
+		config, _ := startServing(t, kubelet.ServingCertConfig{Node: "gw-1", Dir: t.TempDir()}, file)
 		for _, want := range []string{"first", "second"} {
 			pairFile(t, file, want, now.Add(time.Hour))
 			if shown := shownCertificate(t, config, "gw-1"); shown == nil || shown.Subject.CommonName != want {
@@ -117,8 +117,8 @@ func TestServingCert_Awaits(t *testing.T) {
 		t.Fatal(err)
 	}
 	now := time.Now()
-	asked := func(dir string) kubelet.Config {
-		return kubelet.Config{Node: "gw-1", Dir: dir, NodeNames: func() []string { return nil }, Now: func() time.Time { return now }}
+	asked := func(dir string) kubelet.ServingCertConfig {
+		return kubelet.ServingCertConfig{Node: "gw-1", Dir: dir, NodeNames: func() []string { return nil }, Now: func() time.Time { return now }}
 	}
 	soon := func(t *testing.T) context.Context {
 		t.Helper()
@@ -172,7 +172,7 @@ func TestServingCert_Awaits(t *testing.T) {
 }
 
 // startServing starts to serve with a certificate requested from an API that does not answer, or with a file.
-func startServing(t *testing.T, cfg kubelet.Config, file string) (*tls.Config, *x509.Certificate) {
+func startServing(t *testing.T, cfg kubelet.ServingCertConfig, file string) (*tls.Config, *x509.Certificate) {
 	t.Helper()
 	kube, err := kubernetes.NewForConfig(&rest.Config{Host: "127.0.0.1:1"})
 	if err != nil {

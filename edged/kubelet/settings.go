@@ -64,7 +64,7 @@ func buildSettings(cfg Config, may capabilities) (map[string]any, error) {
 	setNonZero(own, "cgroupRoot", cfg.CgroupRoot)
 	setNonZero(own, "tlsCertFile", cfg.CertFile)
 	setNonZero(own, "tlsPrivateKeyFile", cfg.KeyFile)
-	own["serverTLSBootstrap"] = cfg.CertFile == "" // see servingCert
+	own["serverTLSBootstrap"] = cfg.CertFile == "" // see ServingCert
 	setNonZero(own, "clusterDomain", cfg.ClusterDomain)
 	if len(cfg.Taints) > 0 {
 		own["registerWithTaints"] = cfg.Taints

@@ -56,7 +56,7 @@ func TestSettings(t *testing.T) {
 			if diff := cmp.Diff(string(want), string(text)); diff != "" {
 				t.Errorf("settings (-want +got):\n%s", diff)
 			}
-			if _, err := kubelet.New(tt.cfg, &rest.Config{}, zaptest.NewLogger(t)); err != nil {
+			if _, err := kubelet.New(tt.cfg, nil, &rest.Config{}, zaptest.NewLogger(t)); err != nil {
 				t.Errorf("upstream refuses the settings: %v", err)
 			}
 		})
@@ -80,7 +80,7 @@ func TestConfig_RejectsFaults(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cfg := kubelet.Config{Node: "edge-1", Dir: "/d", RuntimeEndpoint: "unix:///x.sock"}
 			tt.change(&cfg)
-			_, err := kubelet.New(cfg, &rest.Config{}, zaptest.NewLogger(t))
+			_, err := kubelet.New(cfg, nil, &rest.Config{}, zaptest.NewLogger(t))
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("error %v, want one that names %q", err, tt.want)
 			}

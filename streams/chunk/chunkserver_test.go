@@ -35,7 +35,7 @@ func startSlowNode(t *testing.T, hub *server.Server, store deliver.Store, link l
 	}
 	t.Cleanup(nc.Close)
 	reg := prometheus.NewRegistry()
-	delivery, err := deliver.NewDelivery("edge.1", nc, store, link, metrics.New(reg), zaptest.NewLogger(t))
+	delivery, err := deliver.NewDelivery(deliver.Config{Node: "edge.1"}, nc, store, link, metrics.New(reg), zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,7 +186,7 @@ func TestDelivery_RestartFetchesPendingObjectAgain(t *testing.T) {
 		}
 		t.Cleanup(nc.Close)
 		reg = prometheus.NewRegistry()
-		delivery, err := deliver.NewDelivery("edge.1", nc, store, link, metrics.New(reg), zaptest.NewLogger(t))
+		delivery, err := deliver.NewDelivery(deliver.Config{Node: "edge.1"}, nc, store, link, metrics.New(reg), zaptest.NewLogger(t))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -31,7 +31,7 @@ func TestDelivery_CatchUpSendsOnlyChangedObjects(t *testing.T) {
 	}
 	nc := streamstest.Node(t, hub, "edge.1")
 	store, link := streamstest.NewMemoryStore(), streamstest.NewSwitchableLink()
-	delivery, err := deliver.NewDelivery("edge.1", nc, store, link, metrics.New(prometheus.NewRegistry()), zaptest.NewLogger(t))
+	delivery, err := deliver.NewDelivery(deliver.Config{Node: "edge.1"}, nc, store, link, metrics.New(prometheus.NewRegistry()), zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}

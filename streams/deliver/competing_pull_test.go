@@ -42,7 +42,7 @@ func TestAttacher_EarlierPullReceivesNothing(t *testing.T) {
 				}
 				t.Cleanup(nc.Close)
 				store := streamstest.NewMemoryStore()
-				delivery, err := deliver.NewDelivery("edge.1", nc, store, streamstest.NewSwitchableLink(), metrics.New(nil), zaptest.NewLogger(t))
+				delivery, err := deliver.NewDelivery(deliver.Config{Node: "edge.1"}, nc, store, streamstest.NewSwitchableLink(), metrics.New(nil), zaptest.NewLogger(t))
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -36,6 +36,13 @@ type Store interface {
 	Holds(m wire.Message) bool
 }
 
+// Config configures a Delivery.
+type Config struct {
+	Node string
+	// BeforeAck observes the sequence of each ack before it is sent; nil for none. Only the fault suite needs it.
+	BeforeAck func(sequence uint64)
+}
+
 // parts are what the parts of a delivery share.
 type parts struct {
 	node        string
@@ -51,9 +58,10 @@ type parts struct {
 // Delivery brings the desired state of one node into its store: attach, then pull, save, sync, ack.
 type Delivery struct {
 	parts
-	link     link.Link
-	attacher *attacher
-	fetcher  *pieceFetcher
+	link      link.Link
+	attacher  *attacher
+	fetcher   *pieceFetcher
+	beforeAck func(sequence uint64)
 	// firstAttach is when the first attach succeeded, nil before.
 	firstAttach atomic.Pointer[time.Time]
 	// resyncRequests, full with one token, requests a full attach.
@@ -63,7 +71,7 @@ type Delivery struct {
 }
 
 // NewDelivery returns the delivery of a node over its own in-process connection.
-func NewDelivery(node string, nc *nats.Conn, store Store, link link.Link, metrics *metrics.Metrics, log *zap.Logger) (*Delivery, error) {
+func NewDelivery(cfg Config, nc *nats.Conn, store Store, link link.Link, metrics *metrics.Metrics, log *zap.Logger) (*Delivery, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return nil, fmt.Errorf("delivery: %w", err)
@@ -73,12 +81,12 @@ func NewDelivery(node string, nc *nats.Conn, store Store, link link.Link, metric
 		return nil, err
 	}
 	d := &Delivery{
-		link: link, resyncRequests: make(chan struct{}, 1), // one pending request stands for any number
+		link: link, beforeAck: cfg.BeforeAck, resyncRequests: make(chan struct{}, 1), // one pending request stands for any number
 		deadServers: make(chan string, 1),
 		parts: parts{
-			node: node, nc: nc, saver: newSaver(store, metrics), codec: codec, metrics: metrics, log: log,
+			node: cfg.Node, nc: nc, saver: newSaver(store, metrics), codec: codec, metrics: metrics, log: log,
 			bandwidth:   flow.NewBandwidthEstimator(metrics.LinkBudget.WithLabelValues(string(subject.Desired))),
-			deadLetters: &envelope.DeadLetterStore{Js: js, Sender: node, Metrics: metrics, Log: log},
+			deadLetters: &envelope.DeadLetterStore{Js: js, Sender: cfg.Node, Metrics: metrics, Log: log},
 		},
 	}
 	d.fetcher = &pieceFetcher{parts: d.parts, link: link, resync: d.Resync}

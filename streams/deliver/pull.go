@@ -263,7 +263,9 @@ func (d *Delivery) saveAndAck(ctx context.Context, batch []*nats.Msg, next uint6
 		return next, err
 	}
 	failpoint.At("deliver.saved")
-	observeAck(d.saver.store, d.saver.store.Cursor().Sequence)
+	if d.beforeAck != nil {
+		d.beforeAck(d.saver.store.Cursor().Sequence)
+	}
 	for _, msg := range batch {
 		if err := d.ackMessage(msg); err != nil {
 			return next, fmt.Errorf("ack: %w", err)

@@ -42,7 +42,7 @@ func TestDelivery_ReattachesWhenConsumerServerDied(t *testing.T) {
 		t.Fatal(err)
 	}
 	store, node := streamstest.NewMemoryStore(), connect(nats.UserInfo("edge.1", ""), nats.CustomInboxPrefix(subject.InboxPrefix("edge.1")))
-	delivery, err := deliver.NewDelivery("edge.1", node, store, streamstest.NewSwitchableLink(), metrics.New(nil), zaptest.NewLogger(t))
+	delivery, err := deliver.NewDelivery(deliver.Config{Node: "edge.1"}, node, store, streamstest.NewSwitchableLink(), metrics.New(nil), zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +121,7 @@ func TestDelivery_RepeatsAttachWhenCloudcoreDied(t *testing.T) {
 		t.Fatal(err)
 	}
 	store, node := streamstest.NewMemoryStore(), streamstest.Node(t, hub, "edge.1")
-	delivery, err := deliver.NewDelivery("edge.1", node, store, streamstest.NewSwitchableLink(), metrics.New(nil), zaptest.NewLogger(t))
+	delivery, err := deliver.NewDelivery(deliver.Config{Node: "edge.1"}, node, store, streamstest.NewSwitchableLink(), metrics.New(nil), zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -59,7 +59,7 @@ func StartNode(t *testing.T, hub *server.Server, store deliver.Store, link link.
 	t.Helper()
 	nc := Node(t, hub, "edge.1")
 	reg := prometheus.NewRegistry()
-	delivery, err := deliver.NewDelivery("edge.1", nc, store, link, metrics.New(reg), zaptest.NewLogger(t))
+	delivery, err := deliver.NewDelivery(deliver.Config{Node: "edge.1"}, nc, store, link, metrics.New(reg), zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package agent
+package scopesync
 
 import (
 	"context"
@@ -13,14 +13,15 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/test/kit/streamstest"
 )
 
 // fakeScopeSource replaces the local API: the test sets its wants.
 type fakeScopeSource struct {
 	mu          sync.Mutex
-	wants       []wire.ScopeWant
-	changed     chan struct{}
-	verdictsSet int
+	wants       []wire.ScopeWant // guarded by mu
+	changed     chan struct{}    // guarded by mu
+	verdictsSet int              // guarded by mu
 }
 
 func (l *fakeScopeSource) WantedScopes() ([]wire.ScopeWant, <-chan struct{}) {
@@ -44,27 +45,6 @@ func (l *fakeScopeSource) setWants(scopes ...string) {
 	}
 	close(l.changed)
 	l.changed = make(chan struct{})
-}
-
-// fakeLink is a link that a test cuts and restores.
-type fakeLink struct {
-	mu      sync.Mutex
-	up      bool
-	changed chan struct{}
-}
-
-func (c *fakeLink) State() (bool, <-chan struct{}) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.up, c.changed
-}
-
-func (c *fakeLink) setUp(up bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.up = up
-	close(c.changed)
-	c.changed = make(chan struct{})
 }
 
 // cloudStub follows the cloud's rule: a request that is not newer changes nothing.
@@ -104,10 +84,11 @@ func (c *cloudStub) snapshot() (order uint64, asked int, names []string) {
 	return c.order, c.asked, names
 }
 
-func TestScopeSync_SendsWantsToCloud(t *testing.T) {
+func TestSender_SendsWantsToCloud(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l, c, link := &fakeScopeSource{changed: make(chan struct{})}, &cloudStub{order: 40}, &fakeLink{changed: make(chan struct{})}
-		w := &scopeSync{source: l, link: link, ask: c.handleRequest, log: zaptest.NewLogger(t)}
+		l, c, link := &fakeScopeSource{changed: make(chan struct{})}, &cloudStub{order: 40}, streamstest.NewSwitchableLink()
+		link.SetUp(false)
+		w := New(l, link, c.handleRequest, zaptest.NewLogger(t))
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- w.Start(ctx) }()
@@ -122,7 +103,7 @@ func TestScopeSync_SendsWantsToCloud(t *testing.T) {
 		wait := func(d time.Duration) { <-time.After(d) }
 		l.setWants("b", "a")
 		expect("offline", 40, 0)
-		link.setUp(true)
+		link.SetUp(true)
 		wait(time.Second)
 		expect("a new process after an old one, whose order is higher", 41, 2, "a", "b")
 		l.setWants("a", "b")
@@ -132,7 +113,7 @@ func TestScopeSync_SendsWantsToCloud(t *testing.T) {
 		l.setWants("a", "c")
 		wait(time.Second)
 		expect("two changes at once are told once", 42, 4, "a", "c")
-		wait(2 * scopesInterval)
+		wait(2 * sendInterval)
 		expect("and again now and then, which changes nothing", 42, 5, "a", "c")
 
 		c.mu.Lock()
@@ -144,15 +125,15 @@ func TestScopeSync_SendsWantsToCloud(t *testing.T) {
 		c.mu.Lock()
 		c.fail, c.refuse = nil, wire.ScopeForeign
 		c.mu.Unlock()
-		wait(scopesMinBackoff)
+		wait(minBackoff)
 		expect("asked again soon", 43, 7, "d")
-		wait(2*scopesMinBackoff + time.Second)
+		wait(2*minBackoff + time.Second)
 		expect("and again, as it is refused", 43, 8, "d")
-		link.setUp(false)
+		link.SetUp(false)
 		l.setWants()
 		wait(time.Hour)
 		expect("offline again", 43, 8, "d")
-		link.setUp(true)
+		link.SetUp(true)
 		wait(time.Second)
 		expect("back", 44, 9)
 		cancel()

@@ -1,4 +1,4 @@
-package agent_test
+package diskmonitor_test
 
 import (
 	"context"
@@ -17,11 +17,11 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/frond-edge/frond/api/wire"
-	"github.com/frond-edge/frond/edged/agent"
+	"github.com/frond-edge/frond/edged/diskmonitor"
+	"github.com/frond-edge/frond/edged/nodecondition"
 	"github.com/frond-edge/frond/leaf"
 	"github.com/frond-edge/frond/leaf/localapi"
 	"github.com/frond-edge/frond/leaf/localapi/merge"
@@ -40,9 +40,10 @@ func (offlineCloud) Do(context.Context, wire.KubeRequest) (wire.KubeReply, error
 	return wire.KubeReply{}, wire.ErrOffline
 }
 
-func eventually(t *testing.T, what string, holds func() error) {
+// eventually waits for a state of the disk, which takes a second or more to be noticed.
+func eventually(t *testing.T, what string, missing func() error) {
 	t.Helper()
-	kit.Until(t, what, time.Minute, 50*time.Millisecond, func(context.Context) error { return holds() })
+	kit.Until(t, what, time.Minute, 50*time.Millisecond, func(context.Context) error { return missing() })
 }
 
 // fillDisk uses up a disk's space and returns the file to remove.
@@ -92,7 +93,9 @@ func newDiskGateway(t *testing.T) *diskGateway {
 	kit.Must(t, err)
 	api, err := localapi.New(localapi.Config{Node: "edge-1"}, g.store, offlineCloud{}, g.outbox, log)
 	kit.Must(t, err)
-	disk, err := agent.NewDiskMonitor("edge-1", l.DiskSpace, g.outbox, api.ClientConfig(), g.metrics, log)
+	conditions, err := nodecondition.NewWriter("edge-1", api.ClientConfig())
+	kit.Must(t, err)
+	disk, err := diskmonitor.New(l.DiskSpace, g.outbox, conditions, g.metrics, log)
 	kit.Must(t, err)
 	g.client, err = kubernetes.NewForConfig(api.ClientConfig())
 	kit.Must(t, err)
@@ -125,18 +128,18 @@ func (g *diskGateway) wantConditions(t *testing.T, reasons ...string) {
 	})
 }
 
-func desiredObject(t *testing.T, resource, name, uid string, seq uint64) wire.Message {
+func desiredObject(t *testing.T, resource, name string, seq uint64) wire.Message {
 	t.Helper()
-	data, err := json.Marshal(metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(uid), ResourceVersion: "1"}})
+	data, err := json.Marshal(metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "uid-x", ResourceVersion: "1"}})
 	kit.Must(t, err)
-	return wire.Message{Key: wire.Key{Resource: resource, Name: name}, Op: wire.Apply, UID: uid, Version: "1", Object: data, Sequence: seq}
+	return wire.Message{Key: wire.Key{Resource: resource, Name: name}, Op: wire.Apply, UID: "uid-x", Version: "1", Object: data, Sequence: seq}
 }
 
 // A program fills the disk of a gateway: control changes are still stored, events are dropped, the oldest first, and
 // counted. The Node reports the fault and its end, and the process continues.
-func TestNode_FullDisk(t *testing.T) {
+func TestMonitor_FullDisk(t *testing.T) {
 	g := newDiskGateway(t)
-	kit.Must(t, g.store.Replace(t.Context(), []wire.Message{desiredObject(t, "nodes", "edge-1", "uid-x", 1)}, "s1", 1))
+	kit.Must(t, g.store.Replace(t.Context(), []wire.Message{desiredObject(t, "nodes", "edge-1", 1)}, "s1", 1))
 	g.wantConditions(t, "DiskHasSpace")
 	for i := range 200 {
 		kit.Must(t, g.outbox.ReportEvent(t.Context(), wire.Message{
@@ -145,7 +148,7 @@ func TestNode_FullDisk(t *testing.T) {
 	}
 	other := fillDisk(t, g.dir)
 	eventually(t, "a control change on a full disk", func() error {
-		return g.store.Apply(t.Context(), []wire.Message{desiredObject(t, "persistentvolumes", "pv", "uid-x", 2)}, 2)
+		return g.store.Apply(t.Context(), []wire.Message{desiredObject(t, "persistentvolumes", "pv", 2)}, 2)
 	})
 	g.wantConditions(t, "DiskFull", "DiskAlmostFull")
 	eventually(t, "136 events dropped", func() error {

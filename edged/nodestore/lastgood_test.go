@@ -1,8 +1,9 @@
-package agent_test
+package nodestore_test
 
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,7 +11,7 @@ import (
 	"go.uber.org/zap/zaptest"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/frond-edge/frond/edged/agent"
+	"github.com/frond-edge/frond/edged/nodestore"
 )
 
 // TestLastGoodSaver_SavesPeriodicallyAndAtStop: after a minute, every ten, once more at the end, and after a refusal by the disk.
@@ -20,10 +21,10 @@ func TestLastGoodSaver_SavesPeriodicallyAndAtStop(t *testing.T) {
 		begun, saved := time.Now(), []time.Duration{}
 		var g errgroup.Group
 		g.Go(func() error {
-			return agent.SaveLastGood(ctx, func(ctx context.Context) error {
+			return nodestore.NewLastGoodSaver(func(ctx context.Context) error {
 				saved = append(saved, time.Since(begun))
 				return errors.Join(ctx.Err(), errors.New("disk full"))
-			}, zaptest.NewLogger(t))
+			}, zaptest.NewLogger(t)).Start(ctx)
 		})
 		time.Sleep(25 * time.Minute) //nolint:forbidigo // of synctest's clock
 		stop()
@@ -31,13 +32,8 @@ func TestLastGoodSaver_SavesPeriodicallyAndAtStop(t *testing.T) {
 			t.Error(err)
 		}
 		want := []time.Duration{time.Minute, 11 * time.Minute, 21 * time.Minute, 25 * time.Minute}
-		if len(saved) != len(want) {
-			t.Fatalf("saved after %v, want %v", saved, want)
-		}
-		for i := range want {
-			if saved[i] != want[i] {
-				t.Errorf("saved after %v, want %v", saved, want)
-			}
+		if !slices.Equal(saved, want) {
+			t.Errorf("saved after %v, want %v", saved, want)
 		}
 	})
 }

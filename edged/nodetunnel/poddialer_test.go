@@ -1,4 +1,4 @@
-package agent_test
+package nodetunnel_test
 
 import (
 	"context"
@@ -12,9 +12,10 @@ import (
 	"go.uber.org/zap/zaptest"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/frond-edge/frond/edged/agent"
+	"github.com/frond-edge/frond/edged/nodetunnel"
 	"github.com/frond-edge/frond/leaf/store"
 	"github.com/frond-edge/frond/streams/tunnel"
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/streamstest"
 )
 
@@ -33,7 +34,13 @@ func TestPodDialer_AdmitsOwnPodsAlone(t *testing.T) {
 		{Object: []byte(`no pod at 10.1.0.2`)},
 	}
 	given := map[string]netip.Addr{"web": netip.MustParseAddr("10.1.0.2"), "static": netip.MustParseAddr("10.1.0.3"), "loop": netip.MustParseAddr("127.0.0.1")}
-	host := []net.Addr{&net.IPNet{IP: net.IPv4(192, 168, 1, 10), Mask: net.CIDRMask(24, 32)}, &net.IPNet{IP: net.IPv4(127, 0, 0, 1), Mask: net.CIDRMask(8, 32)}}
+	host := func() ([]net.Addr, error) {
+		return []net.Addr{&net.IPNet{IP: net.IPv4(192, 168, 1, 10), Mask: net.CIDRMask(24, 32)}, &net.IPNet{IP: net.IPv4(127, 0, 0, 1), Mask: net.CIDRMask(8, 32)}}, nil
+	}
+	cfg := nodetunnel.Config{
+		Node: "gw", StoredPods: func() []store.Entry { return pods }, HostAddresses: host,
+		RuntimeAddresses: func(_ context.Context, uid string) ([]netip.Addr, error) { return []netip.Addr{given[uid]}, nil },
+	}
 	for target, refused := range map[string]string{
 		"10.1.0.2:80":       "",
 		"10.1.0.2:9999":     "", // any port: as on any cluster
@@ -53,7 +60,7 @@ func TestPodDialer_AdmitsOwnPodsAlone(t *testing.T) {
 		"[::1]:1":           "never a pod's",
 		"[fd00::2]:1":       "the container runtime has no running pod with the address fd00::2",
 	} {
-		err := agent.AdmitPodTarget(t.Context(), "gw", pods, given, host, netip.MustParseAddrPort(target))
+		err := nodetunnel.AdmitPodTarget(t.Context(), cfg, netip.MustParseAddrPort(target))
 		if (err == nil) != (refused == "") || err != nil && !strings.Contains(err.Error(), refused) {
 			t.Errorf("%s: %v, want %q", target, err, refused)
 		}
@@ -63,30 +70,21 @@ func TestPodDialer_AdmitsOwnPodsAlone(t *testing.T) {
 // TestPodDialer_JoinsStreamsToPods dials a server on this machine's own address as a pod in the host's network, through a tunnel.
 func TestPodDialer_JoinsStreamsToPods(t *testing.T) {
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", net.JoinHostPort(ownAddress(t).String(), "0"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	at := netip.MustParseAddrPort(l.Addr().String())
 	nc := streamstest.Connect(t, streamstest.Hub(t))
-	server, err := tunnel.NewServer("gw", nc, tunnel.Config{}, tunnel.NewMetrics(nil), zaptest.NewLogger(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	streams, err := server.ListenAddresses()
-	if err != nil {
-		t.Fatal(err)
-	}
+	tunnels, err := tunnel.NewServer("gw", nc, tunnel.Config{}, tunnel.NewMetrics(nil), zaptest.NewLogger(t))
+	kit.Must(t, err)
 	dialer, err := tunnel.NewDialer(nc, tunnel.Config{}, tunnel.NewMetrics(nil), zaptest.NewLogger(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	pods := []store.Entry{{Object: fmt.Appendf(nil, `{"spec":{"nodeName":"gw","hostNetwork":true,"containers":[{"ports":[{"containerPort":%d},{"containerPort":1}]}]},
 		"status":{"phase":"Running","podIPs":[{"ip":%q}]}}`, at.Port(), at.Addr())}}
+	server, err := nodetunnel.New(nodetunnel.Config{Node: "gw", StoredPods: func() []store.Entry { return pods }, HostAddresses: net.InterfaceAddrs}, tunnels)
+	kit.Must(t, err)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	var g errgroup.Group
 	g.Go(func() error { return server.Start(ctx) })
 	g.Go(func() error { return dialer.Start(ctx) })
-	g.Go(func() error { return agent.ServePods(ctx, "gw", pods, streams) })
 	g.Go(func() error {
 		for {
 			conn, err := l.Accept()
@@ -100,22 +98,15 @@ func TestPodDialer_JoinsStreamsToPods(t *testing.T) {
 	t.Cleanup(func() {
 		_ = l.Close()
 		cancel()
-		if err := g.Wait(); err != nil {
-			t.Error(err)
-		}
+		kit.Must(t, g.Wait())
 	})
-	<-server.Ready()
+	<-tunnels.Ready()
 	<-dialer.Ready()
 	conn, err := dialer.DialAddress(t.Context(), "gw", at)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.WriteString(conn, "hello"); err != nil {
-		t.Fatal(err)
-	}
-	if err := conn.CloseWrite(); err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
+	_, err = io.WriteString(conn, "hello")
+	kit.Must(t, err)
+	kit.Must(t, conn.CloseWrite())
 	if got, err := io.ReadAll(conn); err != nil || string(got) != "hello" {
 		t.Errorf("echo %q, %v", got, err)
 	}
@@ -131,9 +122,7 @@ func TestPodDialer_JoinsStreamsToPods(t *testing.T) {
 func ownAddress(t *testing.T) netip.Addr {
 	t.Helper()
 	all, err := net.InterfaceAddrs()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	for _, a := range all {
 		if prefix, err := netip.ParsePrefix(a.String()); err == nil && prefix.Addr().Is4() && prefix.Addr().IsGlobalUnicast() {
 			return prefix.Addr()

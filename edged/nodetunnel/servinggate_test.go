@@ -1,4 +1,4 @@
-package agent_test
+package nodetunnel_test
 
 import (
 	"context"
@@ -7,13 +7,13 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/frond-edge/frond/edged/agent"
+	"github.com/frond-edge/frond/edged/nodetunnel"
 )
 
 // pendingCertificate is a kubelet that gets its serving certificate when issued closes.
 type pendingCertificate struct{ issued chan struct{} }
 
-func (c pendingCertificate) AwaitServingCertificate(ctx context.Context) error {
+func (c pendingCertificate) Await(ctx context.Context) error {
 	select {
 	case <-c.issued:
 		return nil
@@ -25,7 +25,7 @@ func (c pendingCertificate) AwaitServingCertificate(ctx context.Context) error {
 func TestServingGate_WaitsForTheCertificate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kubelet := pendingCertificate{make(chan struct{})}
-		pass := agent.ServingGate(kubelet)
+		pass := nodetunnel.NewServingGate(kubelet).AwaitCertificate
 		began := time.Now()
 		if why := pass(t.Context()); !strings.Contains(why, "kubectl get csr") {
 			t.Errorf("without a certificate a call is refused with %q", why)
@@ -47,7 +47,7 @@ func TestServingGate_WaitsForTheCertificate(t *testing.T) {
 // If no signer signs kubelet certificates, an apiserver that verifies none still reaches the kubelet.
 func TestServingGate_OpensAfterGracePeriod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		pass := agent.ServingGate(pendingCertificate{make(chan struct{})})
+		pass := nodetunnel.NewServingGate(pendingCertificate{make(chan struct{})}).AwaitCertificate
 		began, refused := time.Now(), 0
 		for pass(t.Context()) != "" {
 			if refused++; refused > 100 {
@@ -58,10 +58,4 @@ func TestServingGate_OpensAfterGracePeriod(t *testing.T) {
 			t.Errorf("calls are refused for %v, want a minute", took)
 		}
 	})
-}
-
-func TestServingGate_OpenWithoutKubelet(t *testing.T) {
-	if why := agent.ServingGate(nil)(t.Context()); why != "" {
-		t.Errorf("a call of a stock kubelet is refused: %s", why)
-	}
 }

@@ -1,4 +1,4 @@
-package agent
+package nodestore
 
 import (
 	"context"
@@ -16,14 +16,19 @@ const (
 	lastGoodStopTimeout = 5 * time.Second
 )
 
-// lastGoodSaver saves the last-good copy of the store.
-type lastGoodSaver struct {
+// LastGoodSaver saves the last-good copy of the store.
+type LastGoodSaver struct {
 	save func(context.Context) error
 	log  *zap.Logger
 }
 
+// NewLastGoodSaver returns a saver that calls save, such as store.Store's SaveLastGood.
+func NewLastGoodSaver(save func(context.Context) error, log *zap.Logger) *LastGoodSaver {
+	return &LastGoodSaver{save: save, log: log}
+}
+
 // Start saves periodically and once more when ctx ends, so that an orderly restart finds a copy of everything.
-func (c *lastGoodSaver) Start(ctx context.Context) error {
+func (c *LastGoodSaver) Start(ctx context.Context) error {
 	timer := time.NewTimer(lastGoodDelay)
 	defer timer.Stop()
 	for {
@@ -41,7 +46,7 @@ func (c *lastGoodSaver) Start(ctx context.Context) error {
 }
 
 // trySave leaves a failed copy to the next time: the store itself is not affected.
-func (c *lastGoodSaver) trySave(ctx context.Context) {
+func (c *LastGoodSaver) trySave(ctx context.Context) {
 	if err := c.save(ctx); err != nil {
 		c.log.Warn("last-good copy of the store not saved", zap.Error(err))
 	}

@@ -1,4 +1,4 @@
-package agent_test
+package endpointsync_test
 
 import (
 	"context"
@@ -20,13 +20,14 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/frond-edge/frond/api/wire"
-	"github.com/frond-edge/frond/edged/agent"
+	"github.com/frond-edge/frond/edged/endpointsync"
 	"github.com/frond-edge/frond/leaf"
 	"github.com/frond-edge/frond/leaf/store"
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/leaftest"
 )
 
-// endpointFixture is a store with the slice of a Service, and a running endpointSync.
+// endpointFixture is a store with the slice of a Service, and a running Syncer.
 type endpointFixture struct {
 	*testing.T
 	store *store.Store
@@ -36,22 +37,16 @@ type endpointFixture struct {
 func newEndpointFixture(t *testing.T, cfg store.Config) *endpointFixture {
 	t.Helper()
 	js, err := jetstream.New(leaftest.StartLeaf(t, leaf.Config{}).Client())
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	st, err := store.Open(t.Context(), js, cfg, zaptest.NewLogger(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, err)
 	w := &endpointFixture{T: t, store: st, slice: wire.Key{Group: discoveryv1.GroupName, Resource: "endpointslices", Namespace: "default", Name: "web-1"}}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	var g errgroup.Group
-	g.Go(func() error { return agent.SyncEndpoints(ctx, "edge-1", st, zaptest.NewLogger(t)) })
+	g.Go(func() error { return endpointsync.New("edge-1", st, zaptest.NewLogger(t)).Start(ctx) })
 	t.Cleanup(func() {
 		cancel()
-		if err := g.Wait(); err != nil {
-			t.Error(err)
-		}
+		kit.Must(t, g.Wait())
 	})
 	return w
 }
@@ -59,12 +54,9 @@ func newEndpointFixture(t *testing.T, cfg store.Config) *endpointFixture {
 func (w *endpointFixture) putObject(key wire.Key, object any) {
 	w.Helper()
 	data, err := json.Marshal(object)
-	if err != nil {
-		w.Fatal(err)
-	}
-	if _, err := w.store.Put(w.Context(), key, data, nil); err != nil {
-		w.Fatal(err)
-	}
+	kit.Must(w, err)
+	_, err = w.store.Put(w.Context(), key, data, nil)
+	kit.Must(w, err)
 }
 
 // putPod stores a pod of this node; ip "" is one that has not started.
@@ -107,17 +99,13 @@ func (w *endpointFixture) wantEndpoints(want ...string) {
 	ctx, cancel := context.WithTimeout(w.Context(), 30*time.Second)
 	defer cancel()
 	events, err := w.store.Watch(w.slice.Group, w.slice.Resource, "", w.store.Revision())
-	if err != nil {
-		w.Fatal(err)
-	}
+	kit.Must(w, err)
 	defer events.Stop()
 	for {
 		var got []string
 		if entry, err := w.store.Get(w.slice); err == nil {
 			var slice discoveryv1.EndpointSlice
-			if err := json.Unmarshal(entry.Object, &slice); err != nil {
-				w.Fatal(err)
-			}
+			kit.Must(w, json.Unmarshal(entry.Object, &slice))
 			for _, e := range slice.Endpoints {
 				got = append(got, fmt.Sprint(e.Addresses[0], " ", ptr.Deref(e.Conditions.Ready, true), " ", ptr.Deref(e.Conditions.Serving, true)))
 			}
@@ -137,9 +125,9 @@ func (w *endpointFixture) wantEndpoints(want ...string) {
 
 const otherEndpoint = "10.42.0.3 true true"
 
-// TestEndpointSync_FollowsOwnPods: a slice's entries of the node's pods follow these pods, at any state of the cloud's
+// TestSyncer_FollowsOwnPods: a slice's entries of the node's pods follow these pods, at any state of the cloud's
 // slice; the entries of other pods stay.
-func TestEndpointSync_FollowsOwnPods(t *testing.T) {
+func TestSyncer_FollowsOwnPods(t *testing.T) {
 	const manager = "endpointslice-controller.k8s.io"
 	w := newEndpointFixture(t, store.Config{})
 	w.putPod("web-c", "new", "10.42.0.99", true) // the slice names an earlier pod of that name
@@ -161,8 +149,8 @@ func TestEndpointSync_FollowsOwnPods(t *testing.T) {
 	w.wantEndpoints("10.42.0.8 true false", otherEndpoint, "10.42.0.4 true true", "192.0.2.1 true true")
 }
 
-// TestEndpointSync_LeavesForeignSlices: slices that users or other controllers write are unchanged.
-func TestEndpointSync_LeavesForeignSlices(t *testing.T) {
+// TestSyncer_LeavesForeignSlices: slices that users or other controllers write are unchanged.
+func TestSyncer_LeavesForeignSlices(t *testing.T) {
 	w := newEndpointFixture(t, store.Config{})
 	w.putPod("web-a", "a", "10.42.0.7", true)
 	w.putSlice("somebody")
@@ -175,9 +163,9 @@ func TestEndpointSync_LeavesForeignSlices(t *testing.T) {
 	}
 }
 
-// TestEndpointSync_RetriesAfterFullDisk: after a moment of a full disk a gateway does not keep sending to an unready pod
+// TestSyncer_RetriesAfterFullDisk: after a moment of a full disk a gateway does not keep sending to an unready pod
 // until the pod's next change.
-func TestEndpointSync_RetriesAfterFullDisk(t *testing.T) {
+func TestSyncer_RetriesAfterFullDisk(t *testing.T) {
 	const room = 1000
 	var left, refused atomic.Int64 // writes that the disk still accepts
 	left.Store(room)
@@ -191,7 +179,7 @@ func TestEndpointSync_RetriesAfterFullDisk(t *testing.T) {
 	before := w.store.Revision()
 	w.putPod("web-a", "a", "10.42.0.2", true)
 	w.putSlice("endpointslice-controller.k8s.io")
-	eventually(t, "corrected", func() error {
+	kit.Succeeds(t, time.Minute, func() error {
 		if n := w.store.Revision() - before; n != 3 {
 			return fmt.Errorf("%d writes, want the pod, the slice and its correction", n)
 		}
@@ -199,7 +187,7 @@ func TestEndpointSync_RetriesAfterFullDisk(t *testing.T) {
 	})
 	left.Store(1) // for the pod alone
 	w.putPod("web-a", "a", "10.42.0.2", false)
-	eventually(t, "tried again", func() error {
+	kit.Succeeds(t, time.Minute, func() error {
 		if n := refused.Load(); n < 2 {
 			return fmt.Errorf("%d writes were refused", n)
 		}

@@ -1,4 +1,4 @@
-package agent_test
+package nodeidentity_test
 
 import (
 	"errors"
@@ -6,15 +6,17 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap/zaptest"
 
-	"github.com/frond-edge/frond/api/config"
-	"github.com/frond-edge/frond/edged/agent"
+	"github.com/frond-edge/frond/edged/enroll"
 	"github.com/frond-edge/frond/edged/identitydir"
+	"github.com/frond-edge/frond/edged/nodeidentity"
+	"github.com/frond-edge/frond/test/kit"
 )
 
 // A node whose identity is damaged runs without it, and reports that; any other fault ends it, as it may be gone at the next start.
-func TestNode_RunsWithoutDamagedIdentity(t *testing.T) {
+func TestLoad_DamagedIdentityIsNoFault(t *testing.T) {
 	for name, tt := range map[string]struct {
 		breaks func(dir string) error
 		runs   bool
@@ -32,14 +34,18 @@ func TestNode_RunsWithoutDamagedIdentity(t *testing.T) {
 		}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			cfg := config.EdgeCore{Node: "edge-1", Dir: t.TempDir()}
-			dir := filepath.Join(cfg.Dir, "identity")
-			if err := errors.Join(os.Mkdir(dir, 0o700), tt.breaks(dir)); err != nil {
-				t.Fatal(err)
+			dir := t.TempDir()
+			kit.Must(t, tt.breaks(dir))
+			identity, err := nodeidentity.Load(enroll.Config{Node: "edge-1", Dir: dir, Metrics: prometheus.NewRegistry()}, zaptest.NewLogger(t))
+			if !tt.runs {
+				if err == nil || errors.Is(err, identitydir.ErrDamaged) {
+					t.Errorf("error: %v", err)
+				}
+				return
 			}
-			ready, err := agent.LoadIdentity(cfg, zaptest.NewLogger(t))
-			if tt.runs && (err != nil || !errors.Is(ready, identitydir.ErrDamaged)) || !tt.runs && (err == nil || errors.Is(err, identitydir.ErrDamaged)) {
-				t.Errorf("ready: %v, error: %v", ready, err)
+			kit.Must(t, err)
+			if ready := identity.CheckReady(); !errors.Is(ready, identitydir.ErrDamaged) {
+				t.Errorf("ready: %v", ready)
 			}
 		})
 	}

@@ -1,4 +1,8 @@
-package agent
+// Package resync reports the present state of a gateway's own objects again: its Node, its pods and the deletions made here.
+//
+// It repairs what Kubernetes changed while the link was down, reports that Kubernetes refused for a time, and reports that the hub
+// lost. It writes nothing but reports.
+package resync
 
 import (
 	"context"
@@ -14,8 +18,8 @@ import (
 	"github.com/frond-edge/frond/leaf/store"
 )
 
-// reportSink takes a report; it is durable when Report returns.
-type reportSink interface {
+// Sink takes a report; it is durable when Report returns.
+type Sink interface {
 	Report(ctx context.Context, m wire.Message) error
 }
 
@@ -23,27 +27,37 @@ type reportSink interface {
 // it is added at random.
 const reportInterval = time.Hour
 
-// keyLocker acquires the lock under which an object is written and reported.
-type keyLocker func(ctx context.Context, key wire.Key) (release func(), err error)
+// Link reports whether the cloud is reachable.
+type Link interface {
+	State() (up bool, changed <-chan struct{})
+}
 
-// resync reports the Node, its pods and the pods that ended here again whenever the link comes up, and every hour. While
+// KeyLocker acquires the lock under which an object is written and reported.
+type KeyLocker func(ctx context.Context, key wire.Key) (release func(), err error)
+
+// Reporter reports the Node, its pods and the pods that ended here again whenever the link comes up, and every hour. While
 // the link was down Kubernetes has marked them not ready. The kubelet, which uses the local API, does not see that and
-// would not correct it. resync also reports when the cloud asks. The hourly report repairs reports that Kubernetes refused
-// for a time, or that the hub lost. cloudcore drops reports of a state that Kubernetes already has, without a write.
-type resync struct {
+// would not correct it. Reporter also reports when the cloud asks. cloudcore drops reports of a state that Kubernetes already has,
+// without a write.
+type Reporter struct {
 	node  string
 	store *store.Store
-	link  leafLink
-	sink  reportSink
+	link  Link
+	sink  Sink
 	// lockKey acquires an object's write lock, which a report needs too.
-	lockKey keyLocker
+	lockKey KeyLocker
 	// requests is signalled when the cloud requests a full report; one waiting token covers all earlier requests.
 	requests chan struct{}
 	log      *zap.Logger
 }
 
-// requestReport requests a report of everything. It does not block.
-func (r *resync) requestReport() {
+// New returns the reporter of a node.
+func New(node string, st *store.Store, link Link, sink Sink, lockKey KeyLocker, log *zap.Logger) *Reporter {
+	return &Reporter{node: node, store: st, link: link, sink: sink, lockKey: lockKey, requests: make(chan struct{}, 1), log: log}
+}
+
+// RequestReport requests a report of everything. It does not block.
+func (r *Reporter) RequestReport() {
 	select {
 	case r.requests <- struct{}{}:
 	default:
@@ -51,7 +65,7 @@ func (r *resync) requestReport() {
 }
 
 // Start reports until ctx ends and then returns nil.
-func (r *resync) Start(ctx context.Context) error {
+func (r *Reporter) Start(ctx context.Context) error {
 	for {
 		up, changed := r.link.State()
 		if up {
@@ -69,7 +83,7 @@ func (r *resync) Start(ctx context.Context) error {
 	}
 }
 
-func (r *resync) reportAll(ctx context.Context) error {
+func (r *Reporter) reportAll(ctx context.Context) error {
 	keys := []wire.Key{{Resource: "nodes", Name: r.node}}
 	pods, _ := r.store.List("", "pods", "")
 	for _, pod := range pods {
@@ -89,8 +103,8 @@ func (r *resync) reportAll(ctx context.Context) error {
 	return errors.Join(faults...)
 }
 
-// reportRequested reports an object that the cloud asks for. This node has the newest state only of its Node and pods.
-func (r *resync) reportRequested(ctx context.Context, key wire.Key) error {
+// ReportRequested reports an object that the cloud asks for. This node has the newest state only of its Node and pods.
+func (r *Reporter) ReportRequested(ctx context.Context, key wire.Key) error {
 	if key.Group != "" || key.Resource != "pods" && key != (wire.Key{Resource: "nodes", Name: r.node}) {
 		return fmt.Errorf("%s is not this node's to report", key.Human())
 	}
@@ -98,7 +112,7 @@ func (r *resync) reportRequested(ctx context.Context, key wire.Key) error {
 }
 
 // reportObject reports an object's present state while no other writer changes it: the outbox keeps the latest report.
-func (r *resync) reportObject(ctx context.Context, key wire.Key) error {
+func (r *Reporter) reportObject(ctx context.Context, key wire.Key) error {
 	release, err := r.lockKey(ctx, key)
 	if err != nil {
 		return err
@@ -128,7 +142,7 @@ func runsOn(pod []byte, node string) bool {
 }
 
 // reportDeletion reports the deletion of an object, unless another object now has its name.
-func (r *resync) reportDeletion(ctx context.Context, deleted store.Entry) error {
+func (r *Reporter) reportDeletion(ctx context.Context, deleted store.Entry) error {
 	release, err := r.lockKey(ctx, deleted.Key)
 	if err != nil {
 		return err

@@ -1,4 +1,4 @@
-package agent_test
+package resync_test
 
 import (
 	"context"
@@ -14,13 +14,20 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/frond-edge/frond/api/wire"
-	"github.com/frond-edge/frond/edged/agent"
+	"github.com/frond-edge/frond/edged/resync"
 	"github.com/frond-edge/frond/leaf"
 	"github.com/frond-edge/frond/leaf/localapi"
 	"github.com/frond-edge/frond/leaf/store"
 	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/leaftest"
+	"github.com/frond-edge/frond/test/kit/streamstest"
 )
+
+type offlineCloud struct{}
+
+func (offlineCloud) Do(context.Context, wire.KubeRequest) (wire.KubeReply, error) {
+	return wire.KubeReply{}, wire.ErrOffline
+}
 
 // requestingOutbox is an outbox that simulates a request of the cloud for the object while a deletion is being reported.
 type requestingOutbox struct {
@@ -51,9 +58,9 @@ func (o *requestingOutbox) Report(_ context.Context, m wire.Message) error {
 
 func (o *requestingOutbox) ReportEvent(context.Context, wire.Message) error { return nil }
 
-// TestResync_RequestDoesNotOvertakeDeletion: the outbox keeps the last report of an object. If that were the state of a pod
+// TestReporter_RequestDoesNotOvertakeDeletion: the outbox keeps the last report of an object. If that were the state of a pod
 // whose deletion has just been reported, the cloud would never get the deletion.
-func TestResync_RequestDoesNotOvertakeDeletion(t *testing.T) {
+func TestReporter_RequestDoesNotOvertakeDeletion(t *testing.T) {
 	log := zaptest.NewLogger(t)
 	l := leaftest.StartLeaf(t, leaf.Config{})
 	js, err := jetstream.New(l.Client())
@@ -62,15 +69,16 @@ func TestResync_RequestDoesNotOvertakeDeletion(t *testing.T) {
 	defer cancelOpen()
 	st, err := store.Open(octx, js, store.Config{}, log)
 	kit.Must(t, err)
-	pod := desiredObject(t, "pods", "p", "u", 1)
-	pod.Key.Namespace = "default"
-	pod.Object = []byte(`{"metadata":{"name":"p","namespace":"default","uid":"u","resourceVersion":"1"},"spec":{"nodeName":"edge-1"}}`)
+	pod := wire.Message{
+		Key: wire.Key{Resource: "pods", Namespace: "default", Name: "p"}, Op: wire.Apply, UID: "u", Version: "1", Sequence: 1,
+		Object: []byte(`{"metadata":{"name":"p","namespace":"default","uid":"u","resourceVersion":"1"},"spec":{"nodeName":"edge-1"}}`),
+	}
 	kit.Must(t, st.Apply(t.Context(), []wire.Message{pod}, 1))
 	outbox := &requestingOutbox{}
 	api, err := localapi.New(localapi.Config{Node: "edge-1"}, st, offlineCloud{}, outbox, log)
 	kit.Must(t, err)
-	nudged := agent.ReportRequested("edge-1", st, outbox, api.LockKey, log)
-	outbox.requestReport = func() { kit.Must(t, nudged(context.WithoutCancel(t.Context()), pod.Key)) }
+	reporter := resync.New("edge-1", st, streamstest.NewSwitchableLink(), outbox, api.LockKey, log)
+	outbox.requestReport = func() { kit.Must(t, reporter.ReportRequested(context.WithoutCancel(t.Context()), pod.Key)) }
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	var serving errgroup.Group
 	serving.Go(func() error { return api.Start(ctx) })

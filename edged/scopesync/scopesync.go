@@ -1,51 +1,52 @@
-package agent
+// Package scopesync tells the cloud which kinds the components of a gateway list and watch, and brings back its verdicts.
+//
+// It sends the whole set at each change of it or of the link, and periodically: a request that is lost or repeated does no harm.
+package scopesync
 
 import (
 	"cmp"
 	"context"
-	"errors"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"go.uber.org/zap"
 
 	"github.com/frond-edge/frond/api/wire"
-	"github.com/frond-edge/frond/internal/lifecycle"
-	"github.com/frond-edge/frond/streams/call"
-	"github.com/frond-edge/frond/streams/subject"
 )
 
 const (
-	// scopesSettleDelay is how long changes are collected: a component begins with several lists.
-	scopesSettleDelay = 200 * time.Millisecond
-	// scopesInterval is how often an unchanged set is sent to the cloud, with up to half of it added at random: it repairs
+	// settleDelay is how long changes are collected: a component begins with several lists.
+	settleDelay = 200 * time.Millisecond
+	// sendInterval is how often an unchanged set is sent to the cloud, with up to half of it added at random: it repairs
 	// a lost registry. The same set costs the cloud no write.
-	scopesInterval = 5 * time.Minute
-	// scopesMinBackoff is the pause after a refusal or a missing answer; it doubles up to scopesInterval.
-	scopesMinBackoff = 5 * time.Second
+	sendInterval = 5 * time.Minute
+	// minBackoff is the pause after a refusal or a missing answer; it doubles up to sendInterval.
+	minBackoff = 5 * time.Second
 )
 
-// scopeSource lists the scopes that components at this node list and watch.
-type scopeSource interface {
+// Source lists the scopes that components at this node list and watch.
+type Source interface {
 	// WantedScopes returns all wanted scopes, and a channel that closes at the next change.
 	WantedScopes() (wants []wire.ScopeWant, changed <-chan struct{})
 	// SetScopeVerdicts takes the cloud's verdicts on the sent scopes. It must not block.
 	SetScopeVerdicts(verdicts []wire.ScopeVerdict)
 }
 
-// linkState reports whether the cloud is reachable, as link.FencedLink does.
-type linkState interface {
+// Link reports whether the cloud is reachable, as link.FencedLink does.
+type Link interface {
 	State() (up bool, changed <-chan struct{})
 }
 
-// scopeSync sends the scopes that components here want to the cloud, whenever they or the link change.
-type scopeSync struct {
-	source scopeSource
-	link   linkState
-	ask    func(ctx context.Context, request wire.ScopesRequest) (wire.ScopesReply, error)
+// AskFunc sends a set to the cloud and returns its verdicts.
+type AskFunc func(ctx context.Context, request wire.ScopesRequest) (wire.ScopesReply, error)
+
+// Sender sends the scopes that components here want to the cloud, whenever they or the link change.
+type Sender struct {
+	source Source
+	link   Link
+	ask    AskFunc
 	log    *zap.Logger
 
 	// Used by the loop alone.
@@ -56,26 +57,13 @@ type scopeSync struct {
 	pause        time.Duration
 }
 
-// scopeParts returns the part that sends scopes to the cloud, if there is a source of them.
-func (n *Node) scopeParts(nc *nats.Conn, source scopeSource, link linkState) []lifecycle.Part {
-	if source == nil {
-		return nil
-	}
-	w := &scopeSync{source: source, link: link, log: n.log.Named("scopes"), ask: func(ctx context.Context, request wire.ScopesRequest) (wire.ScopesReply, error) {
-		var reply wire.ScopesReply
-		if err := call.Call(ctx, nc, n.cfg.Node, subject.VerbScopes, request, &reply); err != nil {
-			return reply, err
-		}
-		if reply.Error != "" {
-			return reply, errors.New(reply.Error)
-		}
-		return reply, nil
-	}}
-	return []lifecycle.Part{{Name: "scopes", Start: w.Start}}
+// New returns the sender of a node's scopes.
+func New(source Source, link Link, ask AskFunc, log *zap.Logger) *Sender {
+	return &Sender{source: source, link: link, ask: ask, log: log}
 }
 
 // Start sends scopes until ctx ends and then returns nil.
-func (w *scopeSync) Start(ctx context.Context) error {
+func (w *Sender) Start(ctx context.Context) error {
 	for {
 		wants, changed := w.source.WantedScopes()
 		up, relinked := w.link.State()
@@ -94,14 +82,14 @@ func (w *scopeSync) Start(ctx context.Context) error {
 			select {
 			case <-ctx.Done():
 				return nil
-			case <-time.After(scopesSettleDelay):
+			case <-time.After(settleDelay):
 			}
 		}
 	}
 }
 
 // sendWants sends the set once, and returns the pause before it is sent again.
-func (w *scopeSync) sendWants(ctx context.Context, wants []wire.ScopeWant) time.Duration {
+func (w *Sender) sendWants(ctx context.Context, wants []wire.ScopeWant) time.Duration {
 	if !w.sentAccepted || !equalWants(wants, w.sent) {
 		w.order++
 		w.sent, w.sentAccepted = wants, true
@@ -109,7 +97,7 @@ func (w *scopeSync) sendWants(ctx context.Context, wants []wire.ScopeWant) time.
 	reply, err := w.ask(ctx, wire.ScopesRequest{Order: w.order, Wants: wants})
 	switch {
 	case ctx.Err() != nil:
-		return scopesInterval
+		return sendInterval
 	case err != nil, reply.Order < w.order:
 		w.log.Info("cloud not told what components here watch, trying again", zap.Error(err))
 		return w.nextBackoff()
@@ -122,12 +110,12 @@ func (w *scopeSync) sendWants(ctx context.Context, wants []wire.ScopeWant) time.
 		return w.nextBackoff()
 	}
 	w.pause = 0
-	return scopesInterval + rand.N(scopesInterval/2) //nolint:gosec // not a secret
+	return sendInterval + rand.N(sendInterval/2) //nolint:gosec // not a secret
 }
 
 // nextBackoff returns the pause after a failure.
-func (w *scopeSync) nextBackoff() time.Duration {
-	w.pause = min(max(2*w.pause, scopesMinBackoff), scopesInterval)
+func (w *Sender) nextBackoff() time.Duration {
+	w.pause = min(max(2*w.pause, minBackoff), sendInterval)
 	return w.pause
 }
 

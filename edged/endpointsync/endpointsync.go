@@ -1,4 +1,8 @@
-package agent
+// Package endpointsync keeps a gateway's own pods in its endpoint slices up to date while the cloud cannot.
+//
+// It changes only the entries of this node's pods, only in slices that Kubernetes made from a Service, and only the node's copy:
+// nothing of it is reported. The cloud delivers the same state, a little later.
+package endpointsync
 
 import (
 	"context"
@@ -19,21 +23,20 @@ import (
 	"github.com/frond-edge/frond/leaf/store"
 )
 
-// endpointsManager marks the slices that Kubernetes creates from a Service's selector; slices of other writers are left unchanged.
-const endpointsManager = "endpointslice-controller.k8s.io"
+// sliceManager marks the slices that Kubernetes creates from a Service's selector; slices of other writers are left unchanged.
+const sliceManager = "endpointslice-controller.k8s.io"
 
-// endpointsSettleDelay is how long changes are collected before slices are written: a starting pod changes several times at
+// settleDelay is how long changes are collected before slices are written: a starting pod changes several times at
 // once, and each write of a slice is synced to the disk.
-const endpointsSettleDelay = 100 * time.Millisecond
+const settleDelay = 100 * time.Millisecond
 
-// endpointsRetryDelay is the pause after which a write that a full disk refused is retried.
-const endpointsRetryDelay = time.Second
+// retryDelay is the pause after which a write that a full disk refused is retried.
+const retryDelay = time.Second
 
-// endpointSync keeps the node's own pods in its endpoint slices up to date. A gateway that boots without a link gives its
-// pods new addresses, and the cloud, whose slices are on its disk, cannot learn of them. A pod that becomes unready while
-// the link is down would stay in its Service. The node has the newest state of its own pods, so it is always right about
-// them: the cloud delivers the same state, a little later. Only the node's copy changes; nothing of it is reported.
-type endpointSync struct {
+// Syncer corrects the slices of one node. A gateway that boots without a link gives its pods new addresses, and the cloud, whose
+// slices are on its disk, cannot learn of them. A pod that becomes unready while the link is down would stay in its Service. The
+// node has the newest state of its own pods, so it is always right about them.
+type Syncer struct {
 	node  string
 	store *store.Store
 	log   *zap.Logger
@@ -41,8 +44,13 @@ type endpointSync struct {
 	slicesByPod map[wire.Key]map[wire.Key]bool
 }
 
+// New returns the syncer of a node.
+func New(node string, st *store.Store, log *zap.Logger) *Syncer {
+	return &Syncer{node: node, store: st, log: log, slicesByPod: map[wire.Key]map[wire.Key]bool{}}
+}
+
 // Start runs until ctx ends and then returns nil.
-func (e *endpointSync) Start(ctx context.Context) error {
+func (e *Syncer) Start(ctx context.Context) error {
 	for ctx.Err() == nil {
 		if err := e.followChanges(ctx); err != nil && ctx.Err() == nil {
 			e.log.Warn("endpoints of own pods not followed, starting again", zap.Error(err))
@@ -52,8 +60,8 @@ func (e *endpointSync) Start(ctx context.Context) error {
 }
 
 // followChanges runs until ctx ends or it was too slow for the store's events.
-func (e *endpointSync) followChanges(ctx context.Context) error {
-	e.slicesByPod = map[wire.Key]map[wire.Key]bool{}
+func (e *Syncer) followChanges(ctx context.Context) error {
+	clear(e.slicesByPod)
 	list, revision := e.store.List(discoveryv1.GroupName, "endpointslices", "")
 	from, err := e.store.Watch(discoveryv1.GroupName, "endpointslices", "", revision)
 	if err != nil {
@@ -96,13 +104,13 @@ func (e *endpointSync) followChanges(ctx context.Context) error {
 			clear(due)
 			waiting = false
 			if len(refused) > 0 {
-				retry.Reset(endpointsRetryDelay)
+				retry.Reset(retryDelay)
 			}
 		case <-retry.C:
 			maps.Copy(due, refused)
 		}
 		if len(due) > 0 && !waiting {
-			settled.Reset(endpointsSettleDelay)
+			settled.Reset(settleDelay)
 			waiting = true
 		}
 	}
@@ -110,7 +118,7 @@ func (e *endpointSync) followChanges(ctx context.Context) error {
 
 // reconcileSlice corrects one slice. If another writer came first, that write's event causes the next attempt. A slice that
 // the disk refused is added to refused, and otherwise removed.
-func (e *endpointSync) reconcileSlice(ctx context.Context, key wire.Key, refused map[wire.Key]bool) {
+func (e *Syncer) reconcileSlice(ctx context.Context, key wire.Key, refused map[wire.Key]bool) {
 	again := refused[key]
 	delete(refused, key)
 	for pod, in := range e.slicesByPod {
@@ -127,7 +135,7 @@ func (e *endpointSync) reconcileSlice(ctx context.Context, key wire.Key, refused
 		e.log.Warn("endpoint slice not read", zap.Stringer("key", key), zap.Error(err))
 		return
 	}
-	if slice.Labels[discoveryv1.LabelManagedBy] != endpointsManager {
+	if slice.Labels[discoveryv1.LabelManagedBy] != sliceManager {
 		return
 	}
 	if !e.correctSlice(&slice, key) {
@@ -142,13 +150,13 @@ func (e *endpointSync) reconcileSlice(ctx context.Context, key wire.Key, refused
 	}
 	refused[key] = true
 	if !again {
-		e.log.Warn("endpoint slice not written, trying again", zap.Stringer("key", key), zap.Duration("retry", endpointsRetryDelay), zap.Error(err))
+		e.log.Warn("endpoint slice not written, trying again", zap.Stringer("key", key), zap.Duration("retry", retryDelay), zap.Error(err))
 	}
 }
 
 // correctSlice corrects the entries of this node's pods in a slice, records that the slice names them, and reports whether
 // anything changed.
-func (e *endpointSync) correctSlice(slice *discoveryv1.EndpointSlice, key wire.Key) (changed bool) {
+func (e *Syncer) correctSlice(slice *discoveryv1.EndpointSlice, key wire.Key) (changed bool) {
 	service := e.loadService(slice)
 	for i := range slice.Endpoints {
 		endpoint := &slice.Endpoints[i]
@@ -173,7 +181,7 @@ func (e *endpointSync) correctSlice(slice *discoveryv1.EndpointSlice, key wire.K
 	return changed
 }
 
-func (e *endpointSync) loadService(slice *discoveryv1.EndpointSlice) *corev1.Service {
+func (e *Syncer) loadService(slice *discoveryv1.EndpointSlice) *corev1.Service {
 	entry, err := e.store.Get(wire.Key{Resource: "services", Namespace: slice.Namespace, Name: slice.Labels[discoveryv1.LabelServiceName]})
 	if err != nil {
 		return nil

@@ -1,4 +1,8 @@
-package agent
+// Package nodestore adds to a gateway's store what its agent needs beside the objects: a count of the objects that a full snapshot
+// repaired, the inventory in a heartbeat, a periodic last-good copy, and for the fault suite a history of all changes.
+//
+// Its decorators implement deliver.Store. They never change what is stored.
+package nodestore
 
 import (
 	"context"
@@ -13,14 +17,15 @@ import (
 // has no inventory.
 const maxDeletedBytes = 2048
 
-// audited is the node's store. It counts the objects that a full snapshot repaired.
-type audited struct {
+// Audited is the node's store. It counts the objects that a full snapshot repaired.
+type Audited struct {
 	*store.Store
 	repaired prometheus.Counter
 }
 
-func newAudited(st *store.Store, metrics prometheus.Registerer) *audited {
-	a := &audited{Store: st, repaired: prometheus.NewCounter(prometheus.CounterOpts{
+// NewAudited returns the store, and registers the count.
+func NewAudited(st *store.Store, metrics prometheus.Registerer) *Audited {
+	a := &Audited{Store: st, repaired: prometheus.NewCounter(prometheus.CounterOpts{
 		Namespace: "frond", Subsystem: "audit", Name: "repaired_total",
 		Help: "Objects that differed from a full snapshot of a stream that the store had followed, and were repaired.",
 	})}
@@ -31,20 +36,20 @@ func newAudited(st *store.Store, metrics prometheus.Registerer) *audited {
 type objectVersion struct{ uid, version string }
 
 // objectVersions returns the version of each object that the cloud sent.
-func (a *audited) objectVersions() map[wire.Key]objectVersion {
+func (a *Audited) objectVersions() map[wire.Key]objectVersion {
 	entries, _ := a.All()
-	labels := make(map[wire.Key]objectVersion, len(entries))
+	versions := make(map[wire.Key]objectVersion, len(entries))
 	for _, e := range entries {
 		if e.Sequence != 0 {
-			labels[e.Key] = objectVersion{e.UID, e.Version}
+			versions[e.Key] = objectVersion{e.UID, e.Version}
 		}
 	}
-	return labels
+	return versions
 }
 
 // Replace is store.Replace. A snapshot of the same stream epoch changes, apart from recent changes, only objects that were
 // not in the right state.
-func (a *audited) Replace(ctx context.Context, messages []wire.Message, streamEpoch string, sequence uint64) error {
+func (a *Audited) Replace(ctx context.Context, messages []wire.Message, streamEpoch string, sequence uint64) error {
 	if a.Cursor().StreamEpoch != streamEpoch {
 		return a.Store.Replace(ctx, messages, streamEpoch, sequence)
 	}
@@ -66,8 +71,8 @@ func (a *audited) Replace(ctx context.Context, messages []wire.Message, streamEp
 	return nil
 }
 
-// addInventory adds the inventory to a heartbeat.
-func (a *audited) addInventory(beat *wire.Heartbeat) {
+// AddInventory adds the inventory to a heartbeat.
+func (a *Audited) AddInventory(beat *wire.Heartbeat) {
 	cursor, census, deleted := a.Inventory()
 	names, size := make([]string, 0, len(deleted)), 0
 	for _, key := range deleted {

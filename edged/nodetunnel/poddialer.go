@@ -1,84 +1,33 @@
-package agent
+package nodetunnel
 
 import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"slices"
 
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/frond-edge/frond/edged/kubelet"
-	"github.com/frond-edge/frond/leaf/store"
 	"github.com/frond-edge/frond/streams/tunnel"
 )
 
 // podDialer connects the cloud's tunnels to pods of this node. It verifies the addresses of pods itself: the store lists
 // the pods, but its content comes from the cloud, so the runtime, or the machine for pods in its network, must confirm the
 // address. A stolen cloudcore therefore reaches no other address on the gateway's networks.
-type podDialer struct {
-	node string
-	// storedPods returns the pods in the store, including those of other nodes.
-	storedPods func() []store.Entry
-	// runtimeAddresses returns the addresses that the runtime has assigned to a running pod.
-	runtimeAddresses func(ctx context.Context, podUID string) ([]netip.Addr, error)
-	// hostAddresses returns the addresses of the machine.
-	hostAddresses func() ([]net.Addr, error)
-}
+type podDialer struct{ cfg Config }
 
-// newPodDialer creates the dialer of a node; runtime is the endpoint of its container runtime, "" if that is not known.
-func newPodDialer(node string, st *store.Store, runtime string) *podDialer {
-	p := &podDialer{
-		node: node,
-		storedPods: func() []store.Entry {
-			list, _ := st.List("", "pods", "")
-			return list
-		},
-		runtimeAddresses: kubelet.SandboxClient{Endpoint: runtime}.Addresses,
-		hostAddresses:    net.InterfaceAddrs,
+// serveStream joins a stream to a connection to the requested pod.
+func (p podDialer) serveStream(ctx context.Context, in *tunnel.Incoming) {
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	if err := p.admitTarget(ctx, in.Target()); err != nil {
+		in.Refuse(err.Error())
+		return
 	}
-	if runtime == "" {
-		p.runtimeAddresses = func(context.Context, string) ([]netip.Addr, error) {
-			return nil, errors.New("edgecore does not know the container runtime; set runtime.endpoint in its configuration")
-		}
-	}
-	return p
-}
-
-// noPodNetwork answers for the hollow runtime, whose pods have addresses but no network: a dial would leave this machine
-// for any host with that address.
-func noPodNetwork(context.Context, string) ([]netip.Addr, error) {
-	return nil, errors.New("the hollow runtime gives its pods no network")
-}
-
-// serveStreams joins each incoming stream to a connection to the requested pod, until ctx ends.
-func (p *podDialer) serveStreams(ctx context.Context, l *tunnel.Listener) error {
-	var streams errgroup.Group
-	defer func() { _ = streams.Wait() }() // they return nil
-	for {
-		in, err := l.Next()
-		if err != nil {
-			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
-				return nil
-			}
-			return fmt.Errorf("tunnels to pods: %w", err)
-		}
-		streams.Go(func() error {
-			dctx, cancel := context.WithTimeout(ctx, localTimeout)
-			defer cancel()
-			if err := p.admitTarget(dctx, in.Target()); err != nil {
-				in.Refuse(err.Error())
-				return nil
-			}
-			serveStream(dctx, in, localTarget{address: in.Target().String()})
-			return nil
-		})
-	}
+	Target{Address: in.Target().String()}.serveStream(ctx, in)
 }
 
 // dialedPod holds the fields of a pod that a dial needs.
@@ -101,19 +50,19 @@ type dialedPod struct {
 
 // admitTarget returns nil if the cloud may reach an address, or the reason why not. It may reach all ports of a pod that
 // has its own address, and the declared TCP ports of a pod in the host's network.
-func (p *podDialer) admitTarget(ctx context.Context, to netip.AddrPort) error {
+func (p podDialer) admitTarget(ctx context.Context, to netip.AddrPort) error {
 	address := to.Addr()
 	if address.IsLoopback() || address.IsLinkLocalUnicast() || address.IsMulticast() || address.IsUnspecified() {
 		return fmt.Errorf("%s is never a pod's address", address)
 	}
 	unfit := fmt.Errorf("no running pod of this node has the address %s", address)
 	text := []byte(address.String())
-	for _, entry := range p.storedPods() {
+	for _, entry := range p.cfg.StoredPods() {
 		if !bytes.Contains(entry.Object, text) {
 			continue // the common case, cheaper than parsing
 		}
 		var pod dialedPod
-		if err := json.Unmarshal(entry.Object, &pod); err != nil || !pod.runsAt(p.node, address) {
+		if err := json.Unmarshal(entry.Object, &pod); err != nil || !pod.runsAt(p.cfg.Node, address) {
 			continue
 		}
 		err := p.confirmAddress(ctx, &pod, to)
@@ -126,9 +75,9 @@ func (p *podDialer) admitTarget(ctx context.Context, to netip.AddrPort) error {
 }
 
 // confirmAddress checks with the runtime, or the machine, whether a pod has the address in the store.
-func (p *podDialer) confirmAddress(ctx context.Context, pod *dialedPod, to netip.AddrPort) error {
+func (p podDialer) confirmAddress(ctx context.Context, pod *dialedPod, to netip.AddrPort) error {
 	if pod.Spec.HostNetwork {
-		own, err := p.hostAddresses()
+		own, err := p.cfg.HostAddresses()
 		if err != nil {
 			return fmt.Errorf("addresses of this machine: %w", err)
 		}
@@ -144,7 +93,7 @@ func (p *podDialer) confirmAddress(ctx context.Context, pod *dialedPod, to netip
 	if static := pod.Metadata.Annotations[corev1.MirrorPodAnnotationKey]; static != "" {
 		uid = static // the runtime knows the static pod, not the mirror pod
 	}
-	given, err := p.runtimeAddresses(ctx, uid)
+	given, err := p.cfg.RuntimeAddresses(ctx, uid)
 	if err != nil {
 		return fmt.Errorf("pod's address not confirmed by the runtime: %w", err)
 	}

@@ -1,4 +1,4 @@
-package agent
+package nodetunnel
 
 import (
 	"context"
@@ -15,32 +15,32 @@ const (
 	servingGracePeriod = time.Minute
 )
 
-// certificateSource is a kubelet that may still wait for its serving certificate.
-type certificateSource interface {
-	// AwaitServingCertificate returns nil once callers get a certificate that they can verify, or ctx's error.
-	AwaitServingCertificate(ctx context.Context) error
+// CertificateSource is a kubelet that may still wait for its serving certificate.
+type CertificateSource interface {
+	// Await returns nil once callers get a certificate that they can verify, or ctx's error.
+	Await(ctx context.Context) error
 }
 
-// servingGate delays calls of the kubelet's port until the kubelet has its serving certificate. Before that its certificate
+// ServingGate delays calls of the kubelet's port until the kubelet has its serving certificate. Before that its certificate
 // cannot be verified, and the user of kubectl would get an x509 error that is gone a second later.
-type servingGate struct {
-	// kubelet returns the kubelet of this process; nil if there is none, or none yet.
-	kubelet func() certificateSource
+type ServingGate struct {
+	certificate CertificateSource
 
 	mu sync.Mutex
 	// missingSince is when a call first found no certificate; zero if none has since there was one. Guarded by mu.
 	missingSince time.Time
 }
 
+// NewServingGate returns the gate in front of a kubelet.
+func NewServingGate(certificate CertificateSource) *ServingGate {
+	return &ServingGate{certificate: certificate}
+}
+
 // awaitCertificate waits for the certificate and returns "", or the reason why the call is refused for now.
-func (g *servingGate) awaitCertificate(ctx context.Context) (refusal string) {
-	kubelet := g.kubelet()
-	if kubelet == nil {
-		return ""
-	}
+func (g *ServingGate) awaitCertificate(ctx context.Context) (refusal string) {
 	ctx, cancel := context.WithTimeout(ctx, servingHoldTimeout)
 	defer cancel()
-	err := kubelet.AwaitServingCertificate(ctx)
+	err := g.certificate.Await(ctx)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if err == nil {
