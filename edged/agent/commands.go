@@ -3,20 +3,12 @@ package agent
 import (
 	"errors"
 
-	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/edged/diskmonitor"
 	"github.com/frond-edge/frond/edged/resync"
 	"github.com/frond-edge/frond/internal/health"
 	"github.com/frond-edge/frond/streams/call"
-	"github.com/frond-edge/frond/streams/deliver"
 	"github.com/frond-edge/frond/streams/link"
 )
-
-// setInstance records in a heartbeat which process of this node sends it.
-func setInstance(beat *wire.Heartbeat, delivery *deliver.Delivery, gate *link.FencedLink) {
-	instance, since := delivery.Identity()
-	beat.Instance, beat.Since, beat.Fenced = instance, since.Milliseconds(), gate.Fenced()
-}
 
 // commandHandlers returns the handlers of the cloud's commands to this node.
 func commandHandlers(down downward, again *resync.Reporter, beater *call.Heartbeater) map[string]func([]byte) {

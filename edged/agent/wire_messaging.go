@@ -93,11 +93,12 @@ func buildMessaging(f *foundation, down downward, sink *outbox.Outbox, api *loca
 		return nil, err
 	}
 	beater := call.NewHeartbeater(node, f.nc, func(census bool) wire.Heartbeat {
+		instance, since := down.delivery.Identity()
 		beat := wire.Heartbeat{
 			Cursor: st.Cursor(), Outbox: reports.Waiting() + events.Waiting(),
 			Healthy: kubelet.isAlive(), Version: buildinfo.Version(),
+			Instance: instance, Since: since.Milliseconds(), Fenced: down.gate.Fenced(),
 		}
-		setInstance(&beat, down.delivery, down.gate)
 		if census {
 			st.AddInventory(&beat)
 		}

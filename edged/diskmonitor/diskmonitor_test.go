@@ -40,12 +40,6 @@ func (offlineCloud) Do(context.Context, wire.KubeRequest) (wire.KubeReply, error
 	return wire.KubeReply{}, wire.ErrOffline
 }
 
-// eventually waits for a state of the disk, which takes a second or more to be noticed.
-func eventually(t *testing.T, what string, missing func() error) {
-	t.Helper()
-	kit.Until(t, what, time.Minute, 50*time.Millisecond, func(context.Context) error { return missing() })
-}
-
 // fillDisk uses up a disk's space and returns the file to remove.
 func fillDisk(t *testing.T, dir string) string {
 	t.Helper()
@@ -112,7 +106,7 @@ func newDiskGateway(t *testing.T) *diskGateway {
 
 func (g *diskGateway) wantConditions(t *testing.T, reasons ...string) {
 	t.Helper()
-	eventually(t, fmt.Sprint("a condition for ", reasons), func() error {
+	kit.Succeeds(t, time.Minute, func() error {
 		n, err := g.client.CoreV1().Nodes().Get(t.Context(), "edge-1", metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -147,11 +141,11 @@ func TestMonitor_FullDisk(t *testing.T) {
 		}))
 	}
 	other := fillDisk(t, g.dir)
-	eventually(t, "a control change on a full disk", func() error {
+	kit.Succeeds(t, time.Minute, func() error {
 		return g.store.Apply(t.Context(), []wire.Message{desiredObject(t, "persistentvolumes", "pv", 2)}, 2)
 	})
 	g.wantConditions(t, "DiskFull", "DiskAlmostFull")
-	eventually(t, "136 events dropped", func() error {
+	kit.Succeeds(t, time.Minute, func() error {
 		families, err := g.metrics.Gather() // it is the only one
 		if err != nil {
 			return err

@@ -57,17 +57,13 @@ func (a *Audited) Replace(ctx context.Context, messages []wire.Message, streamEp
 	if err := a.Store.Replace(ctx, messages, streamEpoch, sequence); err != nil {
 		return err
 	}
-	after := a.objectVersions()
-	for key, was := range before {
-		if now, ok := after[key]; !ok || now != was {
+	for key, now := range a.objectVersions() {
+		if was, ok := before[key]; !ok || was != now {
 			a.repaired.Inc()
 		}
+		delete(before, key)
 	}
-	for key := range after {
-		if _, ok := before[key]; !ok {
-			a.repaired.Inc()
-		}
-	}
+	a.repaired.Add(float64(len(before))) // they are deleted
 	return nil
 }
 
