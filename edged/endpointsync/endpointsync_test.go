@@ -96,31 +96,23 @@ func (w *endpointFixture) putSlice(manager string) {
 // wantEndpoints waits until the slice has these endpoints: address, and whether ready and serving.
 func (w *endpointFixture) wantEndpoints(want ...string) {
 	w.Helper()
-	ctx, cancel := context.WithTimeout(w.Context(), 30*time.Second)
-	defer cancel()
-	events, err := w.store.Watch(w.slice.Group, w.slice.Resource, "", w.store.Revision())
-	kit.Must(w, err)
-	defer events.Stop()
-	for {
+	kit.Succeeds(w, 30*time.Second, func() error {
+		entry, err := w.store.Get(w.slice)
+		kit.Must(w, err)
+		var slice discoveryv1.EndpointSlice
+		kit.Must(w, json.Unmarshal(entry.Object, &slice))
+		if slice.ResourceVersion != "7" {
+			w.Errorf("the cloud's version became %q", slice.ResourceVersion)
+		}
 		var got []string
-		if entry, err := w.store.Get(w.slice); err == nil {
-			var slice discoveryv1.EndpointSlice
-			kit.Must(w, json.Unmarshal(entry.Object, &slice))
-			for _, e := range slice.Endpoints {
-				got = append(got, fmt.Sprint(e.Addresses[0], " ", ptr.Deref(e.Conditions.Ready, true), " ", ptr.Deref(e.Conditions.Serving, true)))
-			}
-			if slice.ResourceVersion != "7" {
-				w.Errorf("the cloud's version became %q", slice.ResourceVersion)
-			}
+		for _, e := range slice.Endpoints {
+			got = append(got, fmt.Sprint(e.Addresses[0], " ", ptr.Deref(e.Conditions.Ready, true), " ", ptr.Deref(e.Conditions.Serving, true)))
 		}
-		diff := cmp.Diff(want, got)
-		if diff == "" {
-			return
+		if diff := cmp.Diff(want, got); diff != "" {
+			return fmt.Errorf("endpoints (-want +got):\n%s", diff)
 		}
-		if _, err := events.Next(ctx); err != nil {
-			w.Fatalf("endpoints (-want +got):\n%s%v", diff, err)
-		}
-	}
+		return nil
+	})
 }
 
 const otherEndpoint = "10.42.0.3 true true"
