@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"time"
@@ -14,6 +13,8 @@ import (
 	"github.com/frond-edge/frond/internal/devcluster"
 	"github.com/frond-edge/frond/internal/toolchain"
 	"github.com/frond-edge/frond/loadtest/poll"
+	"github.com/frond-edge/frond/loadtest/procfs"
+	"github.com/frond-edge/frond/loadtest/results"
 )
 
 // Options of Run.
@@ -79,57 +80,9 @@ func Short() Size {
 	}
 }
 
-// clusterStage is a cluster and the scenarios that run on it.
-type clusterStage struct {
-	name string
-	spec devcluster.Spec
-	// reusesCluster continues with the cluster of the previous stage.
-	reusesCluster bool
-	scenarios     []scenario
-}
-
-// allStages lists the stages in order.
-func allStages(s Size) []clusterStage {
-	spec := func(edges int, runtime devcluster.Runtime) devcluster.Spec {
-		return devcluster.Spec{Edges: edges, Cloudcores: 2, Hubs: 3, Runtime: runtime, NoMetrics: true}
-	}
-	proxied := spec(1, devcluster.Containerd)
-	proxied.KubeProxy = true
-	pace := memoryPace{settle: s.Settle, samples: s.Samples}
-	follow := logFollow{readers: s.Readers, length: s.LogLines, first: s.First, collected: s.Collected}
-	direct := follow
-	direct.direct = true
-	hollow := spec(2, devcluster.Hollow)
-	return []clusterStage{
-		{name: "containerd", spec: spec(1, devcluster.Containerd), scenarios: []scenario{memoryUse(s.Resident, s.Held, pace), podStartup(s.Pods, "")}},
-		{name: "services", reusesCluster: true, spec: proxied, scenarios: []scenario{services(s.Services, pace)}},
-		{name: "hollow", spec: hollow, scenarios: []scenario{
-			singleUpdate(s.Updates),
-			burst(s.Burst, s.Rounds).scenario(),
-			arrival(1, s.Burst, s.Rounds, burstPeer, burstAim).scenario(),
-			podStartup(s.Pods, "1000"),
-		}},
-		{name: "delivery", reusesCluster: true, spec: hollow, scenarios: []scenario{
-			idleTraffic(s.Window),
-			takeover(s.Kills),
-			firstDelivery(s.First),
-			burst(s.Slow, s.Rounds).overSlowLink(),
-			arrival(1, s.Burst, s.Rounds, "", 0).overSlowLink(),
-			catchup(s.CatchUp, 1, min(s.Rounds, 3)),
-		}},
-		{name: "attached", reusesCluster: true, spec: hollow, scenarios: []scenario{attachedNodes(s.Attached, s.Settle)}},
-		{name: "away", reusesCluster: true, spec: hollow, scenarios: []scenario{catchup(s.CatchUp/10, 10, min(s.Rounds, 3))}},
-		{name: "tunnel", reusesCluster: true, spec: spec(s.LogNodes, devcluster.Hollow), scenarios: []scenario{follow.scenario(), direct.scenario()}},
-		{name: "fan-out", reusesCluster: true, spec: spec(s.FanNodes, devcluster.Hollow), scenarios: []scenario{
-			fanout(s.FanNodes, s.FanOut, s.Rounds).scenario(),
-			arrival(s.FanNodes, s.FanOut, s.Rounds, fanoutPeer, fanoutAim).scenario(),
-		}},
-	}
-}
-
 // Run starts clusters, runs all scenarios on them, stops them, and prints the setup first and the table last.
 // The report holds the completed measurements, also when there is an error.
-func Run(ctx context.Context, o Options) (report Report, err error) {
+func Run(ctx context.Context, o Options) (report results.Report, err error) {
 	dir := o.Dir
 	if dir == "" {
 		if dir, err = os.MkdirTemp("", "frond-load-"); err != nil {
@@ -139,7 +92,7 @@ func Run(ctx context.Context, o Options) (report Report, err error) {
 	} else if err := os.MkdirAll(dir, 0o755); err != nil {
 		return report, fmt.Errorf("make folder: %w", err)
 	}
-	if report.Setup, err = newSetup(ctx, o.Command, dir, o.Seed); err != nil {
+	if report.Setup, err = results.NewSetup(ctx, o.Command, dir, o.Seed); err != nil {
 		return report, err
 	}
 	report.Setup.Print(o.Progress)
@@ -147,14 +100,11 @@ func Run(ctx context.Context, o Options) (report Report, err error) {
 	b := runner{Options: o, dir: filepath.Join(dir, "cluster"), report: &report}
 	defer func() { err = errors.Join(err, b.stopCluster(ctx)) }()
 	for _, st := range allStages(o.Size) {
-		switch {
-		case len(o.Only) != 0 && !slices.Contains(o.Only, st.name):
+		if len(o.Only) != 0 && !slices.Contains(o.Only, st.name) {
 			continue
-		case st.spec.Runtime == devcluster.Containerd && os.Geteuid() != 0:
-			fmt.Fprintf(o.Progress, "%s: skipped, real containers need root\n", st.name)
-			continue
-		case st.spec.KubeProxy && !programInstalled("nft"):
-			fmt.Fprintf(o.Progress, "%s: skipped: %v\n", st.name, devcluster.ErrMissingNft)
+		}
+		if reason := st.missing(); reason != "" {
+			fmt.Fprintf(o.Progress, "%s: skipped: %s\n", st.name, reason)
 			continue
 		}
 		if err := b.runStage(ctx, st); err != nil {
@@ -164,20 +114,15 @@ func Run(ctx context.Context, o Options) (report Report, err error) {
 	return report, nil
 }
 
-func programInstalled(program string) bool {
-	_, err := exec.LookPath(program)
-	return err == nil
-}
-
 // runner is one Run.
 type runner struct {
 	Options
 	dir     string
 	cluster *devcluster.Cluster
-	report  *Report
+	report  *results.Report
 }
 
-func (b *runner) runStage(ctx context.Context, st clusterStage) (err error) {
+func (b *runner) runStage(ctx context.Context, st clusterStage) error {
 	if !st.reusesCluster {
 		if err := b.stopCluster(ctx); err != nil {
 			return err
@@ -189,11 +134,11 @@ func (b *runner) runStage(ctx context.Context, st clusterStage) (err error) {
 	if err := poll.Sleep(ctx, b.Size.QuietTime); err != nil {
 		return err
 	}
-	w, err := NewEnvironment(ctx, b.cluster, b.Seed, b.Progress)
+	w, err := newEnvironment(ctx, b.cluster, b.Seed, b.Size)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, w.Close(context.WithoutCancel(ctx))) }()
+	defer w.close()
 	if b.report.Setup.Kubernetes == "" {
 		version, err := w.kube.Discovery().ServerVersion()
 		if err != nil {
@@ -201,17 +146,15 @@ func (b *runner) runStage(ctx context.Context, st clusterStage) (err error) {
 		}
 		b.report.Setup.Kubernetes, b.report.Setup.NATS = version.GitVersion, w.nc.ConnectedServerVersion()
 	}
-	for _, t := range st.scenarios {
-		name := st.name + ": " + t.name
-		b.report.Loads[name] = loadAverage()
-		fmt.Fprintf(b.Progress, "%s, load %.2f\n", name, b.report.Loads[name])
-		lines, err := w.runScenario(ctx, t)
-		for _, l := range lines {
-			l.Scenario = name
-			b.report.Lines = append(b.report.Lines, l)
-		}
+	for _, s := range st.scenarios {
+		w.recorder = results.Recorder{Scenario: st.name + ": " + s.name}
+		load := procfs.LoadAverage()
+		b.report.Loads[w.recorder.Scenario] = load
+		fmt.Fprintf(b.Progress, "%s, load %.2f\n", w.recorder.Scenario, load)
+		err := runScenario(ctx, w, s)
+		b.report.Lines = append(b.report.Lines, w.recorder.Lines()...)
 		if err != nil {
-			return err
+			return fmt.Errorf("%s: %w", s.name, err)
 		}
 	}
 	return nil

@@ -47,7 +47,14 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 	if *programs != "" {
 		o.Programs = func(context.Context, devcluster.Spec) (paths toolchain.Paths, err error) {
-			return paths, readJSON(*programs, &paths)
+			data, err := os.ReadFile(*programs)
+			if err == nil {
+				err = json.Unmarshal(data, &paths)
+			}
+			if err != nil {
+				err = fmt.Errorf("read programs %s: %w", *programs, err)
+			}
+			return paths, err
 		}
 	}
 	if *only != "" {
@@ -66,15 +73,4 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return 1
 	}
 	return 0
-}
-
-func readJSON(path string, into any) error {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return fmt.Errorf("read programs: %w", err)
-	}
-	if err := json.Unmarshal(data, into); err != nil {
-		return fmt.Errorf("read programs %s: %w", path, err)
-	}
-	return nil
 }

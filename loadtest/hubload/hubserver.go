@@ -6,7 +6,6 @@ package hubload
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,6 +24,7 @@ import (
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/internal/devcluster/pki"
+	"github.com/frond-edge/frond/internal/devcluster/request"
 	"github.com/frond-edge/frond/internal/hubconf"
 	"github.com/frond-edge/frond/internal/toolchain"
 	"github.com/frond-edge/frond/loadtest/poll"
@@ -58,6 +58,9 @@ type Server struct {
 	delivered atomic.Int64
 	dir       string
 	cmd       *exec.Cmd
+	nc        *nats.Conn
+	publisher *publish.Publisher
+	attacher  *publish.Attacher
 	client    *tls.Config
 	// address and leaf are the listeners for clients and nodes.
 	address, leaf string
@@ -76,31 +79,45 @@ func Start(ctx context.Context, nodes int) (h *Server, err error) {
 		return nil, fmt.Errorf("make folder: %w", err)
 	}
 	h.ctx, h.stop = context.WithCancel(context.WithoutCancel(ctx))
-	if err := h.writeConfig(ctx, nodes); err != nil {
-		return nil, errors.Join(err, h.Close())
-	}
-	//nolint:contextcheck // it lives as long as the hub, not as long as its start
-	h.cmd = exec.CommandContext(h.ctx, paths.NatsServer, "-c", filepath.Join(h.dir, "hub.conf"), "-l", filepath.Join(h.dir, "log"))
-	if err := h.cmd.Start(); err != nil {
-		h.cmd = nil
-		return nil, errors.Join(fmt.Errorf("start the hub: %w", err), h.Close())
-	}
-	err = poll.Until(ctx, "the hub answers", func(ctx context.Context) (bool, error) {
-		nc, err := h.connect()
-		if err != nil {
-			return false, nil
-		}
-		defer nc.Close()
-		js, err := jetstream.New(nc)
-		if err != nil {
-			return false, err
-		}
-		return topology.Ensure(ctx, js, topology.HubTopology(1)) == nil, nil
-	})
-	if err != nil {
+	if err := h.launch(ctx, paths.NatsServer, nodes); err != nil {
 		return nil, errors.Join(err, h.Close())
 	}
 	return h, nil
+}
+
+// launch starts the server and connects as a cloudcore, for nodes that attach.
+func (h *Server) launch(ctx context.Context, program string, nodes int) error {
+	if err := h.writeConfig(ctx, nodes); err != nil {
+		return err
+	}
+	//nolint:contextcheck // it lives as long as the hub, not as long as its start
+	cmd := exec.CommandContext(h.ctx, program, "-c", filepath.Join(h.dir, "hub.conf"), "-l", filepath.Join(h.dir, "log"))
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start the hub: %w", err)
+	}
+	h.cmd = cmd
+	err := poll.Until(ctx, "the hub answers", func(ctx context.Context) (bool, error) {
+		nc, err := nats.Connect("nats://"+h.address, nats.Secure(h.client.Clone()), nats.UserInfo("cloud", hubPassword), nats.MaxReconnects(-1), nats.Timeout(connectTimeout))
+		if err != nil {
+			return false, nil
+		}
+		js, err := jetstream.New(nc)
+		if err != nil || topology.Ensure(ctx, js, topology.HubTopology(1)) != nil {
+			nc.Close()
+			return false, err
+		}
+		h.nc = nc
+		return true, nil
+	})
+	if err != nil {
+		return err
+	}
+	counters, unknown := metrics.New(nil), func(context.Context, string) bool { return false }
+	if h.publisher, err = publish.NewPublisher(h.nc, counters); err != nil {
+		return err
+	}
+	h.attacher, err = publish.NewAttacher(h.nc, unknown, func(string, string) {}, counters, zap.NewNop())
+	return err
 }
 
 // writeConfig writes the certificates and the configuration.
@@ -113,19 +130,19 @@ func (h *Server) writeConfig(ctx context.Context, nodes int) error {
 	if err != nil {
 		return err
 	}
-	mine, err := ca.Issue("node", pki.Subject{Name: "node"})
-	if err != nil {
+	if _, err := ca.Issue("node", pki.Subject{Name: "node"}); err != nil {
 		return err
 	}
-	if h.client, err = clientTLS(ca.Cert, mine); err != nil {
+	if h.client, err = request.ClientTLS(ca.Cert, filepath.Join(h.dir, "node")); err != nil {
 		return err
 	}
+	h.client.ServerName = "127.0.0.1"
 	for _, address := range []*string{&h.address, &h.leaf} {
 		if *address, err = freeAddress(ctx); err != nil {
 			return err
 		}
 	}
-	secure := fmt.Sprintf("tls { ca_file: %q, cert_file: %q, key_file: %q, verify: true, timeout: 60 }", ca.Cert, pair.Cert, pair.Key)
+	secure := fmt.Sprintf("ca_file: %q, cert_file: %q, key_file: %q, verify: true, timeout: 60", ca.Cert, pair.Cert, pair.Key)
 	var conf strings.Builder
 	fmt.Fprintf(&conf, `server_name: "hub"
 listen: %q
@@ -133,45 +150,23 @@ max_payload: 8MB
 ping_interval: "5s"
 ping_max: 6
 write_deadline: "10s"
-%s
+tls { %s }
 jetstream { store_dir: %q, domain: "hub", sync_interval: always, max_memory_store: 2GB, max_file_store: 8GB }
-leafnodes { listen: %q, no_advertise: true, compression: off, isolate_leafnode_interest: true, %s }
+leafnodes { listen: %q, no_advertise: true, compression: off, isolate_leafnode_interest: true, tls { %s, handshake_first: true } }
 system_account: SYS
 `, h.address, secure, filepath.Join(h.dir, "data"), h.leaf, secure)
 	users := map[string][]string{subject.FrondAccount: {fmt.Sprintf("{ user: cloud, password: %q }", hubPassword)}}
 	for i := range nodes {
 		publish, subscribe := subject.NodePermissions(nodeName(i))
 		cell := subject.CellAccount(nodeName(i), hubconf.DefaultCells)
-		users[cell] = append(users[cell], fmt.Sprintf("{ user: %q, password: %q, permissions: { publish: { allow: [%s] }, subscribe: { allow: [%s] } } }",
-			wire.Escape(nodeName(i)), hubPassword, quoteWords(publish), quoteWords(subscribe)))
+		users[cell] = append(users[cell], fmt.Sprintf(`{ user: %q, password: %q, permissions: { publish: { allow: ["%s"] }, subscribe: { allow: ["%s"] } } }`,
+			wire.Escape(nodeName(i)), hubPassword, strings.Join(publish, `", "`), strings.Join(subscribe, `", "`)))
 	}
 	conf.WriteString(subject.AccountsConfig(hubconf.DefaultCells, users))
 	if err := os.WriteFile(filepath.Join(h.dir, "hub.conf"), []byte(conf.String()), 0o600); err != nil {
 		return fmt.Errorf("configure the hub: %w", err)
 	}
 	return nil
-}
-
-func quoteWords(words []string) string {
-	list := make([]string, len(words))
-	for i, word := range words {
-		list[i] = fmt.Sprintf("%q", word)
-	}
-	return strings.Join(list, ", ")
-}
-
-func clientTLS(authority string, pair pki.Pair) (*tls.Config, error) {
-	pem, err := os.ReadFile(authority)
-	if err != nil {
-		return nil, fmt.Errorf("read authority: %w", err)
-	}
-	cert, err := tls.LoadX509KeyPair(pair.Cert, pair.Key)
-	if err != nil {
-		return nil, fmt.Errorf("read certificate: %w", err)
-	}
-	pool := x509.NewCertPool()
-	pool.AppendCertsFromPEM(pem)
-	return &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS13, ServerName: "127.0.0.1"}, nil
 }
 
 func freeAddress(ctx context.Context) (string, error) {
@@ -182,19 +177,12 @@ func freeAddress(ctx context.Context) (string, error) {
 	return l.Addr().String(), l.Close()
 }
 
-func (h *Server) connect() (*nats.Conn, error) {
-	return nats.Connect("nats://"+h.address, nats.Secure(h.client.Clone()), nats.UserInfo("cloud", hubPassword), nats.MaxReconnects(-1), nats.Timeout(connectTimeout))
-}
-
-func (h *Server) dialNode(ctx context.Context, node string, delivered *atomic.Int64) (*leafClient, error) {
-	return dialLeaf(ctx, h.leaf, node, hubPassword, h.client, delivered)
-}
-
 // PID returns the process id of the server.
 func (h *Server) PID() int { return h.cmd.Process.Pid }
 
 // Close closes the connections, then stops the server, and removes its files.
 func (h *Server) Close() error {
+	h.nc.Close()
 	h.stop() // kills the server, too
 	err := h.leafs.Wait()
 	if h.cmd != nil {
@@ -203,35 +191,9 @@ func (h *Server) Close() error {
 	return errors.Join(err, os.RemoveAll(h.dir))
 }
 
-// Cloud is a cloudcore's part for nodes that attach.
-type Cloud struct {
-	nc        *nats.Conn
-	publisher *publish.Publisher
-	attacher  *publish.Attacher
-}
-
-// NewCloud connects as a cloudcore.
-func (h *Server) NewCloud() (*Cloud, error) {
-	nc, err := h.connect()
-	if err != nil {
-		return nil, fmt.Errorf("connect to the hub: %w", err)
-	}
-	c := &Cloud{nc: nc}
-	metrics := metrics.New(nil)
-	if c.publisher, err = publish.NewPublisher(nc, metrics); err == nil {
-		unknown := func(context.Context, string) bool { return false }
-		c.attacher, err = publish.NewAttacher(nc, unknown, func(string, string) {}, metrics, zap.NewNop())
-	}
-	if err != nil {
-		nc.Close()
-		return nil, err
-	}
-	return c, nil
-}
-
 // publishObject stores one object of a node.
-func (c *Cloud) publishObject(ctx context.Context, node string, i int) error {
-	_, err := c.publisher.Publish(ctx, wire.Message{
+func (h *Server) publishObject(ctx context.Context, node string, i int) error {
+	_, err := h.publisher.Publish(ctx, wire.Message{
 		Node: node, Key: wire.Key{Resource: "configmaps", Namespace: "loadtest", Name: fmt.Sprintf("config-%d", i)}, Op: wire.Apply, UID: "uid", Version: "1", Time: time.Now(),
 		Object: fmt.Appendf(nil, `{"data":{"content":%q}}`, strings.Repeat("x", objectBytes)),
 	}, 0)
@@ -239,9 +201,9 @@ func (c *Cloud) publishObject(ctx context.Context, node string, i int) error {
 }
 
 // attachNode publishes a node's objects and creates its consumer.
-func (c *Cloud) attachNode(ctx context.Context, node string) error {
+func (h *Server) attachNode(ctx context.Context, node string) error {
 	for i := range ObjectsEach {
-		if err := c.publishObject(ctx, node, i); err != nil {
+		if err := h.publishObject(ctx, node, i); err != nil {
 			return err
 		}
 	}
@@ -250,25 +212,22 @@ func (c *Cloud) attachNode(ctx context.Context, node string) error {
 		return err
 	}
 	return poll.Until(ctx, "the hub lets "+node+" attach", func(ctx context.Context) (bool, error) {
-		_, err := c.attacher.Handle(ctx, node, request)
+		_, err := h.attacher.Handle(ctx, node, request)
 		return err == nil, nil
 	})
 }
 
-// Close closes the connection.
-func (c *Cloud) Close() { c.nc.Close() }
-
 // AttachNodes raises the number of nodes to n.
-func (h *Server) AttachNodes(ctx context.Context, cloud *Cloud, n int) error {
+func (h *Server) AttachNodes(ctx context.Context, n int) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(maxDialers)
 	for ; h.attached < n; h.attached++ {
 		node := nodeName(h.attached)
 		g.Go(func() error {
-			if err := cloud.attachNode(gctx, node); err != nil {
+			if err := h.attachNode(gctx, node); err != nil {
 				return fmt.Errorf("attach %s: %w", node, err)
 			}
-			l, err := h.dialNode(gctx, node, &h.delivered)
+			l, err := dialLeaf(gctx, h.leaf, node, h.client, &h.delivered)
 			if err != nil {
 				return fmt.Errorf("connect %s: %w", node, err)
 			}
@@ -280,12 +239,12 @@ func (h *Server) AttachNodes(ctx context.Context, cloud *Cloud, n int) error {
 }
 
 // VerifyDelivery changes one object of each node and waits until all nodes have received their change.
-func (h *Server) VerifyDelivery(ctx context.Context, cloud *Cloud) error {
+func (h *Server) VerifyDelivery(ctx context.Context) error {
 	before := h.delivered.Load()
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(maxDialers)
 	for i := range h.attached {
-		g.Go(func() error { return cloud.publishObject(gctx, nodeName(i), ObjectsEach) })
+		g.Go(func() error { return h.publishObject(gctx, nodeName(i), ObjectsEach) })
 	}
 	if err := g.Wait(); err != nil {
 		return err

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"strconv"
 	"strings"
@@ -37,28 +36,21 @@ const (
 )
 
 // dialLeaf connects, logs in and subscribes.
-func dialLeaf(ctx context.Context, address, node, password string, config *tls.Config, delivered *atomic.Int64) (l *leafClient, err error) {
+func dialLeaf(ctx context.Context, address, node string, config *tls.Config, delivered *atomic.Int64) (l *leafClient, err error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	plain, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+	conn, err := (&tls.Dialer{Config: config}).DialContext(ctx, "tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("dial: %w", err)
 	}
 	defer func() {
 		if err != nil {
-			_ = plain.Close()
+			_ = conn.Close()
 		}
 	}()
-	if _, err := readLine(plain); err != nil { // INFO comes before TLS
-		return nil, fmt.Errorf("read INFO: %w", err)
-	}
-	secured := tls.Client(plain, config)
-	if err := secured.HandshakeContext(ctx); err != nil {
-		return nil, fmt.Errorf("handshake: %w", err)
-	}
-	l = &leafClient{node: node, conn: secured, in: bufio.NewReaderSize(secured, 512), delivered: delivered}
+	l = &leafClient{node: node, conn: conn, in: bufio.NewReaderSize(conn, 512), delivered: delivered}
 	connect, err := json.Marshal(map[string]any{
-		"server_id": "N-" + node, "name": node, "user": wire.Escape(node), "pass": password, "version": "2.15.2",
+		"server_id": "N-" + node, "name": node, "user": wire.Escape(node), "pass": hubPassword, "version": "2.15.2",
 		"headers": true, "jetstream": true, "domain": wire.Escape(node), "tls_required": true,
 	})
 	if err != nil {
@@ -82,21 +74,6 @@ func dialLeaf(ctx context.Context, address, node, password string, config *tls.C
 		case line == "PONG":
 			return l, nil
 		}
-	}
-}
-
-// readLine reads byte by byte, so that it does not consume the TLS handshake that follows.
-func readLine(r io.Reader) (string, error) {
-	var line []byte
-	one := make([]byte, 1)
-	for {
-		if _, err := io.ReadFull(r, one); err != nil {
-			return "", err
-		}
-		if one[0] == '\n' {
-			return string(line), nil
-		}
-		line = append(line, one[0])
 	}
 }
 

@@ -3,37 +3,33 @@ package poll
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 const (
-	// Timeout bounds a step that takes seconds: the machine may be busy.
-	Timeout = 3 * time.Minute
+	// timeout is that long because the machine may be busy.
+	timeout = 3 * time.Minute
 	// interval is the polling interval.
 	interval = 100 * time.Millisecond
 )
 
+// WithTimeout bounds a step that takes seconds.
+func WithTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, timeout, fmt.Errorf("not within %s", timeout))
+}
+
 // Until polls for a condition without an event.
 func Until(ctx context.Context, what string, holds func(context.Context) (bool, error)) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, Timeout, fmt.Errorf("not within %s", Timeout))
+	ctx, cancel := WithTimeout(ctx)
 	defer cancel()
-	ticker := time.NewTicker(interval)
-	defer ticker.Stop()
-	for {
-		done, err := holds(ctx)
-		if err != nil {
-			return fmt.Errorf("wait until %s: %w", what, err)
-		}
-		if done {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("wait until %s: %w", what, context.Cause(ctx))
-		case <-ticker.C:
-		}
+	if err := wait.PollUntilContextCancel(ctx, interval, true, holds); err != nil {
+		return fmt.Errorf("wait until %s: %w", what, errors.Join(err, context.Cause(ctx)))
 	}
+	return nil
 }
 
 // Sleep waits until earlier activity has settled.

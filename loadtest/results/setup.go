@@ -1,4 +1,4 @@
-package loadtest
+package results
 
 import (
 	"context"
@@ -6,15 +6,13 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"runtime"
-	"strconv"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/frond-edge/frond/internal/buildinfo"
+	"github.com/frond-edge/frond/loadtest/procfs"
 )
 
 // Setup describes the conditions of a measurement.
@@ -43,25 +41,25 @@ func (s Setup) Print(w io.Writer) {
 	fmt.Fprintf(w, "command     %s\nbegan       %s\nseed        %d\nversions    %s\nmachine     %d × %s, %.0f GiB, Linux %s\n",
 		s.Command, s.Began.UTC().Format(time.RFC3339), s.Seed, versions, s.Cores, s.CPU, s.MemoryGiB, s.Kernel)
 	fmt.Fprintf(w, "disk sync   p50 %s ms, p99 %s ms, min %s ms, of %d\nload        %.2f\n\n",
-		formatNumber(s.Sync.P50), formatNumber(s.Sync.P99), formatNumber(s.Sync.Min), s.Sync.N, loadAverage())
+		formatNumber(s.Sync.P50), formatNumber(s.Sync.P99), formatNumber(s.Sync.Min), s.Sync.N, procfs.LoadAverage())
 }
 
-// newSetup describes the machine. dir is on the disk that the clusters will use.
-func newSetup(ctx context.Context, command, dir string, seed uint64) (Setup, error) {
+// NewSetup describes the machine. dir is on the disk that the clusters will use.
+func NewSetup(ctx context.Context, command, dir string, seed uint64) (Setup, error) {
 	s := Setup{
 		Command: command, Began: time.Now(), Seed: seed, Frond: buildinfo.Version(), Go: runtime.Version(),
-		Cores: runtime.NumCPU(), CPU: procField("/proc/cpuinfo", "model name"),
+		Cores: runtime.NumCPU(), CPU: procfs.Field("/proc/cpuinfo", "model name"),
 	}
 	var host unix.Utsname
 	if err := unix.Uname(&host); err != nil {
 		return s, fmt.Errorf("name the kernel: %w", err)
 	}
 	s.Kernel = unix.ByteSliceToString(host.Release[:])
-	if total, _, ok := strings.Cut(procField("/proc/meminfo", "MemTotal"), " "); ok {
-		kib, _ := strconv.ParseFloat(total, 64) // 0 means unknown
-		s.MemoryGiB = kib / (1 << 20)
+	memory, err := procfs.KiB("/proc/meminfo", "MemTotal")
+	if err != nil {
+		return s, err
 	}
-	var err error
+	s.MemoryGiB = memory / (1 << 30)
 	s.Sync, err = measureSync(ctx, dir)
 	return s, err
 }
@@ -89,57 +87,7 @@ func measureSync(ctx context.Context, dir string) (s Summary, err error) {
 		if err := f.Sync(); err != nil {
 			return s, fmt.Errorf("measure sync: %w", err)
 		}
-		samples = append(samples, milliseconds(time.Since(began)))
+		samples = append(samples, Milliseconds(time.Since(began)))
 	}
 	return Summarize(samples), nil
-}
-
-// loadAverage returns the load average of the last minute, -1 if it is not known.
-func loadAverage() float64 {
-	text, err := os.ReadFile("/proc/loadavg")
-	if err != nil {
-		return -1
-	}
-	first, _, _ := strings.Cut(string(text), " ")
-	load, err := strconv.ParseFloat(first, 64)
-	if err != nil {
-		return -1
-	}
-	return load
-}
-
-// memory is the resident memory of one process in bytes.
-type memory struct{ rss, anonymous int64 }
-
-func readMemory(pid int) (memory, error) {
-	path := filepath.Join("/proc", strconv.Itoa(pid), "status")
-	rss, err := readKiB(path, "VmRSS")
-	if err != nil {
-		return memory{}, err
-	}
-	anonymous, err := readKiB(path, "RssAnon")
-	return memory{rss: rss, anonymous: anonymous}, err
-}
-
-func readKiB(path, name string) (int64, error) {
-	value, _, _ := strings.Cut(procField(path, name), " ")
-	kib, err := strconv.ParseInt(value, 10, 64)
-	if err != nil {
-		return 0, fmt.Errorf("read %s of %s: %w", name, path, err)
-	}
-	return kib << 10, nil
-}
-
-// procField returns the first value of a name in a file of "name: value" lines, "" if it is missing.
-func procField(path, name string) string {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return ""
-	}
-	for line := range strings.Lines(string(text)) {
-		if key, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(key) == name {
-			return strings.TrimSpace(value)
-		}
-	}
-	return ""
 }
