@@ -20,14 +20,19 @@ func (c *Cluster) bringUp(ctx context.Context) error {
 	}
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(c.f.Layout.Dir)) // never fails
+	var reserved folder.PortReservation
+	defer func() { _ = reserved.Release() }() // after an error; otherwise it is below
 	var err error
-	if c.f.State.Ports, err = folder.ChoosePorts(c.f.State.Ports, folder.PortNames(c.f.State.Spec), h.Sum32(), folder.PortFree); err != nil {
+	if c.f.State.Ports, err = folder.ChoosePorts(c.f.State.Ports, folder.PortNames(c.f.State.Spec), h.Sum32(), reserved.Take); err != nil {
 		return err
 	}
 	if err := c.f.Save(); err != nil {
 		return err
 	}
 	if err := c.writeFiles(ctx); err != nil {
+		return err
+	}
+	if err := reserved.Release(); err != nil {
 		return err
 	}
 	parts := c.catalog.all()

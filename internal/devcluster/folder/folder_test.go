@@ -2,6 +2,7 @@ package folder_test
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -57,25 +58,54 @@ func TestMergeSpec(t *testing.T) {
 }
 
 func TestChoosePorts(t *testing.T) {
-	busy := map[int]bool{20005: true, 20007: true}
+	busy := map[int]bool{20500: true, 20601: true} // another cluster's etcd, and something else
 	free := func(p int) bool { return !busy[p] }
 	first, err := folder.ChoosePorts(nil, []string{"a", "b"}, 5, free)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(map[string]int{"a": 20006, "b": 20008}, first); diff != "" {
+	if diff := cmp.Diff(map[string]int{"a": 20600, "b": 20602}, first); diff != "" {
 		t.Errorf("ports (-want +got):\n%s", diff)
 	}
-	busy[20006] = true // its own component listens now: the port stays
+	busy[20600] = true // its own component listens now: the port stays
 	second, err := folder.ChoosePorts(first, []string{"a", "b", "c"}, 5, free)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(map[string]int{"a": 20006, "b": 20008, "c": 20009}, second); diff != "" {
+	if diff := cmp.Diff(map[string]int{"a": 20600, "b": 20602, "c": 20603}, second); diff != "" {
 		t.Errorf("ports after growing (-want +got):\n%s", diff)
 	}
 	if _, err := folder.ChoosePorts(nil, []string{"a"}, 0, func(int) bool { return false }); err == nil {
 		t.Error("no error although no port is free")
+	}
+}
+
+func TestPortReservation_KeepsOthersAway(t *testing.T) {
+	var mine, others folder.PortReservation
+	names := []string{"a", "b"}
+	first, err := folder.ChoosePorts(nil, names, 7, mine.Take)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := folder.ChoosePorts(nil, names, 7, others.Take)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if first["a"]/100 == second["a"]/100 {
+		t.Errorf("two clusters that start together begin at ports %d and %d", first["a"], second["a"])
+	}
+	for _, port := range first {
+		if folder.PortFree(port) {
+			t.Errorf("port %d is free while it is reserved", port)
+		}
+	}
+	if err := errors.Join(mine.Release(), others.Release()); err != nil {
+		t.Fatal(err)
+	}
+	for _, port := range first {
+		if !folder.PortFree(port) {
+			t.Errorf("port %d is not free after its release", port)
+		}
 	}
 }
 
