@@ -196,7 +196,7 @@ func TestCSR_ForeignCertificatesAreRefused(t *testing.T) {
 		t.Fatalf("%d %s", code, said)
 	}
 	eventually(t, "the request with a foreign name is denied", func(ctx context.Context) string {
-		csr, err := kubeClient(t).CertificatesV1().CertificateSigningRequests().Get(ctx, made.Name, metav1.GetOptions{})
+		csr, err := sharedKube.CertificatesV1().CertificateSigningRequests().Get(ctx, made.Name, metav1.GetOptions{})
 		if err != nil || len(csr.Status.Conditions) != 1 {
 			return fmt.Sprint(csr.Status.Conditions, err)
 		}

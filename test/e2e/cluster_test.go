@@ -13,6 +13,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -27,8 +28,11 @@ import (
 // waitTimeout bounds a wait for something that should take seconds: the machines are shared and slow at times.
 const waitTimeout = 2 * time.Minute
 
-// shared is the one cluster of all tests.
-var shared *devcluster.Cluster
+// shared is the one cluster of all tests, and sharedKube its admin's client.
+var (
+	shared     *devcluster.Cluster
+	sharedKube kubernetes.Interface
+)
 
 func TestMain(m *testing.M) {
 	if address := os.Getenv(oldTLS); address != "" {
@@ -46,7 +50,11 @@ func TestMain(m *testing.M) {
 		},
 		Prepare: func(_ context.Context, cluster *devcluster.Cluster) error {
 			shared = cluster
-			return nil
+			cfg, err := adminConfig()
+			if err == nil {
+				sharedKube, err = kubernetes.NewForConfig(cfg)
+			}
+			return err
 		},
 	}.Run(m))
 }
@@ -102,24 +110,14 @@ func applyManifest(t *testing.T, manifest string) {
 	})
 }
 
-// kubeClient returns a client of the apiserver.
-func kubeClient(t *testing.T) kubernetes.Interface {
-	t.Helper()
-	c, err := kubernetes.NewForConfig(restConfig(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
-}
-
-func restConfig(t testing.TB) *rest.Config {
-	t.Helper()
+// adminConfig is the configuration of a client of the apiserver.
+func adminConfig() (*rest.Config, error) {
 	cfg, err := clientcmd.BuildConfigFromFlags("", shared.Kubeconfig())
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	cfg.QPS = -1
-	return cfg
+	return cfg, nil
 }
 
 // eventually waits until a condition holds; missing describes what is missing, "" when it holds.
@@ -130,12 +128,11 @@ func eventually(t *testing.T, what string, missing func(ctx context.Context) str
 
 // listPods lists pods by label selector.
 func listPods(ctx context.Context, selector string) ([]corev1.Pod, error) {
-	out, err := shared.Kubectl(ctx, "", "get", "pods", "-o", "json", "-l", selector)
+	list, err := sharedKube.CoreV1().Pods(corev1.NamespaceDefault).List(ctx, metav1.ListOptions{LabelSelector: selector})
 	if err != nil {
 		return nil, err
 	}
-	var list corev1.PodList
-	return list.Items, json.Unmarshal([]byte(out), &list)
+	return list.Items, nil
 }
 
 // awaitRunning waits for n Ready pods of a selector and returns them.

@@ -143,14 +143,14 @@ func TestCoreDNS_ResolvesOffline(t *testing.T) {
 func uniqueAddresses(t *testing.T) {
 	t.Helper()
 	eventually(t, "each pod has an address of its Node's podCIDR", func(ctx context.Context) string {
-		list, err := kubeClient(t).CoreV1().Pods("names").List(ctx, metav1.ListOptions{})
+		list, err := sharedKube.CoreV1().Pods("names").List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err.Error()
 		}
 		holders := map[string]string{}
 		for i := range list.Items {
 			p := &list.Items[i]
-			node, err := kubeClient(t).CoreV1().Nodes().Get(ctx, p.Spec.NodeName, metav1.GetOptions{})
+			node, err := sharedKube.CoreV1().Nodes().Get(ctx, p.Spec.NodeName, metav1.GetOptions{})
 			if err != nil {
 				return err.Error()
 			}

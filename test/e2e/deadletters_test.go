@@ -21,7 +21,7 @@ import (
 // A healthy cluster produces no dead letters: neither the first events of its kube-proxies, through events.k8s.io, nor the
 // messages of the other tests. Only TestMalformedMessages_OnEverySubject produces some.
 func TestDeadLetters_AreNoneInAHealthyCluster(t *testing.T) {
-	api := kubeClient(t)
+	api := sharedKube
 	for _, edge := range []string{"edge-1", "edge-2"} {
 		recordSeries(t, edge)
 	}
@@ -72,7 +72,7 @@ func recordSeries(t *testing.T, edge string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = kubeClient(t).EventsV1().Events("default").Delete(context.WithoutCancel(t.Context()), "series-"+edge, metav1.DeleteOptions{}) // otherwise it expires
+		_ = sharedKube.EventsV1().Events("default").Delete(context.WithoutCancel(t.Context()), "series-"+edge, metav1.DeleteOptions{}) // otherwise it expires
 	})
 	patch := fmt.Sprintf(`{"series":{"count":2,"lastObservedTime":%q}}`, time.Now().UTC().Format(metav1.RFC3339Micro))
 	if _, err := events.Patch(t.Context(), "series-"+edge, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {

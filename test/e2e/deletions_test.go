@@ -2,7 +2,6 @@ package e2e_test
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"strings"
@@ -15,20 +14,11 @@ import (
 
 // deletionsHeld reads the status and reason of the Node condition for held deletions.
 func deletionsHeld(ctx context.Context, node string) (status corev1.ConditionStatus, reason string, err error) {
-	out, err := shared.Kubectl(ctx, "", "get", "node", node, "-o", "json")
-	if err != nil {
-		return "", "", err
+	c, err := nodeCondition(ctx, node, "EdgeDeletionsHeld")
+	if err == nil && c.Type == "" {
+		return corev1.ConditionFalse, "", nil
 	}
-	var n corev1.Node
-	if err := json.Unmarshal([]byte(out), &n); err != nil {
-		return "", "", err
-	}
-	for _, c := range n.Status.Conditions {
-		if c.Type == "EdgeDeletionsHeld" {
-			return c.Status, c.Reason, nil
-		}
-	}
-	return corev1.ConditionFalse, "", nil
+	return c.Status, c.Reason, err
 }
 
 // forceDelete deletes pods from Kubernetes at once, without their termination.
@@ -68,7 +58,7 @@ func TestDeletions_MadeWhileOffline(t *testing.T) {
 			t.Fatal(err)
 		}
 		forceDelete(t, deleted)
-		if err := setConfigMap(t.Context(), kubeClient(t), "kept-0", word); err != nil {
+		if err := setConfigMap(t.Context(), sharedKube, "kept-0", word); err != nil {
 			t.Fatal(err)
 		}
 		if err := shared.Heal(t.Context(), edge); err != nil {

@@ -148,7 +148,7 @@ func TestPod_HasItsDevice(t *testing.T) {
 		return list.Items, nil
 	}
 	published := func(ctx context.Context) string {
-		for where, kube := range map[string]kubernetes.Interface{"Kubernetes": kubeClient(t), "the gateway": local} {
+		for where, kube := range map[string]kubernetes.Interface{"Kubernetes": sharedKube, "the gateway": local} {
 			if found, err := slices(ctx, kube); err != nil || len(found) != 1 {
 				return fmt.Sprintf("%s has %d slices: %v; driver: %v", where, len(found), err, driver.faults)
 			}
@@ -159,7 +159,7 @@ func TestPod_HasItsDevice(t *testing.T) {
 	applyManifest(t, lampPod)
 	pod := awaitRunning(t, "app=lit", 1)[0]
 	name := *pod.Status.ResourceClaimStatuses[0].ResourceClaimName
-	claim, err := kubeClient(t).ResourceV1().ResourceClaims("default").Get(t.Context(), name, metav1.GetOptions{})
+	claim, err := sharedKube.ResourceV1().ResourceClaims("default").Get(t.Context(), name, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -38,7 +38,7 @@ type cutGateways struct {
 // newCutGateways makes edge-2 autonomous and cuts edge-1. It takes a minute until Kubernetes reacts.
 func newCutGateways(t *testing.T) cutGateways {
 	t.Helper()
-	a := cutGateways{kube: kubeClient(t)}
+	a := cutGateways{kube: sharedKube}
 	applyManifest(t, nodeGroupManifest("away", "edge-2", names.AutonomyForever))
 	a.keepThird(t)
 	applyManifest(t, evictedPod)

@@ -90,7 +90,7 @@ func TestLinkCut_DeliversLastStateOnce(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	kube := kubeClient(t)
+	kube := sharedKube
 	for round := range rounds {
 		for i := range objects {
 			if err := setConfigMap(t.Context(), kube, fmt.Sprintf("cut-%d", i), strconv.Itoa(round+1)); err != nil {
@@ -123,15 +123,29 @@ func TestLinkCut_DeliversLastStateOnce(t *testing.T) {
 
 func nodeReady(name string) func(context.Context) string {
 	return func(ctx context.Context) string {
-		out, err := shared.Kubectl(ctx, "", "get", "node", name, "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].status}`)
+		c, err := nodeCondition(ctx, name, corev1.NodeReady)
 		if err != nil {
 			return err.Error()
 		}
-		if out != string(corev1.ConditionTrue) {
-			return "Ready is " + out
+		if c.Status != corev1.ConditionTrue {
+			return fmt.Sprintf("Ready is %s: %s", c.Status, c.Message)
 		}
 		return ""
 	}
+}
+
+// nodeCondition returns a condition of a Node, a zero one if the Node has none of that type.
+func nodeCondition(ctx context.Context, node string, kind corev1.NodeConditionType) (corev1.NodeCondition, error) {
+	n, err := sharedKube.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
+	if err != nil {
+		return corev1.NodeCondition{}, err
+	}
+	for _, c := range n.Status.Conditions {
+		if c.Type == kind {
+			return c, nil
+		}
+	}
+	return corev1.NodeCondition{}, nil
 }
 
 func TestEdgecoreKilled_ContainersRunOn(t *testing.T) {
@@ -141,7 +155,7 @@ func TestEdgecoreKilled_ContainersRunOn(t *testing.T) {
 	if err := shared.Kill(t.Context(), "edge-1"); err != nil {
 		t.Fatal(err)
 	}
-	if err := setConfigMap(t.Context(), kubeClient(t), "survivor-0", "while dead"); err != nil {
+	if err := setConfigMap(t.Context(), sharedKube, "survivor-0", "while dead"); err != nil {
 		t.Fatal(err)
 	}
 	if err := shared.Start(t.Context(), "edge-1"); err != nil {
@@ -160,7 +174,7 @@ func TestKillsDuringUpdates(t *testing.T) {
 	applyManifest(t, manyConfigMaps("gale", "edge-2", 3))
 	awaitRunning(t, "app=storm", 1)
 	awaitRunning(t, "app=gale", 1)
-	kube := kubeClient(t)
+	kube := sharedKube
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var version atomic.Int64
@@ -267,7 +281,7 @@ func TestMalformedMessages_OnEverySubject(t *testing.T) {
 		}
 		return ""
 	})
-	if err := setConfigMap(t.Context(), kubeClient(t), "garbage-0", "good"); err != nil {
+	if err := setConfigMap(t.Context(), sharedKube, "garbage-0", "good"); err != nil {
 		t.Fatal(err)
 	}
 	awaitValue(t, "garbage-0", "good", "edge-1")

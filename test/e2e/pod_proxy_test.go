@@ -62,7 +62,7 @@ spec: {selector: {app: proxied}, ports: [{name: web, port: 80, targetPort: 8080}
 	heard("the Service", func(ctx context.Context) (string, error) {
 		return shared.Kubectl(ctx, "", "get", "--raw", "/api/v1/namespaces/default/services/proxied:web/proxy/hostname")
 	})
-	service, err := kubeClient(t).CoreV1().Services("default").Get(t.Context(), "proxied", metav1.GetOptions{})
+	service, err := sharedKube.CoreV1().Services("default").Get(t.Context(), "proxied", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -118,7 +118,7 @@ spec:
 // TestProjections_BundlesAndCertificates: both are projected into a pod, are updated when their source changes, and are present
 // after a power cut of the gateway without a link.
 func TestProjections_BundlesAndCertificates(t *testing.T) {
-	kube, ca := kubeClient(t), newPodSigner(t, "first")
+	kube, ca := sharedKube, newPodSigner(t, "first")
 	signer := newPodSigner(t, "signer")
 	applyManifest(t, bundleManifest(ca.pem)+certifiedPod)
 	var pod *corev1.Pod

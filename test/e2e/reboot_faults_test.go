@@ -168,7 +168,7 @@ const (
 // awaitTokens waits until the tokens in the pods' volumes are expired ones, or fresh ones that the apiserver accepts.
 func awaitTokens(t *testing.T, list []corev1.Pod, want string) {
 	t.Helper()
-	kube := kubeClient(t)
+	kube := sharedKube
 	eventually(t, want+" tokens in the volumes", func(ctx context.Context) string {
 		for i := range list {
 			if list[i].Labels["set"] == "" {
@@ -202,7 +202,7 @@ func awaitTokens(t *testing.T, list []corev1.Pod, want string) {
 func rebootDuringWrites(t *testing.T, before []corev1.Pod) map[string]string {
 	t.Helper()
 	const maps = 20
-	kube := kubeClient(t)
+	kube := sharedKube
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	var g errgroup.Group

@@ -298,7 +298,7 @@ func TestReboot_OfflineBringsEverythingBack(t *testing.T) {
 		t.Run("healed with a full disk", func(t *testing.T) {
 			runKubectl(t, "delete", "pod", "boot-disk", "--wait=false")
 			healAndCheck(t, before, offline, "boot-disk")
-			if err := setConfigMap(t.Context(), kubeClient(t), "flow-0", "full"); err != nil {
+			if err := setConfigMap(t.Context(), sharedKube, "flow-0", "full"); err != nil {
 				t.Fatal(err)
 			}
 			awaitValue(t, "flow-0", "full", "edge-2") // the store has a disk reserve
@@ -318,7 +318,7 @@ func TestReboot_WithLink(t *testing.T) {
 	if after := awaitRunning(t, "app=again", 1); after[0].UID != before[0].UID {
 		t.Error("the pod was replaced")
 	}
-	if err := setConfigMap(t.Context(), kubeClient(t), "again-0", "after"); err != nil {
+	if err := setConfigMap(t.Context(), sharedKube, "again-0", "after"); err != nil {
 		t.Fatal(err)
 	}
 	awaitValue(t, "again-0", "after", "edge-1")

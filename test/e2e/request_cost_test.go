@@ -55,7 +55,7 @@ func TestDelivery_CostsNoAPIRequests(t *testing.T) {
 	applyManifest(t, manyConfigMaps("cost", "edge-1", 1))
 	awaitRunning(t, "app=cost", 1)
 	awaitValue(t, "cost-0", "0", "edge-1")
-	kube := kubeClient(t)
+	kube := sharedKube
 	maps := func(verb, resource string) bool { return resource == "configmaps" && verb != "WATCH" }
 	writes := func(verb, resource string) bool {
 		return !slices.Contains(periodicResources, resource) && (verb == "POST" || verb == "PUT" || verb == "PATCH" || verb == "DELETE")

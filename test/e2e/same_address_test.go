@@ -23,7 +23,7 @@ func TestSameAddress_TwoSites(t *testing.T) {
 	needContainers(t)
 	edges := []string{"edge-1", "edge-2"}
 	moveToSites(t, edges, siteAddress)
-	kube := kubeClient(t)
+	kube := sharedKube
 	eventually(t, "both nodes have one address and port", func(ctx context.Context) string {
 		for _, edge := range edges {
 			node, err := kube.CoreV1().Nodes().Get(ctx, edge, metav1.GetOptions{})

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/nats-io/nats.go/jetstream"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/frond-edge/frond/api/inspect"
 	"github.com/frond-edge/frond/internal/devcluster"
@@ -107,7 +108,7 @@ func TestSync_ViewsAgree(t *testing.T) {
 	if err := shared.Cut(t.Context(), edge, true); err != nil {
 		t.Fatal(err)
 	}
-	if err := setConfigMap(t.Context(), kubeClient(t), "views-1", "changed while cut off"); err != nil {
+	if err := setConfigMap(t.Context(), sharedKube, "views-1", "changed while cut off"); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the change is told as pending and nothing else", func(ctx context.Context) string {
@@ -162,13 +163,13 @@ func storedVersion(t *testing.T, edge, name string) string {
 }
 
 // checkUpToDate compares the status of a Node's condition.
-func checkUpToDate(ctx context.Context, edge, want string) string {
-	got, err := shared.Kubectl(ctx, "", "get", "node", edge, "-o", `jsonpath={.status.conditions[?(@.type=="EdgeUpToDate")].status}`)
-	if err == nil && got != want {
-		err = fmt.Errorf("it says %q", got)
-	}
+func checkUpToDate(ctx context.Context, edge string, want corev1.ConditionStatus) string {
+	c, err := nodeCondition(ctx, edge, "EdgeUpToDate")
 	if err != nil {
 		return err.Error()
+	}
+	if c.Status != want {
+		return fmt.Sprintf("it says %q", c.Status)
 	}
 	return ""
 }

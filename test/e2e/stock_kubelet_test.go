@@ -198,7 +198,7 @@ func TestStockKubelet_TakesOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the node is Ready", nodeReady("edge-1"))
-	if err := setConfigMap(t.Context(), kubeClient(t), "later-1", "news"); err != nil {
+	if err := setConfigMap(t.Context(), sharedKube, "later-1", "news"); err != nil {
 		t.Fatal(err)
 	}
 	awaitValue(t, "later-1", "news", "edge-1")

@@ -164,7 +164,7 @@ spec:
 	}
 	needContainers(t)
 	eventually(t, "the Job completes", func(ctx context.Context) string {
-		job, err := kubeClient(t).BatchV1().Jobs("default").Get(ctx, "once", metav1.GetOptions{})
+		job, err := sharedKube.BatchV1().Jobs("default").Get(ctx, "once", metav1.GetOptions{})
 		if err != nil {
 			return err.Error()
 		}
