@@ -195,44 +195,6 @@ spec:
 	}
 }
 
-func TestProbes_RestartContainer(t *testing.T) {
-	needContainers(t)
-	applyManifest(t, `
-apiVersion: v1
-kind: Pod
-metadata: {name: sick, labels: {app: sick}}
-spec:
-  nodeSelector: {node-role.kubernetes.io/edge: ""}
-  terminationGracePeriodSeconds: 1
-  containers:
-  - name: main
-    image: localhost/frond/tools:dev
-    imagePullPolicy: Never
-    command: [sh, -c, "touch /tmp/alive; sleep 5; rm /tmp/alive; sleep 3600"]
-    livenessProbe: {exec: {command: [cat, /tmp/alive]}, periodSeconds: 1, failureThreshold: 2}
-`)
-	eventually(t, "a restart by the liveness probe", func(ctx context.Context) string {
-		list, err := listPods(ctx, "app=sick")
-		if err != nil {
-			return err.Error()
-		}
-		if len(list) == 1 && len(list[0].Status.ContainerStatuses) == 1 && list[0].Status.ContainerStatuses[0].RestartCount > 0 {
-			return ""
-		}
-		return describePods(list)
-	})
-	eventually(t, "the event of the probe", func(ctx context.Context) string {
-		out, err := shared.Kubectl(ctx, "", "get", "events", "--field-selector", "involvedObject.name=sick,reason=Unhealthy")
-		if err != nil {
-			return err.Error()
-		}
-		if !strings.Contains(out, "Liveness") {
-			return out
-		}
-		return ""
-	})
-}
-
 func TestConfigMap_ReachesVolume(t *testing.T) {
 	needContainers(t)
 	applyManifest(t, webDeployment("volume", 2))
