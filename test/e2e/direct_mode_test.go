@@ -43,6 +43,7 @@ func directCluster(t *testing.T) *devcluster.Cluster {
 
 // TestDirectMode uses kubectl with an apiserver that has none of our flags: each node has a port at the cloudcores.
 func TestDirectMode(t *testing.T) {
+	t.Parallel() // with a cluster of its own
 	c := directCluster(t)
 	says := func(what, want string, args ...string) {
 		t.Helper()

@@ -18,6 +18,7 @@ const nobodyUID = 65534
 // TestHollowCluster_UnprivilegedUser runs the frond command as a user without rights: a whole cluster with the hollow
 // runtime starts, a pod runs in it, and the cluster is removed completely. The user gets the existing builds.
 func TestHollowCluster_UnprivilegedUser(t *testing.T) {
+	t.Parallel() // with a cluster of its own
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to become another user")
 	}

@@ -19,6 +19,7 @@ import (
 // services/NAME/proxy, and at the Service's address as kube-apiserver calls webhooks and aggregated APIs.
 func TestPodProxy_ReachesGatewayPods(t *testing.T) {
 	needContainers(t)
+	t.Parallel()
 	applyManifest(t, webDeployment("proxied", 2)+`---
 apiVersion: v1
 kind: Service

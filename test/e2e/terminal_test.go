@@ -45,6 +45,7 @@ func resizeTerminal(t *testing.T, master *os.File, rows, columns uint16) {
 // TestExec_Terminal types, resizes, and presses Ctrl-C.
 func TestExec_Terminal(t *testing.T) {
 	needContainers(t)
+	t.Parallel()
 	applyManifest(t, scriptPod("tty", "edge-2", "sleep 36000"))
 	awaitRunning(t, "app=tty", 1)
 	master, slave := openTerminal(t)

@@ -45,6 +45,7 @@ func kubectlCommand(ctx context.Context, args ...string) *exec.Cmd {
 
 func TestLogs_GatewayPod(t *testing.T) {
 	needContainers(t)
+	t.Parallel()
 	applyManifest(t, scriptPod("logs", "edge-1", "for i in 1 2 3; do echo line $i; done; read word; echo the word was $word; exit 3"))
 	awaitRunning(t, "app=logs", 1)
 	eventually(t, "the log", func(ctx context.Context) string {
@@ -99,6 +100,7 @@ func exitCode(err error) int {
 
 func TestExec_GatewayPod(t *testing.T) {
 	needContainers(t)
+	t.Parallel()
 	applyManifest(t, scriptPod("exec", "edge-1", "sleep 36000"))
 	awaitRunning(t, "app=exec", 1)
 	run := func(stdin io.Reader, args ...string) (stdout, stderr string, code int) {
@@ -136,6 +138,7 @@ func TestExec_GatewayPod(t *testing.T) {
 // TestExec_WebSocketAndSPDY uses WebSocket, kubectl's first choice, and SPDY, as older ones do.
 func TestExec_WebSocketAndSPDY(t *testing.T) {
 	needContainers(t)
+	t.Parallel()
 	applyManifest(t, scriptPod("protocols", "edge-2", "sleep 36000"))
 	awaitRunning(t, "app=protocols", 1)
 	data := bytes.Repeat([]byte{0, 1, 2, 0xff, '\r', '\n', 0x1b, 4}, 128<<10) // 1 MiB
@@ -155,6 +158,7 @@ func TestExec_WebSocketAndSPDY(t *testing.T) {
 
 func TestCopy_TreeBothWays(t *testing.T) {
 	needContainers(t)
+	t.Parallel()
 	applyManifest(t, scriptPod("copy", "edge-2", "mkdir -p /tmp; sleep 36000"))
 	awaitRunning(t, "app=copy", 1)
 	from, back := filepath.Join(t.TempDir(), "tree"), filepath.Join(t.TempDir(), "tree")
@@ -181,6 +185,7 @@ func TestCopy_TreeBothWays(t *testing.T) {
 
 func TestDebug_EphemeralContainer(t *testing.T) {
 	needContainers(t)
+	t.Parallel()
 	applyManifest(t, scriptPod("debug", "edge-1", "sleep 36000"))
 	awaitRunning(t, "app=debug", 1)
 	runKubectl(t, "debug", "debug", "--image=localhost/frond/tools:dev", "--image-pull-policy=Never", "--container=look", "--profile=general",
@@ -199,6 +204,7 @@ func TestDebug_EphemeralContainer(t *testing.T) {
 
 func TestAttach_ReadsAndWrites(t *testing.T) {
 	needContainers(t)
+	t.Parallel()
 	applyManifest(t, scriptPod("attach", "edge-1", "while read line; do echo got $line; done; sleep 36000"))
 	awaitRunning(t, "app=attach", 1)
 	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)

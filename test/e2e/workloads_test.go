@@ -100,6 +100,7 @@ func TestDeployment_RunsOnBothGateways(t *testing.T) {
 }
 
 func TestControllers_EveryKind(t *testing.T) {
+	t.Parallel()
 	applyManifest(t, `
 apiVersion: apps/v1
 kind: DaemonSet
@@ -197,6 +198,7 @@ spec:
 
 func TestConfigMap_ReachesVolume(t *testing.T) {
 	needContainers(t)
+	t.Parallel()
 	applyManifest(t, webDeployment("volume", 2))
 	list := awaitRunning(t, "app=volume", 2)
 	seen := func(plugin, volume, file, want string) {
