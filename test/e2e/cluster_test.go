@@ -28,6 +28,9 @@ import (
 // waitTimeout bounds a wait for something that should take seconds: the machines are shared and slow at times.
 const waitTimeout = 2 * time.Minute
 
+// runtimeVariable is the environment variable that names the runtime of a new cluster; without it root has real containers.
+const runtimeVariable = "FROND_E2E_RUNTIME"
+
 // shared is the one cluster of all tests, and sharedKube its admin's client.
 var (
 	shared     *devcluster.Cluster
@@ -44,7 +47,7 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	os.Exit(clustertest.Suite{
-		DirVariable: "FROND_E2E_DIR", Prefix: "frond-e2e-", Spec: devcluster.Spec{Services: whole},
+		DirVariable: "FROND_E2E_DIR", Prefix: "frond-e2e-", Spec: devcluster.Spec{Services: whole, Runtime: devcluster.Runtime(os.Getenv(runtimeVariable))},
 		Request: func(spec devcluster.Spec) toolchain.Request {
 			return toolchain.Request{Kube: true, Nats: true, Frond: true, Node: spec.Runtime == devcluster.Containerd, DNS: spec.Services}
 		},
@@ -59,9 +62,9 @@ func TestMain(m *testing.M) {
 	}.Run(m))
 }
 
-// canRouteServices reports whether the cluster can have Services on gateways: a new one, by root, with nft.
+// canRouteServices reports whether the cluster can have Services on gateways: a new one with real containers, by root, with nft.
 func canRouteServices() (bool, error) {
-	if os.Geteuid() != 0 || os.Getenv("FROND_E2E_DIR") != "" {
+	if os.Geteuid() != 0 || os.Getenv("FROND_E2E_DIR") != "" || os.Getenv(runtimeVariable) == string(devcluster.Hollow) {
 		return false, nil
 	}
 	if _, err := toolchain.Ensure(context.Background(), toolchain.Request{Node: true}, os.Stderr); err != nil { //nolint:forbidigo // includes nft
@@ -80,7 +83,11 @@ func canRouteServices() (bool, error) {
 // needContainers skips a test that makes no sense without real containers.
 func needContainers(t *testing.T) {
 	t.Helper()
-	if shared.Spec().Runtime != devcluster.Containerd {
+	switch {
+	case shared.Spec().Runtime == devcluster.Containerd:
+	case os.Getenv(runtimeVariable) != "":
+		t.Fatalf("needs real containers, and %s asks for none: it is no test for the list HOLLOW in the Makefile", runtimeVariable)
+	default:
 		t.Skip("needs real containers: run as root")
 	}
 }
