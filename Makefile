@@ -40,12 +40,13 @@ down: ## Stop the cluster of the demo
 	$(GO) run ./cmd/frond-dev down --dir $(DIR)
 
 .PHONY: check
-check: verify lint vet unit ## Format, lint, vet, layout and unit tests: before every commit
+check: verify lint unit ## Format, lint, layout and unit tests: before every commit
 
+# The linters include all of go vet, so no test run vets again.
 .PHONY: unit
 unit: ## Unit tests with the race detector, without a cluster
-	$(RACE) $(SUM) "$(FAST)" -- -race -shuffle=on
-	$(GO) -C tools/images test -shuffle=on ./...
+	$(RACE) $(SUM) "$(FAST)" -- -race -shuffle=on -vet=off -timeout 20m
+	$(GO) -C tools/images test -shuffle=on -vet=off ./...
 
 # ,root where this machine lets root do all that tests want: `make tools` installs the programs, if apt-get finds a network.
 AS_ROOT = $(shell test "$$(id -u)" = 0 && type nft ip systemctl /lib/systemd/systemd >/dev/null 2>&1 && unshare --net --mount true 2>/dev/null && echo ,root)
@@ -56,18 +57,18 @@ test: export REQUIRE = kube$(AS_ROOT)
 test: tools check ## Everything: unit tests, then a real control plane, then the real cluster end to end
 	@test "$$REQUIRE" = kube,root || echo "not tried: what takes root, namespaces, nft, ip or systemd (CONTRIBUTING.md, REQUIRE)"
 	$(RACE) build -race $(KUBE) # with all cores; -p 1 below is for the tests, each of which starts a control plane
-	$(RACE) $(SUM) "$(KUBE)" -- -race -shuffle=on -timeout 20m -p 1
-	$(GO) $(SUM) "$(SLOW)" -- -shuffle=on -timeout 20m -p 1
-	$(GO) $(SUM) ./loadtest/... -- -timeout 20m
+	$(RACE) $(SUM) "$(KUBE)" -- -race -shuffle=on -vet=off -timeout 20m -p 1
+	$(GO) $(SUM) "$(SLOW)" -- -shuffle=on -vet=off -timeout 20m -p 1
+	$(GO) $(SUM) ./loadtest/... -- -vet=off -timeout 20m
 	$(MAKE) -j 2 test-e2e test-attacks-and-faults # each has clusters of its own, and mostly waits
 
 .PHONY: test-e2e
 test-e2e: ## Drive a real cluster end to end as a user would
-	$(GO) $(SUM) ./test/e2e/... --format testname -- -timeout 40m -p 1
+	$(GO) $(SUM) ./test/e2e/... --format testname -- -vet=off -timeout 40m -p 1
 
 .PHONY: test-attacks-and-faults
 test-attacks-and-faults:
-	$(GO) $(SUM) ./test/attacks/... --format testname -- -timeout 20m
+	$(GO) $(SUM) ./test/attacks/... --format testname -- -vet=off -timeout 20m
 	@case "$$REQUIRE" in *root*) $(MAKE) conformance-subset;; *) echo "not tried: conformance tests, which take root";; esac
 	$(MAKE) test-faults
 
@@ -76,7 +77,7 @@ BREACH := $(CURDIR)/.breach
 .PHONY: test-faults
 test-faults: ## Break a cluster in every way there is, for some 12 minutes (docs/operations/faults.md)
 	@rm -f $(BREACH)
-	FROND_FAULTS_BREACH=$(BREACH) $(GO) $(SUM) ./test/faults/suite/... --format testname -- -timeout 45m
+	FROND_FAULTS_BREACH=$(BREACH) $(GO) $(SUM) ./test/faults/suite/... --format testname -- -vet=off -timeout 45m
 	@! test -e $(BREACH) || { echo "a promise was broken; a second run does not undo that:"; cat $(BREACH); exit 1; }
 
 # What a soak plays: rounds FIRST to FIRST+ROUNDS-1 of SEED, or as many as begin within DURATION.
@@ -118,7 +119,7 @@ bench: ## Print the numbers of the README, measured here and now
 .PHONY: verify
 verify: ## Fail if a file is not formatted or a go.mod not tidy
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "not formatted, run make fmt:"; gofmt -l $$(git ls-files '*.go'); exit 1; }
-	@for m in $(MODS); do $(GO) -C $$m mod tidy -diff || exit 1; done
+	@printf '%s\n' $(MODS) | xargs -P 4 -I % sh -c 'CGO_ENABLED=0 go -C % mod tidy -diff || { echo "not tidy: %"; exit 1; }'
 
 .PHONY: generate
 generate: ## Make deploy/crd and the deep copies of the kinds again, from api
@@ -132,8 +133,3 @@ fmt: ## Format all Go files
 lint: ## Run the linters of .golangci.yml
 	$(GO) $(LINT) run ./...
 	@for m in $(CODE); do $(GO) -C $$m $(LINT) run ./... || exit 1; done
-
-.PHONY: vet
-vet: ## Run go vet
-	$(GO) vet ./...
-	@for m in $(CODE); do $(GO) -C $$m vet ./... || exit 1; done
