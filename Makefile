@@ -51,34 +51,100 @@ unit: ## Unit tests with the race detector, without a cluster
 # ,root where this machine lets root do all that tests want: `make tools` installs the programs, if apt-get finds a network.
 AS_ROOT = $(shell test "$$(id -u)" = 0 && type nft ip systemctl /lib/systemd/systemd >/dev/null 2>&1 && unshare --net --mount true 2>/dev/null && echo ,root)
 
-# The tools come first: they bring what REQUIRE asks for, and the C compiler that -race needs.
+# The stages of `make test` that need most of the processors, and those that run real processes and mostly wait, the longest first.
+# They run side by side: a stage has clusters of its own. LANES is how many of the latter run at once.
+COMPUTING := unit verify lint
+WAITING   := test-faults-processes test-e2e-containers test-faults-keys test-e2e-hollow test-kube test-attacks test-slow test-load test-conformance
+LANES     ?= 3
+# Where the output of each stage is, below a name like its own.
+LOGS      ?= $(error make test runs the stages)
+
+# The tools come first: they bring what REQUIRE asks for, and the C compiler that -race needs. A stage that fails starts no further ones;
+# the last lines repeat what failed in any stage, also if it passed when it was run again.
 .PHONY: test
 test: export REQUIRE = kube$(AS_ROOT)
-test: tools check ## Everything: unit tests, then a real control plane, then the real cluster end to end
+test: tools ## Everything: unit tests, then a real control plane, then the real cluster end to end
 	@test "$$REQUIRE" = kube,root || echo "not tried: what takes root, namespaces, nft, ip or systemd (CONTRIBUTING.md, REQUIRE)"
+	@logs=$$(mktemp -d) && \
+	stages() { $(MAKE) --no-print-directory LOGS=$$logs "$$@"; } && \
+	stages -j $(words $(COMPUTING)) $(addprefix stage-,$(COMPUTING)) && stages -j $(LANES) $(addprefix stage-,$(WAITING)); code=$$?; \
+	for log in $$logs/*; do sed -n "/^=== [FE]/,\$$ s,^,$${log##*/}: ,p" $$log; done; cat $$logs/.took; rm -rf $$logs; exit $$code
+
+# Each line of a stage begins with its name. Linters wait for a processor that nothing else wants: they must not delay a test.
+stage-%:
+	@began=$$(date +%s); \
+	{ $(if $(filter verify lint,$*),nice -n 19) $(MAKE) --no-print-directory $* 2>&1; echo $$? >$(LOGS)/.$*; } | tee $(LOGS)/$* | sed -u "s,^,$*: ,"; \
+	code=$$(cat $(LOGS)/.$* || echo 1); \
+	test $$code = 0 || grep -q "^=== [FE]" $(LOGS)/$* || { end=$$(tail -n 20 $(LOGS)/$*); printf "=== Failed\n%s\n" "$$end" >>$(LOGS)/$*; }; \
+	echo "$*: exit code $$code after $$(($$(date +%s) - began)) s" | tee -a $(LOGS)/.took; exit $$code
+
+.PHONY: test-kube
+test-kube:
 	$(RACE) build -race $(KUBE) # with all cores; -p 1 below is for the tests, each of which starts a control plane
 	$(RACE) $(SUM) "$(KUBE)" -- -race -shuffle=on -vet=off -timeout 20m -p 1
+
+.PHONY: test-slow
+test-slow:
 	$(GO) $(SUM) "$(SLOW)" -- -shuffle=on -vet=off -timeout 20m -p 1
+
+.PHONY: test-load
+test-load:
 	$(GO) $(SUM) ./loadtest/... -- -vet=off -timeout 20m
-	$(MAKE) -j 2 test-e2e test-attacks-and-faults # each has clusters of its own, and mostly waits
+
+# Tests in parallel mostly wait, as do the three gateways that die at once in the fault suite, so they are more than there are processors.
+E2E = $(GO) $(SUM) ./test/e2e/... --format testname -- -vet=off -timeout 40m -parallel 4
+# The end-to-end tests whose subject is the same without real containers. `make test` runs them on a hollow cluster beside that of the
+# others, and with them the one that has machines of its own. A test that is not named here has real containers if root runs it.
+HOLLOW := \
+	CSR_ForeignCertificatesAreRefused ServingCertificate_ExpiredIsRenewed ServingCertificate_IsWaitedFor \
+	Deletions_MadeWhileOffline DirectMode HollowCluster_UnprivilegedUser Delivery_CostsNoAPIRequests KillsDuringUpdates \
+	MalformedMessages_OnEverySubject Init_IsIdempotent Token_PrintedCommandJoins NodeGroup_IsAutonomous \
+	RevokedGateway_SessionsEnd Logs_OfflineGatewayIsReported Sessions_AfterCloudcoreKill StaticPod_HasMirror \
+	Status_EitherCloudcoreAnswers Sync_ViewsAgree Secret_LeavesWithLastPod Install_JoinAndReset
+ON_HOLLOW := ^Test($(subst $(eval) ,|,$(HOLLOW)))$$
 
 .PHONY: test-e2e
 test-e2e: ## Drive a real cluster end to end as a user would
-	$(GO) $(SUM) ./test/e2e/... --format testname -- -vet=off -timeout 40m -p 1
+	$(E2E) -p 1
 
-.PHONY: test-attacks-and-faults
-test-attacks-and-faults:
+.PHONY: test-e2e-containers
+test-e2e-containers:
+	$(E2E) -p 1 -skip '$(ON_HOLLOW)'
+
+.PHONY: test-e2e-hollow
+test-e2e-hollow: # the messages of these tests make no dead letters either
+	FROND_E2E_RUNTIME=hollow $(E2E) -run '$(ON_HOLLOW)|^TestDeadLetters_'
+
+.PHONY: test-attacks
+test-attacks:
 	$(GO) $(SUM) ./test/attacks/... --format testname -- -vet=off -timeout 20m
+
+.PHONY: test-conformance
+test-conformance:
 	@case "$$REQUIRE" in *root*) $(MAKE) conformance-subset;; *) echo "not tried: conformance tests, which take root";; esac
-	$(MAKE) test-faults
 
 # Where the fault suite notes a broken promise, so that no second run passes for the first.
 BREACH := $(CURDIR)/.breach
+# A part of the fault suite, with these further flags.
+define run-faults
+@rm -f $(BREACH)-$@
+FROND_FAULTS_BREACH=$(BREACH)-$@ $(GO) $(SUM) ./test/faults/suite/... --format testname -- -vet=off -timeout 45m -parallel 3 $(1)
+@! test -e $(BREACH)-$@ || { echo "a promise was broken; a second run does not undo that:"; cat $(BREACH)-$@; exit 1; }
+endef
+# The tests that mostly wait for keys to expire, and the one with a cluster of its own: `make test` gives them a cluster beside the others'.
+KEYS := ^Test(KeyRotation_|ExpiredKey_|CARotation_|HubAndCloudcoresLost_|Upgrade$$)
+
 .PHONY: test-faults
 test-faults: ## Break a cluster in every way there is, for some 12 minutes (docs/operations/faults.md)
-	@rm -f $(BREACH)
-	FROND_FAULTS_BREACH=$(BREACH) $(GO) $(SUM) ./test/faults/suite/... --format testname -- -vet=off -timeout 45m
-	@! test -e $(BREACH) || { echo "a promise was broken; a second run does not undo that:"; cat $(BREACH); exit 1; }
+	$(call run-faults)
+
+.PHONY: test-faults-keys
+test-faults-keys:
+	$(call run-faults,-run '$(KEYS)')
+
+.PHONY: test-faults-processes
+test-faults-processes:
+	$(call run-faults,-skip '$(KEYS)')
 
 # What a soak plays: rounds FIRST to FIRST+ROUNDS-1 of SEED, or as many as begin within DURATION.
 SEED     ?= $(shell date +%s)
