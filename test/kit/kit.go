@@ -1,4 +1,4 @@
-// Package kit waits in tests for a condition, such as a state of a cluster, and ends a test on an error.
+// Package kit waits in tests for a condition, such as a state of a cluster, ends a test on an error, and finds ports for servers.
 //
 // Each wait polls, because what it waits for has no event. A wait that fails says what it waited for and the last state.
 package kit

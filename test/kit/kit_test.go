@@ -67,3 +67,17 @@ func TestUntil(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestFreePorts_Differ(t *testing.T) {
+	ports, err := kit.FreePorts(50)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[int]bool{}
+	for _, port := range ports {
+		if seen[port] || port < 1024 || port >= 20000 {
+			t.Errorf("port %d of %v", port, ports)
+		}
+		seen[port] = true
+	}
+}

@@ -6,7 +6,6 @@ package hubtest
 
 import (
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"testing"
@@ -55,7 +54,10 @@ func Start(tb testing.TB, servers, cells int) *Hub {
 	base := hubconf.Config{CA: h.CA, Cells: cells, Issuer: h.publicKey(issuer), Users: hubconf.Users{
 		Cloudcore: h.createUser("cloudcore"), Callout: h.createUser("callout"), Kicker: h.createUser("kicker"), Admin: h.createUser("admin"), System: h.createUser("system"),
 	}}
-	ports := freePorts(tb, servers)
+	ports, err := kit.FreePorts(servers)
+	if err != nil {
+		tb.Fatalf("hub: %v", err)
+	}
 	if servers > 1 {
 		for _, port := range ports {
 			base.Routes = append(base.Routes, fmt.Sprintf("nats-route://127.0.0.1:%d", port))
@@ -223,17 +225,4 @@ func (h *Hub) WebsocketAddr(i int) string {
 		h.tb.Fatalf("hub: %v", err)
 	}
 	return fmt.Sprintf("127.0.0.1:%d", v.Websocket.Port)
-}
-
-func freePorts(tb testing.TB, n int) (ports []int) {
-	tb.Helper()
-	for range n {
-		l, err := new(net.ListenConfig).Listen(tb.Context(), "tcp", "127.0.0.1:0")
-		if err != nil {
-			tb.Fatal(err)
-		}
-		defer func() { _ = l.Close() }() // kept open until all are found, so that they differ
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
-	}
-	return ports
 }

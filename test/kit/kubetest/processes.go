@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,6 +19,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/frond-edge/frond/test/kit"
 )
 
 // child is one process of the control plane.
@@ -37,7 +38,7 @@ func startCluster(ctx context.Context, binary string, options Options) (c *Clust
 	if err != nil {
 		return nil, fmt.Errorf("make the folder: %w", err)
 	}
-	ports, err := freePorts(3)
+	ports, err := kit.FreePorts(3)
 	if err != nil {
 		return nil, err
 	}
@@ -216,19 +217,6 @@ func (c *Cluster) logTails() error {
 }
 
 func (c *Cluster) path(name string) string { return filepath.Join(c.dir, name) }
-
-func freePorts(n int) ([]int, error) {
-	var ports []int
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // closed below, at once
-		if err != nil {
-			return nil, fmt.Errorf("find a free port: %w", err)
-		}
-		defer func() { _ = l.Close() }() // held until all are found, so that they differ
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
-	}
-	return ports, nil
-}
 
 // Snapshot stops the control plane, copies etcd's data and starts everything again. The copy is removed with the test.
 func (c *Cluster) Snapshot(t testing.TB) string {
