@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -37,11 +38,7 @@ func TestHollowCluster_UnprivilegedUser(t *testing.T) {
 		entry := filepath.Dir(built)
 		copyTree(t, entry, filepath.Join(cache, filepath.Base(entry)))
 	}
-	source, err := filepath.Abs(filepath.Join("..", ".."))
-	if err != nil {
-		t.Fatal(err)
-	}
-	copyTree(t, source, filepath.Join(home, "src"))
+	copySource(t, filepath.Join(home, "src"))
 	if out, err := exec.CommandContext(t.Context(), "chown", "-R", "65534:65534", home).CombinedOutput(); err != nil {
 		t.Fatalf("chown: %v: %s", err, out)
 	}
@@ -80,7 +77,25 @@ func TestHollowCluster_UnprivilegedUser(t *testing.T) {
 	})
 }
 
-// copyTree copies a folder; hard links are not enough, as the copies get another owner.
+// copySource copies the repository without what git ignores, such as the results that a conformance run is writing.
+func copySource(t *testing.T, to string) {
+	t.Helper()
+	ignored, err := exec.CommandContext(t.Context(), "git", "-C", repositoryRoot, "ls-files", "--others", "--ignored", "--exclude-standard", "--directory").Output()
+	if err != nil {
+		t.Logf("nothing is left out: %v", err) // no clone
+	}
+	entries, err := os.ReadDir(repositoryRoot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range entries {
+		if !slices.Contains(strings.Split(string(ignored), "\n"), entry.Name()+"/") {
+			copyTree(t, filepath.Join(repositoryRoot, entry.Name()), filepath.Join(to, entry.Name()))
+		}
+	}
+}
+
+// copyTree copies a folder or a file; hard links are not enough, as the copies get another owner.
 func copyTree(t *testing.T, from, to string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
