@@ -11,9 +11,10 @@ import (
 
 	"github.com/frond-edge/frond/internal/toolchain"
 	"github.com/frond-edge/frond/loadtest"
+	"github.com/frond-edge/frond/test/kit"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(kit.AwaitGoroutines(m)) }
 
 // TestRun_ShortSize runs each scenario once on real clusters. The numbers mean nothing; the test proves that each delivery was acked
 // and compared.

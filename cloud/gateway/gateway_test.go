@@ -26,7 +26,7 @@ import (
 	"github.com/frond-edge/frond/test/kit"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(kit.AwaitGoroutines(m)) }
 
 // gatewayFixture is the environment of a gateway: the Nodes that Kubernetes knows, and servers on them.
 type gatewayFixture struct {

@@ -8,9 +8,10 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/test/kit"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(kit.AwaitGoroutines(m)) }
 
 var widgets = wire.Scope{Group: "example.com", Version: "v1", Resource: "widgets", Namespace: "shop"}
 

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/frond-edge/frond/edged/enroll"
+	"github.com/frond-edge/frond/test/kit"
 )
 
 // childOrder, if set, makes the test binary a gateway that joins and maintains its key until it is killed.
@@ -25,7 +26,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(kit.AwaitGoroutines(m))
 }
 
 // childTask is the task of the child.

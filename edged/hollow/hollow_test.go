@@ -14,10 +14,12 @@ import (
 
 	"github.com/frond-edge/frond/edged/hollow"
 	"github.com/frond-edge/frond/edged/hollow/hollowtest"
+	"github.com/frond-edge/frond/test/kit"
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"))
+	flusher := goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1")
+	goleak.VerifyTestMain(kit.AwaitGoroutines(m, flusher), flusher)
 }
 
 func startRuntime(t *testing.T, cfg hollow.Config) *hollow.Runtime {

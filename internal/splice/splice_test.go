@@ -13,9 +13,10 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/frond-edge/frond/internal/splice"
+	"github.com/frond-edge/frond/test/kit"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(kit.AwaitGoroutines(m)) }
 
 // pipeEnd is one end of a connection whose directions end separately. It implements the part of net.Conn that Join uses.
 type pipeEnd struct {

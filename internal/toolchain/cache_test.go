@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/frond-edge/frond/internal/toolchain/cache"
+	"github.com/frond-edge/frond/test/kit"
 )
 
 // holdLockEnv makes the test binary a process that takes a lock and holds it.
@@ -32,7 +33,7 @@ func TestMain(m *testing.M) {
 		_, _ = io.Copy(io.Discard, os.Stdin) // until the test closes stdin or kills the process
 		os.Exit(0)
 	}
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(kit.AwaitGoroutines(m))
 }
 
 func TestCache_LockWaits(t *testing.T) {

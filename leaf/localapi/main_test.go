@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"github.com/frond-edge/frond/test/kit"
 )
 
 // collectingTests runs the tests and then the garbage collector: client-go stops watching a client's certificate when the
@@ -19,10 +21,11 @@ func (c collectingTests) Run() int {
 }
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(collectingTests{m},
+	ignored := []goleak.Option{
 		// klog's and OpenCensus-free helpers of the API machinery start one flusher a process.
 		goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"),
 		// client-go's metadata client leaks the goroutine of a watch that is stopped while an event is in flight.
 		goleak.IgnoreTopFunction("k8s.io/apimachinery/pkg/watch.(*filteredWatch).loop"),
-	)
+	}
+	goleak.VerifyTestMain(kit.AwaitGoroutines(collectingTests{m}, ignored...), ignored...)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/leaf"
 	"github.com/frond-edge/frond/leaf/store"
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/leaftest"
 )
 
@@ -23,7 +24,7 @@ func TestMain(m *testing.M) {
 	if dir := os.Getenv(crashDir); dir != "" {
 		os.Exit(crashChild(dir))
 	}
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(kit.AwaitGoroutines(m))
 }
 
 // node is a leaf with an open store.

@@ -12,7 +12,7 @@ import (
 	"github.com/frond-edge/frond/test/kit"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(kit.AwaitGoroutines(m)) }
 
 // writeFile writes a file with or without a sync, as programs do.
 func writeFile(t *testing.T, path, text string, flags int, sync bool) {

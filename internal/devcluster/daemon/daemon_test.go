@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 		runThreads(n)
 		os.Exit(0)
 	}
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(kit.AwaitGoroutines(m))
 }
 
 func runThreads(n int) {

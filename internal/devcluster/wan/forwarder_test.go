@@ -19,7 +19,7 @@ import (
 	"github.com/frond-edge/frond/test/kit"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(kit.AwaitGoroutines(m)) }
 
 // newListener returns a listener on a free port of loopback.
 func newListener(t *testing.T) net.Listener {

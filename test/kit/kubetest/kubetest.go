@@ -90,11 +90,7 @@ func (s *Shared) Cleanup() {
 
 // Verify runs the tests, checks for leaked goroutines, stops the control plane and exits. It is the body of TestMain.
 func (s *Shared) Verify(m *testing.M) {
-	goleak.VerifyTestMain(m,
-		goleak.Cleanup(func(code int) {
-			s.Cleanup()
-			os.Exit(code)
-		}),
+	ignored := []goleak.Option{
 		// The children outlive the tests; Cleanup waits for them.
 		goleak.IgnoreAnyFunction("github.com/frond-edge/frond/test/kit/kubetest.(*child).wait"),
 		// A certificate manager of client-go waits for its next rotation and ignores its context.
@@ -104,7 +100,12 @@ func (s *Shared) Verify(m *testing.M) {
 		goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"),
 		goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"),
 		goleak.IgnoreAnyFunction("net/http.(*http2clientConnReadLoop).run"),
-		goleak.IgnoreAnyFunction("golang.org/x/net/http2.(*clientConnReadLoop).run"))
+		goleak.IgnoreAnyFunction("golang.org/x/net/http2.(*clientConnReadLoop).run"),
+	}
+	goleak.VerifyTestMain(kit.AwaitGoroutines(m, ignored...), append(ignored, goleak.Cleanup(func(code int) {
+		s.Cleanup()
+		os.Exit(code)
+	}))...)
 }
 
 // startTimeout bounds the start: 5 s alone on two cores, about a minute with a compiler beside it.
