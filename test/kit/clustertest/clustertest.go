@@ -28,7 +28,8 @@ type Suite struct {
 	Finish  func(ctx context.Context, code int)
 }
 
-// Run starts the cluster, runs the tests and removes the cluster. It returns the exit code for TestMain.
+// Run starts the cluster, runs the tests and removes the cluster. It returns the exit code for TestMain. It panics if it has no cluster:
+// `make test` runs what failed once more, and would run this package without any test, and take that for a success.
 func (s Suite) Run(m *testing.M) int {
 	ctx := context.Background() //nolint:forbidigo // a TestMain has no other
 	dir := os.Getenv(s.DirVariable)
@@ -36,8 +37,7 @@ func (s Suite) Run(m *testing.M) int {
 	if !keep {
 		var err error
 		if dir, err = os.MkdirTemp("", s.Prefix); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
+			panic(err)
 		}
 		defer func() { _ = os.RemoveAll(dir) }()
 	}
@@ -53,8 +53,7 @@ func (s Suite) Run(m *testing.M) int {
 		err = s.Prepare(ctx, cluster)
 	}
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "up:", err)
-		return 1
+		panic(fmt.Errorf("start the cluster: %w", err))
 	}
 	code := m.Run()
 	if s.Finish != nil {
