@@ -40,10 +40,6 @@ With --offline the link is cut before and stays cut: frond dev heal brings it ba
 
 // Run reboots a gateway and prints how long it took.
 func (r *rebootCommand) Run(ctx context.Context, edge string, out, talk io.Writer) error {
-	asJSON, err := r.output.AsJSON()
-	if err != nil {
-		return err
-	}
 	dev, err := r.openCluster(talk)
 	if err != nil {
 		return err
@@ -52,7 +48,7 @@ func (r *rebootCommand) Run(ctx context.Context, edge string, out, talk io.Write
 	if err != nil {
 		return err
 	}
-	if asJSON {
+	if r.output.JSON() {
 		return cli.PrintJSON(out, result)
 	}
 	_, err = fmt.Fprintf(out, "%d pods of %s run again %.1f s after its runtime was ready\n", result.Pods, edge, result.Running)

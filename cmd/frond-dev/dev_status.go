@@ -31,16 +31,12 @@ func newStatus(c *cluster) *cobra.Command {
 
 // Run prints the status.
 func (s *devStatusCommand) Run(ctx context.Context, out, talk io.Writer) error {
-	asJSON, err := s.output.AsJSON()
-	if err != nil {
-		return err
-	}
 	dev, err := s.openCluster(talk)
 	if err != nil {
 		return err
 	}
 	now := dev.Status(ctx)
-	if asJSON {
+	if s.output.JSON() {
 		err = cli.PrintJSON(out, now)
 	} else {
 		err = now.Print(out)

@@ -5,13 +5,13 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/internal/cli"
+	"github.com/frond-edge/frond/internal/devcluster"
 )
 
 type storeCommand struct {
@@ -27,7 +27,7 @@ func newStore(c *cluster) *cobra.Command {
 		Long: `Show the objects on a gateway. The gateway itself answers, also while its link is cut.
 RESOURCE is plural or singular, with its group if it has one: configmap, pods, endpointslices.discovery.k8s.io.`,
 		Example: "  frond dev store edge-1 list\n  frond dev store edge-1 get configmap default/web -o json",
-		Args:    cobra.RangeArgs(2, 4),
+		Args:    cobra.MatchAll(cobra.RangeArgs(2, 4), checkStoreArgs),
 
 		ValidArgsFunction: c.completePart,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -38,57 +38,46 @@ RESOURCE is plural or singular, with its group if it has one: configmap, pods, e
 	return cmd
 }
 
-// Run lists the store or gets one object.
-func (s *storeCommand) Run(ctx context.Context, args []string, out, talk io.Writer) error {
-	switch edge, verb := args[0], args[1]; {
-	case verb == "list" && len(args) == 2:
-		return s.listObjects(ctx, edge, out, talk)
-	case verb == "get" && len(args) == 4:
-		return s.printObject(ctx, edge, parseKey(args[2], args[3]), out, talk)
-	default:
-		return fmt.Errorf("frond dev store does not understand %q: write EDGE list, or EDGE get RESOURCE [NAMESPACE/]NAME",
-			strings.Join(args, " "))
+func checkStoreArgs(_ *cobra.Command, args []string) error {
+	if verb := args[1]; verb == "list" && len(args) == 2 || verb == "get" && len(args) == 4 {
+		return nil
 	}
+	return fmt.Errorf("frond dev store does not understand %q: write EDGE list, or EDGE get RESOURCE [NAMESPACE/]NAME", strings.Join(args, " "))
 }
 
-func (s *storeCommand) listObjects(ctx context.Context, edge string, out, talk io.Writer) error {
-	asJSON, err := s.output.AsJSON()
-	if err != nil {
-		return err
-	}
+// Run lists the store or gets one object.
+func (s *storeCommand) Run(ctx context.Context, args []string, out, talk io.Writer) error {
 	dev, err := s.openCluster(talk)
 	if err != nil {
 		return err
 	}
+	if args[1] == "list" {
+		return s.listObjects(ctx, dev, args[0], out)
+	}
+	return s.printObject(ctx, dev, args[0], parseKey(args[2], args[3]), out)
+}
+
+func (s *storeCommand) listObjects(ctx context.Context, dev *devcluster.Cluster, edge string, out io.Writer) error {
 	held, err := dev.Store(ctx, edge)
 	if err != nil {
 		return err
 	}
-	if asJSON {
+	if s.output.JSON() {
 		return cli.PrintJSON(out, held)
 	}
-	t := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
-	_, _ = fmt.Fprintln(t, "OBJECT\tVERSION\tSEQUENCE\tREVISION\tBYTES")
+	table := cli.NewTable(out, "OBJECT", "VERSION", "SEQUENCE", "REVISION", "BYTES")
 	for _, o := range held.Objects {
-		_, _ = fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\n", o.Key().Human(), o.Version, o.Sequence, o.Revision, o.Bytes)
+		table.AddRow(o.Key().Human(), o.Version, o.Sequence, o.Revision, o.Bytes)
 	}
-	return t.Flush()
+	return table.Print()
 }
 
-func (s *storeCommand) printObject(ctx context.Context, edge string, key wire.Key, out, talk io.Writer) error {
-	asJSON, err := s.output.AsJSON()
-	if err != nil {
-		return err
-	}
-	dev, err := s.openCluster(talk)
-	if err != nil {
-		return err
-	}
+func (s *storeCommand) printObject(ctx context.Context, dev *devcluster.Cluster, edge string, key wire.Key, out io.Writer) error {
 	object, err := dev.StoreGet(ctx, edge, key)
 	if err != nil {
 		return err
 	}
-	if asJSON {
+	if s.output.JSON() {
 		return cli.PrintJSON(out, object)
 	}
 	text, err := yaml.JSONToYAML(object)

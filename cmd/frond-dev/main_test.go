@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"net"
 	"os"
 	"path/filepath"
@@ -12,13 +11,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/test/kit/clitest"
 )
 
 // runFrondDev runs a command line in this process.
 func runFrondDev(args ...string) (code int, stdout, stderr string) {
-	var out, errs bytes.Buffer
-	code = run(args, &out, &errs)
-	return code, out.String(), errs.String()
+	return clitest.Run(newRoot(), args...)
 }
 
 func TestCommandLine(t *testing.T) {

@@ -64,7 +64,7 @@ func isTrustedThrough(t *testing.T, chain, believed []byte) bool {
 // A client that trusts only the first CA accepts the hub after all rollovers. A client that trusts only the last CA does not
 // accept a certificate that the first one signs now.
 func TestCARotate_FormerAuthorityCrossSigns(t *testing.T) {
-	i := newInstallation(t)
+	i := newInstalledCluster(t)
 	i.mustRun("init", "--hub-servers", "1")
 	const shown = "frond-hub-0/tls.crt"
 	first := i.secretFiles()
@@ -85,7 +85,7 @@ func TestCARotate_FormerAuthorityCrossSigns(t *testing.T) {
 }
 
 func TestCARotate_ReplacesAuthority(t *testing.T) {
-	i := newInstallation(t)
+	i := newInstalledCluster(t)
 	if code, _, errs := i.runCommand("ca", "rotate", "add"); code != 1 || !strings.Contains(errs, "run frond init") {
 		t.Errorf("before the installation: code %d, %s", code, errs)
 	}
@@ -160,7 +160,7 @@ func TestCARotate_ReplacesAuthority(t *testing.T) {
 }
 
 func TestCARotate_DropBeforeSwitchUndoes(t *testing.T) {
-	i := newInstallation(t)
+	i := newInstalledCluster(t)
 	i.mustRun("init", "--hub-servers", "1")
 	before := i.secretFiles()
 	i.mustRun("ca", "rotate", "add")
@@ -172,7 +172,7 @@ func TestCARotate_DropBeforeSwitchUndoes(t *testing.T) {
 
 // TestCARotate_InterruptedSwitchIsCompleted leaves the CA switched and all certificates unchanged.
 func TestCARotate_InterruptedSwitchIsCompleted(t *testing.T) {
-	i := newInstallation(t)
+	i := newInstalledCluster(t)
 	i.mustRun("init", "--hub-servers", "1")
 	i.mustRun("ca", "rotate", "add")
 	old := i.secretFiles()

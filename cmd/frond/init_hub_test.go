@@ -13,7 +13,7 @@ import (
 
 // TestInit_FilesStartAHub starts a server with the files of its Secret, and connects with the other files.
 func TestInit_FilesStartAHub(t *testing.T) {
-	i := newInstallation(t)
+	i := newInstalledCluster(t)
 	i.mustRun("init", "--hub-servers", "1", "--cells", "2", "--hub-url", "tls://hub.example.com:7422")
 	dir := t.TempDir()
 	for file, data := range i.secretFiles() {

@@ -41,7 +41,7 @@ func TestInit_KeepsKeysOfConcurrentRun(t *testing.T) {
 		"before it makes a Secret further on": {method: http.MethodPatch, path: "/secrets/frond-hub-0"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			i := newInstallation(t)
+			i := newInstalledCluster(t)
 			if tt.lost != "" {
 				i.mustRun("init", "--hub-servers", "1")
 				secrets := i.client.CoreV1().Secrets(names.Namespace)

@@ -31,8 +31,6 @@ import (
 
 	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/api/names"
-	"github.com/frond-edge/frond/edged/enroll"
-	"github.com/frond-edge/frond/edged/enrollexec"
 	"github.com/frond-edge/frond/internal/install"
 	"github.com/frond-edge/frond/internal/install/pki"
 	"github.com/frond-edge/frond/test/kit/kubetest"
@@ -42,13 +40,6 @@ import (
 var sharedCluster = kubetest.Shared{Options: kubetest.Options{Controllers: []string{"namespace-controller"}}}
 
 func TestMain(m *testing.M) {
-	if filepath.Base(os.Args[0]) == "edgecore" { // run by frond join: see linkEdgecore
-		if err := enrollexec.Serve(context.Background(), os.Stdin, os.Stdout, enroll.JoinWith); err != nil {
-			_, _ = fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
 	code := m.Run()
 	sharedCluster.Cleanup()
 	os.Exit(code)
@@ -69,23 +60,23 @@ func kubeconfigOf(t *testing.T, cfg *rest.Config) string {
 	return file
 }
 
-// installation runs commands against the cluster of all tests, without the objects of earlier tests.
-type installation struct {
+// installedCluster runs commands against the cluster of all tests, without the objects of earlier tests.
+type installedCluster struct {
 	t      *testing.T
 	client kubernetes.Interface
 	file   string
 }
 
-func newInstallation(t *testing.T) *installation {
+func newInstalledCluster(t *testing.T) *installedCluster {
 	t.Helper()
 	c := sharedCluster.Cluster(t)
-	i := &installation{t: t, client: c.Client(t), file: kubeconfigOf(t, c.Config())}
+	i := &installedCluster{t: t, client: c.Client(t), file: kubeconfigOf(t, c.Config())}
 	i.clearNamespace()
 	return i
 }
 
 // clearNamespace deletes the objects but leaves the namespace, whose deletion takes long.
-func (i *installation) clearNamespace() {
+func (i *installedCluster) clearNamespace() {
 	i.t.Helper()
 	ctx, all := i.t.Context(), metav1.ListOptions{}
 	i.confirmAll()
@@ -101,7 +92,7 @@ func (i *installation) clearNamespace() {
 }
 
 // confirmAll allows the deletion of all objects of the namespace, as the policies of an earlier test may be in force.
-func (i *installation) confirmAll() {
+func (i *installedCluster) confirmAll() {
 	i.t.Helper()
 	for _, resource := range []string{"secrets", "configmaps"} {
 		list, err := i.dynamicResource(resource, names.Namespace).List(i.t.Context(), metav1.ListOptions{})
@@ -115,7 +106,7 @@ func (i *installation) confirmAll() {
 }
 
 // dynamicResource returns the client of a resource, by kubectl's name for it.
-func (i *installation) dynamicResource(name, ns string) dynamic.ResourceInterface {
+func (i *installedCluster) dynamicResource(name, ns string) dynamic.ResourceInterface {
 	i.t.Helper()
 	client, err := dynamic.NewForConfig(sharedCluster.Cluster(i.t).Config())
 	if err != nil {
@@ -132,7 +123,7 @@ func (i *installation) dynamicResource(name, ns string) dynamic.ResourceInterfac
 }
 
 // confirmDeletion sets the annotation that a deletion requires; "" removes it.
-func (i *installation) confirmDeletion(resource, ns, name, value string) {
+func (i *installedCluster) confirmDeletion(resource, ns, name, value string) {
 	i.t.Helper()
 	text, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{names.AnnotationConfirmDeletion: value}}})
 	if value == "" {
@@ -149,7 +140,7 @@ func (i *installation) confirmDeletion(resource, ns, name, value string) {
 }
 
 // mustRun runs a command that must succeed, and returns its output.
-func (i *installation) mustRun(args ...string) string {
+func (i *installedCluster) mustRun(args ...string) string {
 	i.t.Helper()
 	code, out, errs := i.runCommand(args...)
 	if code != 0 {
@@ -158,12 +149,12 @@ func (i *installation) mustRun(args ...string) string {
 	return out
 }
 
-func (i *installation) runCommand(args ...string) (code int, out, errs string) {
+func (i *installedCluster) runCommand(args ...string) (code int, out, errs string) {
 	return runFrond(append(args, "--kubeconfig", i.file)...)
 }
 
 // secretFiles returns all entries of all Secrets of the namespace.
-func (i *installation) secretFiles() install.Files {
+func (i *installedCluster) secretFiles() install.Files {
 	i.t.Helper()
 	list, err := i.client.CoreV1().Secrets(names.Namespace).List(i.t.Context(), metav1.ListOptions{})
 	if err != nil {
@@ -179,7 +170,7 @@ func (i *installation) secretFiles() install.Files {
 }
 
 // objectVersions returns the resourceVersions of all objects of frond init.
-func (i *installation) objectVersions() map[string]string {
+func (i *installedCluster) objectVersions() map[string]string {
 	i.t.Helper()
 	versions := map[string]string{}
 	secrets, err := i.client.CoreV1().Secrets(names.Namespace).List(i.t.Context(), metav1.ListOptions{})
@@ -225,7 +216,7 @@ func changedFiles(a, b install.Files) []string {
 }
 
 func TestInit_SecondRunChangesNothing(t *testing.T) {
-	i := newInstallation(t)
+	i := newInstalledCluster(t)
 	if out := i.mustRun("init", "--dry-run"); !strings.Contains(out, "would be written; nothing was") {
 		t.Errorf("dry run prints %s", out)
 	}
@@ -262,7 +253,7 @@ func TestInit_SecondRunChangesNothing(t *testing.T) {
 
 // TestInit_TaintGateways follows the setting to the printed join command.
 func TestInit_TaintGateways(t *testing.T) {
-	i := newInstallation(t)
+	i := newInstalledCluster(t)
 	const taint = " --taint node-role.kubernetes.io/edge:NoSchedule"
 	for _, tt := range []struct {
 		flag string
@@ -280,7 +271,7 @@ func TestInit_TaintGateways(t *testing.T) {
 
 // A cluster with an untested version of Kubernetes is installed all the same, with a warning.
 func TestInit_WarnsOfAnUntestedKubernetes(t *testing.T) {
-	i := newInstallation(t)
+	i := newInstalledCluster(t)
 	if r := parseReport(t, i.mustRun("init", "--dry-run", "--hub-url", "tls://hub.example.com:7422", "-o", "json")); slices.ContainsFunc(r.Warnings, aboutVersion) {
 		t.Errorf("warns of the version that is tested: %q", r.Warnings)
 	}
@@ -314,7 +305,7 @@ func aboutVersion(warning string) bool {
 }
 
 func TestInit_CompletesPartialInstallation(t *testing.T) {
-	i := newInstallation(t)
+	i := newInstalledCluster(t)
 	i.mustRun("init", "--hub-servers", "3")
 	whole := i.secretFiles()
 	secrets := i.client.CoreV1().Secrets(names.Namespace)
@@ -357,7 +348,7 @@ func TestInit_CompletesPartialInstallation(t *testing.T) {
 
 // TestInit_ConcurrentRunsAgree runs several at once: all of them succeed, and the resulting files match each other.
 func TestInit_ConcurrentRunsAgree(t *testing.T) {
-	i := newInstallation(t)
+	i := newInstalledCluster(t)
 	const many = 4
 	var hashes [many]string
 	var faults [many]string

@@ -1,6 +1,8 @@
 // Command frond is Frond's command line: cluster administration (frond init, frond backup), admission of gateways (frond token, frond
 // node, frond ca), the sync state of gateways (frond status, frond sync), the gateway on which it runs (frond edge, frond join,
 // frond reset), and development clusters (frond dev).
+//
+// Each group of commands is a package below this one. The tests here run whole command lines against a control plane.
 package main
 
 import (
@@ -10,6 +12,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/frond-edge/frond/cmd/frond/edge"
+	"github.com/frond-edge/frond/cmd/frond/installation"
+	"github.com/frond-edge/frond/cmd/frond/join"
+	"github.com/frond-edge/frond/cmd/frond/node"
+	"github.com/frond-edge/frond/cmd/frond/syncstate"
+	"github.com/frond-edge/frond/cmd/frond/token"
 	"github.com/frond-edge/frond/internal/buildinfo"
 	"github.com/frond-edge/frond/internal/cli"
 )
@@ -29,16 +37,14 @@ func newRoot() *cobra.Command {
 
 Results go to stdout, talk to stderr. Exit codes: 0 done; 1 an error, which says what to do; 2 (join) the machine is not fit, and
 nothing was changed; 130 interrupted. frond edge and frond dev exec end with the code of what they run.`,
-		SilenceUsage:  true,
-		SilenceErrors: true,
 	}
 	for _, group := range []struct {
 		title    string
 		commands []*cobra.Command
 	}{
-		{"Cluster administration:", []*cobra.Command{newInit(), newBackup(), newToken(), newNode(), newCA()}},
-		{"All gateways, seen from the cloud:", []*cobra.Command{newNodeStatus(), newSync(), newConfirm()}},
-		{"The gateway that this runs on:", []*cobra.Command{newJoin(), newEdge(), newReset()}},
+		{"Cluster administration:", []*cobra.Command{installation.NewInit(), installation.NewBackup(), token.NewCommand(), node.NewCommand(), installation.NewCA()}},
+		{"All gateways, seen from the cloud:", []*cobra.Command{syncstate.NewStatus(), syncstate.NewSync(), syncstate.NewConfirm()}},
+		{"The gateway that this runs on:", []*cobra.Command{join.NewJoin(), edge.NewCommand(), join.NewReset()}},
 		{"Development:", []*cobra.Command{newDev()}},
 	} {
 		root.AddGroup(&cobra.Group{ID: group.title, Title: group.title})
@@ -63,14 +69,10 @@ func newVersion() *cobra.Command {
 		Short: "Print the version",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			asJSON, err := o.AsJSON()
-			if err != nil {
-				return err
-			}
-			if asJSON {
+			if o.JSON() {
 				return cli.PrintJSON(cmd.OutOrStdout(), versionOutput{buildinfo.Version()})
 			}
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), buildinfo.Version())
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), buildinfo.Version())
 			return err
 		},
 	}

@@ -1,17 +1,16 @@
 package main
 
 import (
-	"bytes"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/frond-edge/frond/test/kit/clitest"
 )
 
 // runFrond runs a command line in this process.
 func runFrond(args ...string) (code int, stdout, stderr string) {
-	var out, errs bytes.Buffer
-	code = run(args, &out, &errs)
-	return code, out.String(), errs.String()
+	return clitest.Run(newRoot(), args...)
 }
 
 func TestCommandLine(t *testing.T) {

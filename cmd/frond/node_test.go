@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/internal/install/identities"
 	"github.com/frond-edge/frond/test/kit"
 )
 
@@ -26,7 +27,7 @@ import (
 func userKey(letter string) string { return "U" + strings.Repeat(letter, 55) }
 
 // joinNode makes a gateway: its connected Node, its Lease and its identity.
-func (i *installation) joinNode(name string, spec identity.NodeIdentitySpec) {
+func (i *installedCluster) joinNode(name string, spec identity.NodeIdentitySpec) {
 	i.t.Helper()
 	ctx := i.t.Context()
 	node, err := i.client.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
@@ -34,7 +35,7 @@ func (i *installation) joinNode(name string, spec identity.NodeIdentitySpec) {
 		i.t.Fatal(err)
 	}
 	i.t.Cleanup(func() { // the test's context is over
-		clean := installation{t: i.t, client: i.client}
+		clean := installedCluster{t: i.t, client: i.client}
 		clean.removeNode(name)
 	})
 	i.setLink(node.Name, corev1.ConditionTrue, "HeartbeatsArrive")
@@ -42,9 +43,7 @@ func (i *installation) joinNode(name string, spec identity.NodeIdentitySpec) {
 	if _, err := i.client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Create(ctx, lease, metav1.CreateOptions{}); err != nil {
 		i.t.Fatal(err)
 	}
-	id := identity.NodeIdentity{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	id.APIVersion, id.Kind = identity.GroupVersionResource().GroupVersion().String(), identity.Kind
-	o, err := identityObject(id, spec)
+	o, err := identities.Encode(identity.NodeIdentity{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec})
 	if err != nil {
 		i.t.Fatal(err)
 	}
@@ -54,17 +53,17 @@ func (i *installation) joinNode(name string, spec identity.NodeIdentitySpec) {
 	})
 }
 
-func (i *installation) identityClient() dynamic.ResourceInterface {
+func (i *installedCluster) identityClient() dynamic.ResourceInterface {
 	i.t.Helper()
-	client, err := dynamic.NewForConfig(sharedCluster.Cluster(i.t).Config())
+	client, err := identities.NewClient(sharedCluster.Cluster(i.t).Config())
 	if err != nil {
 		i.t.Fatal(err)
 	}
-	return client.Resource(identity.GroupVersionResource())
+	return client
 }
 
 // setLink sets the link condition of a Node.
-func (i *installation) setLink(name string, status corev1.ConditionStatus, reason string) {
+func (i *installedCluster) setLink(name string, status corev1.ConditionStatus, reason string) {
 	i.t.Helper()
 	patch := fmt.Sprintf(`{"status":{"conditions":[{"type":"EdgeConnected","status":%q,"reason":%q}]}}`, status, reason)
 	if _, err := i.client.CoreV1().Nodes().PatchStatus(i.t.Context(), name, []byte(patch)); err != nil {
@@ -72,13 +71,13 @@ func (i *installation) setLink(name string, status corev1.ConditionStatus, reaso
 	}
 }
 
-func (i *installation) readSpec(name string) identity.NodeIdentitySpec {
+func (i *installedCluster) readSpec(name string) identity.NodeIdentitySpec {
 	i.t.Helper()
 	o, err := i.identityClient().Get(i.t.Context(), name, metav1.GetOptions{})
 	if err != nil {
 		i.t.Fatal(err)
 	}
-	id, err := identityOf(o)
+	id, err := identities.Decode(o)
 	if err != nil {
 		i.t.Fatal(err)
 	}
@@ -86,7 +85,7 @@ func (i *installation) readSpec(name string) identity.NodeIdentitySpec {
 }
 
 func TestNodeList_States(t *testing.T) {
-	i := newInstallation(t)
+	i := newInstalledCluster(t)
 	i.mustRun("init")
 	now, day := time.Now(), 24*time.Hour
 	at := func(d time.Duration) metav1.Time { return metav1.Time{Time: now.Add(d).UTC().Truncate(time.Second)} }
@@ -99,7 +98,10 @@ func TestNodeList_States(t *testing.T) {
 	} {
 		i.joinNode(name, spec)
 	}
-	var listed []listedNode
+	var listed []struct {
+		Node, State string
+		LastSeen    time.Time
+	}
 	if err := json.Unmarshal([]byte(i.mustRun("node", "list", "-o", "json")), &listed); err != nil {
 		t.Fatal(err)
 	}
@@ -121,8 +123,17 @@ func TestNodeList_States(t *testing.T) {
 	}
 }
 
+// revokedNode is the output of frond node revoke -o json.
+type revokedNode struct {
+	LinkClosed bool
+	exposedObjects
+}
+
+// exposedObjects are the objects that a node could read.
+type exposedObjects struct{ Secrets, ConfigMaps, ServiceAccounts []string }
+
 func TestNodeRevoke_WaitsForClosedLinks(t *testing.T) {
-	i := newInstallation(t)
+	i := newInstalledCluster(t)
 	i.mustRun("init")
 	i.joinNode("stolen", identity.NodeIdentitySpec{Key: userKey("E"), Previous: userKey("F"), Revoked: []string{userKey("G")}, Expires: metav1.Time{Time: time.Now().Add(time.Hour)}})
 	ns := sharedCluster.Cluster(t).Namespace(t)
@@ -163,17 +174,22 @@ func TestNodeRevoke_WaitsForClosedLinks(t *testing.T) {
 	if diff := cmp.Diff([]string{userKey("G"), userKey("E"), userKey("F")}, spec.Revoked); diff != "" {
 		t.Errorf("revoked keys (-want +got):\n%s", diff)
 	}
-	want := exposed{
+	want := exposedObjects{
 		Secrets:    []string{ns + "/env", ns + "/mounted", ns + "/pull", ns + "/volume"},
 		ConfigMaps: []string{ns + "/kube-root-ca.crt", ns + "/settings"}, ServiceAccounts: []string{ns + "/default"},
 	}
-	if diff := cmp.Diff(want, done.exposed); diff != "" || !done.LinkClosed {
+	if diff := cmp.Diff(want, done.exposedObjects); diff != "" || !done.LinkClosed {
 		t.Errorf("closed %t; exposed (-want +got):\n%s", done.LinkClosed, diff)
 	}
 	if out := i.mustRun("node", "revoke", "stolen", "--yes"); !strings.Contains(out, "Secrets to change:\n  "+ns+"/env") {
 		t.Errorf("a second time it prints\n%s", out)
 	}
-	var listed exposedNode
+	type exposure struct {
+		Kind, Namespace, Name string
+		ReferredBy            []string
+		Withheld              bool
+	}
+	var listed struct{ Objects []exposure }
 	if err := json.Unmarshal([]byte(i.mustRun("node", "exposed", "stolen", "-o", "json")), &listed); err != nil {
 		t.Fatal(err)
 	}
@@ -193,7 +209,7 @@ func TestNodeRevoke_WaitsForClosedLinks(t *testing.T) {
 }
 
 func TestNodeRevoke_ReportsUnconfirmedLinks(t *testing.T) {
-	i := newInstallation(t)
+	i := newInstalledCluster(t)
 	i.mustRun("init")
 	i.joinNode("linked", identity.NodeIdentitySpec{Key: userKey("H")})
 	i.setLink("linked", corev1.ConditionFalse, "NoHeartbeat") // a silent gateway may have a link
@@ -211,7 +227,7 @@ func TestNodeRevoke_ReportsUnconfirmedLinks(t *testing.T) {
 	if _, err := i.client.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "bare"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { (&installation{t: t, client: i.client}).removeNode("bare") })
+	t.Cleanup(func() { (&installedCluster{t: t, client: i.client}).removeNode("bare") })
 	i.setLink("bare", corev1.ConditionFalse, "Revoked") // as cloudcore does
 	i.mustRun("node", "revoke", "bare", "--yes")
 	// The command does not wait for a deleted Node.
@@ -229,7 +245,7 @@ func TestNodeRevoke_ReportsUnconfirmedLinks(t *testing.T) {
 }
 
 // removeNode undoes joinNode.
-func (i *installation) removeNode(name string) {
+func (i *installedCluster) removeNode(name string) {
 	i.t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(i.t.Context()), 30*time.Second)
 	defer cancel()
@@ -246,7 +262,7 @@ func (i *installation) removeNode(name string) {
 }
 
 // createPodWithSecrets binds a pod to a node that refers to Secrets in every possible way: itself, by its account, and by its volume.
-func (i *installation) createPodWithSecrets(ns, node string) {
+func (i *installedCluster) createPodWithSecrets(ns, node string) {
 	i.t.Helper()
 	ctx, core := i.t.Context(), i.client.CoreV1()
 	volume := &corev1.PersistentVolume{

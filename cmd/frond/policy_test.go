@@ -41,14 +41,14 @@ func excludeGateways(terms ...bool) *corev1.Affinity {
 
 // policyTest is a cluster with the policies in force, and a namespace of each kind.
 type policyTest struct {
-	*installation
+	*installedCluster
 	cluster              *kubetest.Cluster
 	protected, elsewhere string
 }
 
 func newPolicyTest(t *testing.T) policyTest {
 	t.Helper()
-	p := policyTest{installation: newInstallation(t), cluster: sharedCluster.Cluster(t)}
+	p := policyTest{installedCluster: newInstalledCluster(t), cluster: sharedCluster.Cluster(t)}
 	p.mustRun("init", "--hub-servers", "1")
 	p.protected, p.elsewhere = p.cluster.Namespace(t), p.cluster.Namespace(t)
 	for _, ns := range []string{names.Namespace, p.protected, p.elsewhere} {

@@ -16,7 +16,7 @@ import (
 )
 
 func TestToken_CreateListDelete(t *testing.T) {
-	i := newInstallation(t)
+	i := newInstalledCluster(t)
 	if code, _, errs := i.runCommand("token", "create", "--print-join-command"); code != 1 || !strings.Contains(errs, "run frond init") {
 		t.Errorf("before the installation: code %d, %s", code, errs)
 	}
@@ -75,8 +75,11 @@ func TestToken_CreateListDelete(t *testing.T) {
 }
 
 func TestToken_JSONOutput(t *testing.T) {
-	i := newInstallation(t)
-	var made createdToken
+	i := newInstalledCluster(t)
+	var made struct {
+		Token, JoinCommand, CAHash string
+		Uses                       int
+	}
 	if err := json.Unmarshal([]byte(i.mustRun("token", "create", "-o", "json")), &made); err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +96,7 @@ func TestToken_JSONOutput(t *testing.T) {
 }
 
 func TestToken_ForeignTokensAreKept(t *testing.T) {
-	i := newInstallation(t)
+	i := newInstalledCluster(t)
 	kubeadms := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: "bootstrap-token-abcdef", Namespace: "kube-system"}, Type: bootstrapapi.SecretTypeBootstrapToken,
 		StringData: map[string]string{"token-id": "abcdef", "token-secret": "0123456789abcdef", "auth-extra-groups": "system:bootstrappers:kubeadm:default-node-token"},

@@ -23,6 +23,7 @@ import (
 	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/internal/buildinfo"
 	"github.com/frond-edge/frond/internal/install"
+	"github.com/frond-edge/frond/internal/install/identities"
 )
 
 // The ConfigMap of package controllers/ports with the ports of gateways at the cloudcores; not every installation has it.
@@ -165,9 +166,9 @@ func readIdentities(ctx context.Context, c clusterClients) (all []identity.NodeI
 		if !ok {
 			return errors.New("it is of an unknown type")
 		}
-		var id identity.NodeIdentity
-		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(item.Object, &id); err != nil {
-			return fmt.Errorf("understand NodeIdentity %s: %w", item.GetName(), err)
+		id, err := identities.Decode(item)
+		if err != nil {
+			return err
 		}
 		id.ObjectMeta, id.TypeMeta = bareMeta(id.ObjectMeta), metav1.TypeMeta{}
 		all = append(all, id)

@@ -11,12 +11,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/util/retry"
 
 	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/api/names"
+	"github.com/frond-edge/frond/internal/install/identities"
 )
 
 const (
@@ -85,8 +85,8 @@ func (c clusterClients) restoreIdentity(ctx context.Context, saved identity.Node
 	if err != nil {
 		return "", err
 	}
-	var have identity.NodeIdentity
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &have); err != nil {
+	have, err := identities.Decode(o)
+	if err != nil {
 		return "", err
 	}
 	merged := have
@@ -103,12 +103,11 @@ func (c clusterClients) restoreIdentity(ctx context.Context, saved identity.Node
 }
 
 func (c clusterClients) writeIdentity(ctx context.Context, id identity.NodeIdentity, write func(context.Context, *unstructured.Unstructured) error) error {
-	id.APIVersion, id.Kind = identity.GroupVersionResource().GroupVersion().String(), identity.Kind
-	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&id)
+	o, err := identities.Encode(id)
 	if err != nil {
-		return fmt.Errorf("encode: %w", err)
+		return err
 	}
-	return write(ctx, &unstructured.Unstructured{Object: fields})
+	return write(ctx, o)
 }
 
 func (c clusterClients) createIdentity(ctx context.Context, o *unstructured.Unstructured) error {

@@ -11,23 +11,20 @@ import (
 // Output is the flag -o of a command that reads.
 type Output string
 
-// AddFlag adds the flag to a command, with its completion.
+// AddFlag adds the flag to a command, with its completion, and checks its value before the command runs.
 func (o *Output) AddFlag(cmd *cobra.Command) {
 	cmd.Flags().StringVarP((*string)(o), "output", "o", "", `"json" for machines`)
 	CompleteOutput(cmd, "json")
-}
-
-// AsJSON reports whether JSON is wanted, and fails for a value that is none.
-func (o Output) AsJSON() (bool, error) {
-	switch o {
-	case "":
-		return false, nil
-	case "json":
-		return true, nil
-	default:
-		return false, fmt.Errorf("--output %q: choose json, or leave it out", string(o))
+	cmd.PreRunE = func(*cobra.Command, []string) error {
+		if *o != "" && *o != "json" {
+			return fmt.Errorf("--output %q: choose json, or leave it out", string(*o))
+		}
+		return nil
 	}
 }
+
+// JSON reports whether JSON is wanted.
+func (o Output) JSON() bool { return o == "json" }
 
 // PrintJSON writes the stable output of -o json.
 func PrintJSON(out io.Writer, v any) error {

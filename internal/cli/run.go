@@ -1,4 +1,4 @@
-// Package cli is what Frond's command lines share: how one runs and ends, its exit codes, and the flag -o.
+// Package cli is what Frond's command lines share: how one runs and ends, its exit codes, the flag -o, and tables.
 package cli
 
 import (
@@ -33,6 +33,7 @@ func Run(root *cobra.Command, args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
+	root.SilenceUsage, root.SilenceErrors = true, true // the error alone is printed, below
 	err := findMistyped(root, args)
 	if err == nil {
 		err = root.ExecuteContext(ctx)
