@@ -7,8 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/internal/devcluster"
@@ -28,41 +32,17 @@ type demoRun struct {
 	offlineFor time.Duration
 	stepNumber int
 
-	podsBefore map[string]demoPod // the pods of cutEdge before the cut, by name
-	version    string             // resourceVersion of the last ConfigMap
+	podsBefore map[string]corev1.Pod // the pods of cutEdge before the cut, by name
+	version    string                // resourceVersion of the last ConfigMap
 	healedAt   time.Time
 }
 
 // lastVersion is the number of changes of the page while the link is cut.
 const lastVersion = 6
 
-// demoPod has the fields of a pod that the demo reads.
-type demoPod struct {
-	Metadata struct {
-		Name string `json:"name"`
-		UID  string `json:"uid"`
-	} `json:"metadata"`
-	Spec struct {
-		NodeName string `json:"nodeName"`
-	} `json:"spec"`
-	Status struct {
-		Phase      string `json:"phase"`
-		PodIP      string `json:"podIP"`
-		Containers []struct {
-			ID       string `json:"containerID"`
-			Restarts int    `json:"restartCount"`
-			Ready    bool   `json:"ready"`
-		} `json:"containerStatuses"`
-	} `json:"status"`
-}
-
-func (p demoPod) isRunning() bool {
-	for _, c := range p.Status.Containers {
-		if !c.Ready {
-			return false
-		}
-	}
-	return p.Status.Phase == "Running" && len(p.Status.Containers) > 0
+func isRunning(p corev1.Pod) bool {
+	all := p.Status.ContainerStatuses
+	return p.Status.Phase == corev1.PodRunning && len(all) > 0 && !slices.ContainsFunc(all, func(c corev1.ContainerStatus) bool { return !c.Ready })
 }
 
 func (s *demoRun) printStep(format string, args ...any) {
@@ -89,46 +69,37 @@ func (s *demoRun) showKubectl(ctx context.Context, args ...string) error {
 
 // retryUntil calls check every 200 ms until it returns nil, or returns its last error when limit is over.
 func retryUntil(ctx context.Context, limit time.Duration, check func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	tick := time.NewTicker(200 * time.Millisecond)
-	defer tick.Stop()
 	var last error
-	for {
+	err := wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, limit, true, func(ctx context.Context) (bool, error) {
 		err := check(ctx)
-		if err == nil {
-			return nil
-		}
 		if last == nil || ctx.Err() == nil {
 			last = err
 		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%w (waited %s)", last, limit)
-		case <-tick.C:
-		}
+		return err == nil, nil
+	})
+	if err != nil {
+		return fmt.Errorf("%w (waited %s)", last, limit)
 	}
+	return nil
 }
 
 // runsContainers reports whether the pods have real containers.
 func (s *demoRun) runsContainers() bool { return s.dev.Spec().Runtime == devcluster.Containerd }
 
-// listPods lists the pods of the demo, on one gateway or, with "", on all.
-func (s *demoRun) listPods(ctx context.Context, edge string) (map[string]demoPod, error) {
+// listPods lists the pods of the demo on a gateway, by name.
+func (s *demoRun) listPods(ctx context.Context, edge string) (map[string]corev1.Pod, error) {
 	out, err := s.dev.Kubectl(ctx, "", "get", "pods", "-n", "demo", "-o", "json")
 	if err != nil {
 		return nil, err
 	}
-	var list struct {
-		Items []demoPod `json:"items"`
-	}
+	var list corev1.PodList
 	if err := json.Unmarshal([]byte(out), &list); err != nil {
 		return nil, fmt.Errorf("understand pods: %w", err)
 	}
-	pods := map[string]demoPod{}
+	pods := map[string]corev1.Pod{}
 	for _, p := range list.Items {
-		if edge == "" || p.Spec.NodeName == edge {
-			pods[p.Metadata.Name] = p
+		if p.Spec.NodeName == edge {
+			pods[p.Name] = p
 		}
 	}
 	return pods, nil
@@ -144,7 +115,7 @@ func (s *demoRun) wantRunning(n int) func(context.Context) error {
 			}
 			running := 0
 			for _, p := range pods {
-				if p.isRunning() {
+				if isRunning(p) {
 					running++
 				}
 			}
@@ -199,9 +170,7 @@ func (s *demoRun) readPage(ctx context.Context, edge string) (text, version stri
 	if err != nil {
 		return "", "", err
 	}
-	var cm struct {
-		Data map[string]string `json:"data"`
-	}
+	var cm corev1.ConfigMap
 	if err := json.Unmarshal(object, &cm); err != nil {
 		return "", "", fmt.Errorf("understand ConfigMap: %w", err)
 	}

@@ -194,11 +194,11 @@ func (s *demoRun) checkRecovered(ctx context.Context) error {
 	}
 	for name, old := range s.podsBefore {
 		p, ok := now[name]
-		if !ok || p.Metadata.UID != old.Metadata.UID {
+		if !ok || p.UID != old.UID {
 			return fmt.Errorf("pod %s of %s was replaced", name, cutEdge)
 		}
-		for i, c := range p.Status.Containers {
-			if c.ID != old.Status.Containers[i].ID || c.Restarts != 0 {
+		for i, c := range p.Status.ContainerStatuses {
+			if c.ContainerID != old.Status.ContainerStatuses[i].ContainerID || c.RestartCount != 0 {
 				return fmt.Errorf("a container of pod %s of %s was restarted", name, cutEdge)
 			}
 		}

@@ -32,13 +32,14 @@ func newRoot() *cobra.Command {
 		Short: "Run a complete Frond cluster on this machine",
 		Long: `Run a complete Frond cluster on this machine: a Kubernetes control plane, a NATS hub, cloudcores and gateways, each part real.
 With root, each gateway has containerd and a network namespace of its own; without, pods are only acted out.`,
-		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "frond dev"}, // frond dev ARGS runs frond-dev ARGS
-		SilenceUsage:  true,
-		SilenceErrors: true,
+		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "frond dev"}, // frond dev ARGS runs frond-dev ARGS
 	}
 	cmd.PersistentFlags().StringVar(&shared.dir, "dir", ".frond", "folder of the cluster")
-	cmd.AddCommand(newUp(shared), newDown(shared), newStatus(shared), newCut(shared), newHeal(shared), newKill(shared),
-		newStart(shared), newReboot(shared), newLogs(shared), newStore(shared), newExec(shared), newDemo(shared), newWan())
+	cmd.AddCommand(newUp(shared), newDown(shared), newStatus(shared), newCut(shared),
+		newFault(shared, "heal EDGE", "Undo cut", (*devcluster.Cluster).Heal),
+		newFault(shared, "kill PART", "Kill a part as a crash would (cloudcore-1, hub-2, edge-1, containerd-1, apiserver …)", (*devcluster.Cluster).Kill),
+		newFault(shared, "start PART", "Start a part that was killed, and wait until it is ready", (*devcluster.Cluster).Start),
+		newReboot(shared), newLogs(shared), newStore(shared), newExec(shared), newDemo(shared), newWan())
 	return cmd
 }
 
