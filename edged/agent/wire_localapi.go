@@ -16,6 +16,7 @@ import (
 	"github.com/frond-edge/frond/edged/kubelet"
 	"github.com/frond-edge/frond/internal/lifecycle"
 	"github.com/frond-edge/frond/leaf/localapi"
+	"github.com/frond-edge/frond/leaf/localapi/listen"
 	"github.com/frond-edge/frond/leaf/localapi/podproxy"
 	"github.com/frond-edge/frond/streams/deliver"
 )
@@ -40,7 +41,8 @@ func localAPIConfig(f *foundation, delivery *deliver.Delivery, cert *kubelet.Ser
 		cfg.Stopper = kubelet.ContainerStopper{Endpoint: endpoint}
 	}
 	if address, err := netip.ParseAddrPort(c.Pods.Address); err == nil && !c.Pods.Disabled { // it was validated
-		cfg.Pods = localapi.PodsConfig{Dir: f.cfg.Dir, Address: address, ClaimAddress: hostaddr.Claim, ExpiryGrace: time.Duration(c.Pods.ExpiredTokens)}
+		cfg.Pods = listen.PodsConfig{Dir: f.cfg.Dir, Address: address, ClaimAddress: hostaddr.Claim}
+		cfg.TokenExpiryGrace = time.Duration(c.Pods.ExpiredTokens)
 		if !c.Pods.Outside {
 			cfg.Pods.IsRemotePeer = hostaddr.IsRemotePeer
 		}

@@ -29,6 +29,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/kubetest"
 )
 
@@ -254,7 +255,7 @@ func TestServer_RunsControllerRuntime(t *testing.T) {
 	t.Cleanup(func() { cancel(); wg.Wait() })
 	expect := func(want string) {
 		t.Helper()
-		eventually(t, "the reconciler sees "+want, func() bool {
+		kit.Eventually(t, "the reconciler sees "+want, func() bool {
 			select {
 			case got := <-seen:
 				return got == want

@@ -15,6 +15,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/certificate/csr"
+
+	"github.com/frond-edge/frond/test/kit"
 )
 
 // csrCloud is a fake cloud with one request, which may be approved and signed.
@@ -91,7 +93,7 @@ func TestCSRWatch_KubeletReceivesCertificate(t *testing.T) {
 		cert, err := csr.WaitForCertificate(ctx, g.newClient(true), "csr-1", "u1")
 		got <- result{cert, err}
 	}()
-	eventually(t, "the request is asked for twice", func() bool { return cloud.asked.Load() > 1 })
+	kit.Eventually(t, "the request is asked for twice", func() bool { return cloud.asked.Load() > 1 })
 	g.cloud.goOffline()
 	cloud.updateCSR(withCondition(certificatesv1.CertificateApproved))
 	cloud.updateCSR(func(c *certificatesv1.CertificateSigningRequest) { c.Status.Certificate = []byte("signed") })

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/leaftest"
 )
 
@@ -45,7 +46,7 @@ func TestServer_DamagedStoreDeletesNoPod(t *testing.T) {
 				h := &informerLog{}
 				synced := h.startInformer(t, g.newClient(true))
 				if whole {
-					eventually(t, "informer synced with all pods, without the cloud", func() bool { return synced() && len(h.podNames()) == len(pods) })
+					kit.Eventually(t, "informer synced with all pods, without the cloud", func() bool { return synced() && len(h.podNames()) == len(pods) })
 				} else if synced() {
 					t.Error("the informer has a list of a store that does not know its pods")
 				}
@@ -56,8 +57,8 @@ func TestServer_DamagedStoreDeletesNoPod(t *testing.T) {
 				if err := g.store.Replace(t.Context(), messages, "stream-1", uint64(len(pods))); err != nil {
 					t.Fatal(err)
 				}
-				eventually(t, "informer synced", synced)
-				eventually(t, "all pods are seen", func() bool { return len(h.podNames()) == len(pods) })
+				kit.Eventually(t, "informer synced", synced)
+				kit.Eventually(t, "all pods are seen", func() bool { return len(h.podNames()) == len(pods) })
 				if h.sawDeletion() {
 					t.Error("the kubelet was told that a pod is gone")
 				}

@@ -2,6 +2,7 @@ package localapi
 
 import (
 	"bytes"
+	"net/netip"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/leaf/localapi/kinds"
+	"github.com/frond-edge/frond/leaf/store"
 )
 
 // Some objects are served differently from the cloud's state, so that programs on the gateway use the local API with
@@ -22,41 +24,49 @@ const (
 	rootCAKey       = "ca.crt"
 )
 
-// decoratorFor returns the function that changes a resource's objects on their way to clients, or nil.
-func (s *Server) decoratorFor(r *kinds.Resource) func(runtime.Object) {
+// decorator changes objects on their way to clients.
+type decorator struct {
+	node       string
+	store      *store.Store
+	podAddress netip.AddrPort
+	caPEM      []byte // the certificate of the gateway's CA; nil if pods are not served
+}
+
+// decoratorFor returns the function that changes a resource's objects, or nil.
+func (d *decorator) decoratorFor(r *kinds.Resource) func(runtime.Object) {
 	if r.GVR == kinds.StorageResource("csinodes") {
-		return s.setCSINodeOwner
+		return d.setCSINodeOwner
 	}
-	if s.podServer == nil {
+	if d.caPEM == nil {
 		return nil
 	}
 	switch r.GVR {
 	case kinds.CoreResource("configmaps"):
-		return s.addLocalCA
+		return d.addLocalCA
 	case discoveryv1.SchemeGroupVersion.WithResource("endpointslices"):
-		return s.replaceAPIEndpoint
+		return d.replaceAPIEndpoint
 	}
 	return nil
 }
 
 // addLocalCA adds the gateway's CA to the CA bundle with which every pod verifies the API.
-func (s *Server) addLocalCA(obj runtime.Object) {
+func (d *decorator) addLocalCA(obj runtime.Object) {
 	cm := obj.(*corev1.ConfigMap)
 	bundle, ok := cm.Data[rootCAKey]
-	if cm.Name != rootCAConfigMap || !ok || bytes.Contains([]byte(bundle), s.podServer.ca.CertPEM) {
+	if cm.Name != rootCAConfigMap || !ok || bytes.Contains([]byte(bundle), d.caPEM) {
 		return
 	}
 	if bundle != "" && bundle[len(bundle)-1] != '\n' {
 		bundle += "\n"
 	}
-	cm.Data[rootCAKey] = bundle + string(s.podServer.ca.CertPEM)
+	cm.Data[rootCAKey] = bundle + string(d.caPEM)
 }
 
 // replaceAPIEndpoint makes the local API the one endpoint of the Service default/kubernetes, for proxies of Services: the
 // addresses of the apiservers belong to the cloud's network.
-func (s *Server) replaceAPIEndpoint(obj runtime.Object) {
+func (d *decorator) replaceAPIEndpoint(obj runtime.Object) {
 	slice := obj.(*discoveryv1.EndpointSlice)
-	address := s.cfg.Pods.Address
+	address := d.podAddress
 	if !address.IsValid() || slice.Namespace != "default" || slice.Labels[discoveryv1.LabelServiceName] != "kubernetes" {
 		return
 	}
@@ -78,13 +88,13 @@ func (s *Server) replaceAPIEndpoint(obj runtime.Object) {
 
 // setCSINodeOwner makes the node's own Node the owner of its CSINode, by the UID that is served for it. A kubelet that finds
 // another owner, or none, removes the CSINode and is not ready meanwhile. A Node created without a link gets another UID later.
-func (s *Server) setCSINodeOwner(obj runtime.Object) {
+func (d *decorator) setCSINodeOwner(obj runtime.Object) {
 	csi := obj.(*storagev1.CSINode)
-	if csi.Name != s.cfg.Node {
+	if csi.Name != d.node {
 		return
 	}
-	key := wire.Key{Resource: "nodes", Name: s.cfg.Node}
-	entry, err := s.store.Get(key)
+	key := wire.Key{Resource: "nodes", Name: d.node}
+	entry, err := d.store.Get(key)
 	if err != nil {
 		return
 	}
@@ -92,5 +102,5 @@ func (s *Server) setCSINodeOwner(obj runtime.Object) {
 	if uid == "" {
 		uid = kinds.ProvisionalUID(key)
 	}
-	csi.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: s.cfg.Node, UID: uid}}
+	csi.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: d.node, UID: uid}}
 }

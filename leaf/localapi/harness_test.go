@@ -265,21 +265,6 @@ func (o *fakeOutbox) refuseReports(err error) {
 	o.fail = err
 }
 
-// eventually polls, because the condition is set in another goroutine.
-func eventually(tb testing.TB, what string, ok func() bool) {
-	tb.Helper()
-	deadline := time.After(20 * time.Second)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-deadline:
-			tb.Fatalf("not reached: %s", what)
-		case <-tick.C:
-		}
-	}
-}
-
 func newPod(name, uid, version string) *corev1.Pod {
 	return &corev1.Pod{
 		TypeMeta: metav1.TypeMeta{Kind: "Pod", APIVersion: "v1"},

@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/test/kit"
 )
 
 // informerOf runs a pod informer as the kubelet does, and returns its store.
@@ -30,7 +31,7 @@ func informerOf(t *testing.T, c kubernetes.Interface) cache.Store {
 	var wg sync.WaitGroup
 	wg.Go(func() { controller.RunWithContext(ctx) })
 	t.Cleanup(func() { cancel(); wg.Wait() })
-	eventually(t, "informer synced", controller.HasSynced)
+	kit.Eventually(t, "informer synced", controller.HasSynced)
 	return store
 }
 
@@ -52,20 +53,20 @@ func TestWatch_InformerFollowsStore(t *testing.T) {
 				t.Fatalf("first list: %v", got)
 			}
 			g.deliverObjects(newPod("b", "u2", "2"))
-			eventually(t, "b added", func() bool { return slices.Equal(storeKeys(s), []string{"default/a", "default/b"}) })
+			kit.Eventually(t, "b added", func() bool { return slices.Equal(storeKeys(s), []string{"default/a", "default/b"}) })
 			changed := newPod("b", "u2", "3")
 			changed.Labels["new"] = "yes"
 			g.deliverObjects(changed)
-			eventually(t, "b changed", func() bool {
+			kit.Eventually(t, "b changed", func() bool {
 				o, ok, _ := s.GetByKey("default/b")
 				return ok && o.(*corev1.Pod).Labels["new"] == "yes"
 			})
 			g.deliverTombstone(newPod("a", "u1", "4"))
-			eventually(t, "a deleted", func() bool { return slices.Equal(storeKeys(s), []string{"default/b"}) })
+			kit.Eventually(t, "a deleted", func() bool { return slices.Equal(storeKeys(s), []string{"default/b"}) })
 			// Moving out of the selector is a deletion for the watcher.
 			changed.Spec.NodeName = "other"
 			g.deliverObjects(changed)
-			eventually(t, "b left", func() bool { return len(storeKeys(s)) == 0 })
+			kit.Eventually(t, "b left", func() bool { return len(storeKeys(s)) == 0 })
 		})
 	}
 }
@@ -186,16 +187,16 @@ func TestWatch_ByNameBeforeObjectExists(t *testing.T) {
 		t.Error("synced with nothing while nobody knows whether the object exists")
 	}
 	g.deliverObjects(newConfigMap("late", "1"))
-	eventually(t, "delivered", func() bool { return informer.HasSynced() && len(informer.GetStore().ListKeys()) == 1 })
+	kit.Eventually(t, "delivered", func() bool { return informer.HasSynced() && len(informer.GetStore().ListKeys()) == 1 })
 	g.deliverObjects(newConfigMap("late", "2"))
-	eventually(t, "changed", func() bool {
+	kit.Eventually(t, "changed", func() bool {
 		o, ok, _ := informer.GetStore().GetByKey("default/late")
 		return ok && o.(*corev1.ConfigMap).Data["key"] == "2"
 	})
 	g.deliverTombstone(newConfigMap("late", "2"))
-	eventually(t, "deleted", func() bool { return len(informer.GetStore().ListKeys()) == 0 })
+	kit.Eventually(t, "deleted", func() bool { return len(informer.GetStore().ListKeys()) == 0 })
 	g.deliverObjects(newConfigMap("late", "3"))
-	eventually(t, "made again", func() bool { return len(informer.GetStore().ListKeys()) == 1 })
+	kit.Eventually(t, "made again", func() bool { return len(informer.GetStore().ListKeys()) == 1 })
 }
 
 // TestGet_UnknownObject: for an object that is not stored the cloud is asked; without a link the answer is 503; an object

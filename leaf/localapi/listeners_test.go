@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/frond-edge/frond/leaf/localapi"
+	"github.com/frond-edge/frond/leaf/localapi/admin"
 )
 
 // testPKI is a CA with a serving and a client certificate in a folder.
@@ -138,7 +139,7 @@ func TestListeners_UnixSocket(t *testing.T) {
 	}}
 	defer transport.CloseIdleConnections()
 	_, body := httpGet(t, &http.Client{Transport: transport}, "http://edge/frond/store")
-	var view localapi.StoreView
+	var view admin.StoreView
 	if err := json.Unmarshal(body, &view); err != nil || len(view.Objects) != 1 || view.Objects[0].Name != "a" || view.Cursor.StreamEpoch == "" {
 		t.Fatalf("store view: %v, %+v", err, view)
 	}

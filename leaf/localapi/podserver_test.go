@@ -30,6 +30,8 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/leaf/access/accesstest"
 	"github.com/frond-edge/frond/leaf/localapi"
+	"github.com/frond-edge/frond/leaf/localapi/listen"
+	"github.com/frond-edge/frond/test/kit"
 )
 
 const clusterName = "https://cluster"
@@ -38,13 +40,13 @@ const clusterName = "https://cluster"
 type podGateway struct {
 	*gateway
 	issuer *accesstest.Issuer
-	pods   localapi.PodsConfig
+	pods   listen.PodsConfig
 }
 
 func newPodGateway(t *testing.T, options ...option) *podGateway {
 	t.Helper()
 	s := &podGateway{
-		issuer: accesstest.New(t, clusterName), pods: localapi.PodsConfig{Dir: t.TempDir(), Address: netip.MustParseAddrPort("127.0.0.1:0")},
+		issuer: accesstest.New(t, clusterName), pods: listen.PodsConfig{Dir: t.TempDir(), Address: netip.MustParseAddrPort("127.0.0.1:0")},
 	}
 	options = append([]option{func(c *localapi.Config) { c.Pods = s.pods }}, options...)
 	s.gateway = newGateway(t, true, options...)
@@ -158,7 +160,7 @@ func TestPodServer_IsTrustedByPods(t *testing.T) {
 func TestLocalCA_SurvivesRestart(t *testing.T) {
 	dir := t.TempDir()
 	in := func(c *localapi.Config) {
-		c.Pods = localapi.PodsConfig{Dir: dir, Address: netip.MustParseAddrPort("127.0.0.1:0")}
+		c.Pods = listen.PodsConfig{Dir: dir, Address: netip.MustParseAddrPort("127.0.0.1:0")}
 	}
 	g := newGateway(t, true, in)
 	first, err := os.ReadFile(filepath.Join(dir, "localapi-ca.crt"))
@@ -393,14 +395,14 @@ func TestPodServer_FollowsServiceAddresses(t *testing.T) {
 		return strings.Join(list, " ")
 	}
 	s.deliverObjects(service("127.0.0.7"))
-	eventually(t, "the Service's address is served", func() bool { return served() == "127.0.0.1 127.0.0.7" })
+	kit.Eventually(t, "the Service's address is served", func() bool { return served() == "127.0.0.1 127.0.0.7" })
 	cfg := s.configFor(s.issuer.Token(podClaims()))
 	cfg.Host = fmt.Sprintf("https://127.0.0.7:%d", port)
 	if _, err := clientFor(t, cfg).Discovery().RESTClient().Get().AbsPath("/livez").DoRaw(t.Context()); err != nil {
 		t.Errorf("by the Service's address: %v", err)
 	}
 	s.deliverObjects(service("127.0.0.8", "127.0.0.9"))
-	eventually(t, "the Service's new address is served", func() bool { return served() == "127.0.0.1 127.0.0.8" })
+	kit.Eventually(t, "the Service's new address is served", func() bool { return served() == "127.0.0.1 127.0.0.8" })
 	name, yes := "https", true
 	s.deliverJSON(wire.Key{Group: "discovery.k8s.io", Resource: "endpointslices", Namespace: "default", Name: "kubernetes"}, &discoveryv1.EndpointSlice{
 		TypeMeta:    metav1.TypeMeta{Kind: "EndpointSlice", APIVersion: "discovery.k8s.io/v1"},

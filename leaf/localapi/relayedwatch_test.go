@@ -25,6 +25,9 @@ import (
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/leaf/localapi"
+	"github.com/frond-edge/frond/leaf/localapi/limit"
+	"github.com/frond-edge/frond/leaf/localapi/relay"
+	"github.com/frond-edge/frond/test/kit"
 )
 
 // leaseCloud simulates the cloud's leases of a namespace: lists, and the changes since a version.
@@ -213,16 +216,16 @@ func TestRelayedWatch_InformerFollowsLeases(t *testing.T) {
 			return err == nil && *lease.Spec.HolderIdentity == holder
 		}
 	}
-	eventually(t, "the informer has synced", func() bool { return informer.HasSynced() && holds("a", "one")() })
+	kit.Eventually(t, "the informer has synced", func() bool { return informer.HasSynced() && holds("a", "one")() })
 	l.setLease("a", "two")
 	l.setLease("b", "one")
-	eventually(t, "the informer follows", func() bool { return holds("a", "two")() && holds("b", "one")() })
+	kit.Eventually(t, "the informer follows", func() bool { return holds("a", "two")() && holds("b", "one")() })
 
 	s.cloud.goOffline()
 	l.setLease("a", "three")
 	l.refuseWith(0) // the request in flight is answered
 	s.cloud.goOnline(l.ServeHTTP)
-	eventually(t, "the informer goes on with the link", holds("a", "three"))
+	kit.Eventually(t, "the informer goes on with the link", holds("a", "three"))
 	if _, tokens := l.watchesSeen(); !slices.Equal(tokens, []string{"Bearer " + token}) {
 		t.Errorf("the cloud was asked as %q", tokens)
 	}
@@ -230,7 +233,7 @@ func TestRelayedWatch_InformerFollowsLeases(t *testing.T) {
 		t.Errorf("%d watches are relayed, want 1", s.api.Relays())
 	}
 	cancel()
-	eventually(t, "the watch has ended", func() bool { return s.api.Relays() == 0 })
+	kit.Eventually(t, "the watch has ended", func() bool { return s.api.Relays() == 0 })
 }
 
 // TestRelayedWatch_AllNamespaces: a watch of all namespaces is relayed too, at a path that the cloud accepts.
@@ -252,9 +255,9 @@ func TestRelayedWatch_AllNamespaces(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	factory.Start(ctx.Done())
 	defer func() { cancel(); factory.Shutdown() }()
-	eventually(t, "the informer has synced", informer.HasSynced)
+	kit.Eventually(t, "the informer has synced", informer.HasSynced)
 	l.setLease("b", "one")
-	eventually(t, "the informer follows", func() bool {
+	kit.Eventually(t, "the informer follows", func() bool {
 		_, err := seen.Lister().Leases("default").Get("b")
 		return err == nil
 	})
@@ -305,7 +308,7 @@ func TestRelayedWatch_PassesOnRefusals(t *testing.T) {
 	for e := range w.ResultChan() {
 		t.Errorf("a watch whose token expired ended with %+v", e)
 	}
-	eventually(t, "all watches have ended", func() bool { return s.api.Relays() == 0 })
+	kit.Eventually(t, "all watches have ended", func() bool { return s.api.Relays() == 0 })
 	off()
 	for what, try := range map[string]func() error{
 		"watch": func() error { _, err := follow("4711"); return err },
@@ -463,15 +466,15 @@ func TestRelayedWatch_IsLimited(t *testing.T) {
 		return err
 	}
 	var clients []kubernetes.Interface
-	for i := range localapi.MaxRelays/localapi.MaxAccountRelays + 1 {
+	for i := range relay.MaxRelays/limit.MaxAccountRelays + 1 {
 		other, of := newPod(fmt.Sprint("web-", i), fmt.Sprint("w", i), "1"), podClaims()
 		other.Spec.ServiceAccountName, of.Pod, of.PodUID = "robot", other.Name, string(other.UID)
 		s.deliverObjects(other)
 		clients = append(clients, clientFor(t, inJSON(withoutRetries(s.configFor(s.issuer.Token(of))))))
 	}
 	for i, c := range clients[:len(clients)-1] {
-		for n := range localapi.MaxAccountRelays + 1 {
-			if err := open(c); (n == localapi.MaxAccountRelays) != apierrors.IsTooManyRequests(err) {
+		for n := range limit.MaxAccountRelays + 1 {
+			if err := open(c); (n == limit.MaxAccountRelays) != apierrors.IsTooManyRequests(err) {
 				t.Fatalf("watch %d of program %d: %v", n, i, err)
 			}
 		}
@@ -481,7 +484,7 @@ func TestRelayedWatch_IsLimited(t *testing.T) {
 		t.Fatalf("with all taken: %v", err)
 	}
 	all[0].Stop()
-	eventually(t, "there is room again", func() bool { return open(last) == nil })
+	kit.Eventually(t, "there is room again", func() bool { return open(last) == nil })
 }
 
 func relayFrom(t *testing.T, c kubernetes.Interface, version string) (watch.Interface, error) {

@@ -1,132 +1,61 @@
 package localapi
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"runtime/debug"
 	"strings"
-	"sync"
 	"time"
 
 	"go.uber.org/zap"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/endpoints/handlers"
 	"k8s.io/apiserver/pkg/endpoints/request"
-	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/apiserver/pkg/registry/rest"
 
-	"github.com/frond-edge/frond/api/restart"
-	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/leaf/localapi/admin"
 	"github.com/frond-edge/frond/leaf/localapi/auth"
 	"github.com/frond-edge/frond/leaf/localapi/caller"
+	"github.com/frond-edge/frond/leaf/localapi/completeness"
+	"github.com/frond-edge/frond/leaf/localapi/demand"
 	"github.com/frond-edge/frond/leaf/localapi/discovery"
+	"github.com/frond-edge/frond/leaf/localapi/forward"
 	"github.com/frond-edge/frond/leaf/localapi/issuer"
-	"github.com/frond-edge/frond/leaf/localapi/kinds"
 	"github.com/frond-edge/frond/leaf/localapi/limit"
-	"github.com/frond-edge/frond/leaf/localapi/objectstore"
 	"github.com/frond-edge/frond/leaf/localapi/podproxy"
+	"github.com/frond-edge/frond/leaf/localapi/relay"
 	"github.com/frond-edge/frond/leaf/localapi/respond"
+	"github.com/frond-edge/frond/leaf/store"
 )
 
 // minWatchTime is when the server ends a watch without a timeout, plus a random time of up to the same length: as upstream.
 const minWatchTime = 30 * time.Minute
 
-// routes is the handler of all listeners.
+// routes is the handler of all listeners: it checks a request's caller and limits, and selects what answers it.
 type routes struct {
-	server      *Server
-	infoFactory *request.RequestInfoFactory
-	nodeRoutes  map[schema.GroupVersionResource]map[string]*route // by subresource
-	discovery   *discovery.Documents
+	log         *zap.Logger
+	metrics     *serverMetrics
+	gate        *auth.Gate
+	openWatches *auth.Watches
+	limits      *limit.Limits
 
-	mu              sync.Mutex // guards all fields below
-	untrustedRoutes map[schema.GroupVersionResource]*route
-}
-
-// route is one resource or subresource with the data that the endpoint handlers need.
-type route struct {
-	endpoint *endpoint
-	scope    *handlers.RequestScope
-}
-
-func (s *Server) newRoutes() (*routes, error) {
-	table := kinds.Served()
-	rs := &routes{
-		server: s,
-		infoFactory: &request.RequestInfoFactory{
-			APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api"),
-		},
-		nodeRoutes:      map[schema.GroupVersionResource]map[string]*route{},
-		discovery:       discovery.Of(table),
-		untrustedRoutes: map[schema.GroupVersionResource]*route{},
-	}
-	memories := map[schema.GroupVersionResource]*objectstore.Memory{}
-	for _, r := range table {
-		r.Decorate, r.DecodeCache = s.decoratorFor(r), &kinds.DecodeCache{}
-		var where objectstore.Store = objectstore.Persistent{Store: s.store}
-		if r.Placement == kinds.InMemory {
-			if memories[r.StoredGVR()] == nil {
-				memories[r.StoredGVR()] = objectstore.NewMemory(r.GVR.Resource)
-			}
-			where = memories[r.StoredGVR()]
-		}
-		rs.nodeRoutes[r.GVR] = map[string]*route{}
-		for _, sub := range r.ListSubresources() {
-			e := &endpoint{server: s, resource: r, objects: where, subresource: sub}
-			scope, err := newScope(e, s.cfg.MaxRequestBytes)
-			if err != nil {
-				return nil, fmt.Errorf("serve %s: %w", r.GVR.Resource, err)
-			}
-			rs.nodeRoutes[r.GVR][sub] = &route{endpoint: e, scope: scope}
-		}
-	}
-	return rs, nil
-}
-
-// newScope describes a resource to the endpoint handlers. Its hub version is the served version itself, as for custom
-// resources, so no internal types and no conversions are needed.
-func newScope(e *endpoint, maxBytes int64) (*handlers.RequestScope, error) {
-	r := e.resource
-	serializer := runtime.NegotiatedSerializer(scheme.Codecs)
-	if r.Schemaless {
-		serializer = kinds.NewSchemalessSerializer()
-	}
-	var fieldManager *managedfields.FieldManager
-	var err error
-	if len(r.LocalWrites) > 0 {
-		// Field managers are recorded only for objects that were ever applied; the gateway performs no server-side apply.
-		fieldManager, err = managedfields.NewDefaultFieldManager(managedfields.NewDeducedTypeConverter(),
-			scheme.Scheme, scheme.Scheme, scheme.Scheme, r.GVK(), r.GVR.GroupVersion(), e.subresource, nil)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("field manager: %w", err)
-	}
-	return &handlers.RequestScope{
-		Namer:                    handlers.ContextBasedNaming{Namer: runtime.Namer(meta.NewAccessor()), ClusterScoped: !r.Namespaced},
-		Serializer:               serializer,
-		ParameterCodec:           scheme.ParameterCodec,
-		Creater:                  scheme.Scheme, //nolint:misspell // upstream's word
-		Convertor:                kinds.NewFieldConvertor(scheme.Scheme, r),
-		Defaulter:                scheme.Scheme,
-		Typer:                    scheme.Scheme,
-		UnsafeConvertor:          runtime.UnsafeObjectConvertor(scheme.Scheme),
-		EquivalentResourceMapper: runtime.NewEquivalentResourceRegistry(),
-		TableConvertor:           e,
-		FieldManager:             fieldManager,
-		Resource:                 r.GVR,
-		Kind:                     r.GVK(),
-		Subresource:              e.subresource,
-		MetaGroupVersion:         metav1.SchemeGroupVersion,
-		HubGroupVersion:          r.GVR.GroupVersion(),
-		MaxRequestBodyBytes:      maxBytes,
-	}, nil
+	table     *routeTable
+	forwarder *forward.RequestForwarder
+	kubelet   *podproxy.Proxy
+	csrs      *relay.CSRWatcher
+	// For paths that are not resources.
+	store     *store.Store
+	admin     *admin.Handler
+	discovery *discovery.Documents
+	// For programs other than the node.
+	scopes   *demand.Tracker
+	complete *completeness.Evaluator
+	relays   *relay.Relays
+	online   func() bool
 }
 
 // ServeHTTP turns panics into errors, parses the request and authenticates its caller.
@@ -137,11 +66,12 @@ func (rs *routes) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		case http.ErrAbortHandler:
 			panic(p)
 		default:
-			rs.server.log.Error("panic in a request", zap.String("path", req.URL.Path), zap.Any("panic", p), zap.ByteString("stack", debug.Stack()))
+			rs.log.Error("panic in a request", zap.String("path", req.URL.Path), zap.Any("panic", p), zap.ByteString("stack", debug.Stack()))
 			respond.Error(w, req, apierrors.NewInternalError(fmt.Errorf("panic: %v", p)))
 		}
 	}()
-	info, err := rs.infoFactory.NewRequestInfo(req)
+	prefixes := request.RequestInfoFactory{APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api")}
+	info, err := prefixes.NewRequestInfo(req)
 	if err != nil {
 		respond.Error(w, req, apierrors.NewBadRequest(err.Error()))
 		return
@@ -153,13 +83,13 @@ func (rs *routes) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	ctx := request.WithRequestInfo(req.Context(), info)
 	ctx = request.WithReceivedTimestamp(ctx, time.Now())
 	ctx = audit.WithAuditContext(ctx) // the patch handler needs one, though nothing is audited here
-	who, err := rs.server.gate.Authenticate(req)
+	who, err := rs.gate.Authenticate(req)
 	if who.Kind == caller.Kubelet || who.Kind == caller.Socket { // administrators page through output, and type commands into containers
 		rs.dispatch(w, req.WithContext(caller.With(ctx, who)), info, who)
 		return
 	}
 	slow := limit.NewWriter(w)
-	defer func() { rs.server.metrics.countRequest(who.Kind, slow.Status()) }()
+	defer func() { rs.metrics.countRequest(who.Kind, slow.Status()) }()
 	if err != nil {
 		respond.Error(slow, req, err)
 		return
@@ -172,15 +102,15 @@ func (rs *routes) serveUntrusted(w *limit.Writer, req *http.Request, info *reque
 	req.Body = limit.NewReader(req.Body, w)
 	watching := info.Verb == "watch"
 	if watching && !who.Trusted {
-		watched, leave := rs.server.openWatches.Register(req.Context()) // before authorization, so that no change of roles is missed in between
+		watched, leave := rs.openWatches.Register(req.Context()) // before authorization, so that no change of roles is missed in between
 		defer leave()
 		req = req.WithContext(watched)
 	}
-	if !rs.server.gate.Authorize(w, req, who) {
+	if !rs.gate.Authorize(w, req, who) {
 		return
 	}
 	if !who.Trusted { // a stock kubelet watches each ConfigMap and Secret of its pods
-		leave, err := rs.server.limits.AdmitRequest(who, watching)
+		leave, err := rs.limits.AdmitRequest(who, watching)
 		if err != nil {
 			respond.Error(w, req, err)
 			return
@@ -188,7 +118,7 @@ func (rs *routes) serveUntrusted(w *limit.Writer, req *http.Request, info *reque
 		defer leave()
 	}
 	if watching {
-		open := rs.server.metrics.watches.WithLabelValues(string(who.Kind))
+		open := rs.metrics.watches.WithLabelValues(string(who.Kind))
 		open.Inc()
 		defer open.Dec()
 	}
@@ -202,10 +132,10 @@ func (rs *routes) dispatch(w http.ResponseWriter, req *http.Request, info *reque
 		rs.serveNonResource(w, req)
 	case !who.Trusted:
 		rs.untrustedHandler(info)(w, req)
-	case rs.server.kubeletProxy.Serves(info, req):
-		rs.server.kubeletProxy.Serve(w, req)
+	case rs.kubelet.Serves(info, req):
+		rs.kubelet.Serve(w, req)
 	case podproxy.IsReview(info):
-		rs.server.kubeletProxy.WithReview(rs.server.readBody, rs.trustedHandler(info))(w, req)
+		rs.kubelet.WithReview(rs.forwarder.ReadBody, rs.trustedHandler(info))(w, req)
 	default:
 		rs.trustedHandler(info)(w, req)
 	}
@@ -219,21 +149,21 @@ func patchTypes() []string {
 // trustedHandler selects the handler: local, or the cloud.
 func (rs *routes) trustedHandler(info *request.RequestInfo) http.HandlerFunc {
 	gvr := schema.GroupVersionResource{Group: info.APIGroup, Version: info.APIVersion, Resource: info.Resource}
-	rt := rs.nodeRoutes[gvr][info.Subresource]
+	rt := rs.table.nodeRoutes[gvr][info.Subresource]
 	watching := info.Verb == "watch"
 	switch {
-	case watching && gvr == csrResource() && info.Subresource == "":
-		return newCertificates(rs.server).serveWatch
+	case watching && gvr == rs.csrs.Resource.GVR && info.Subresource == "":
+		return rs.watchCSR
 	case rt == nil && watching:
 		return func(w http.ResponseWriter, req *http.Request) {
 			respond.Error(w, req, apierrors.NewMethodNotSupported(gvr.GroupResource(), "watch"))
 		}
 	case info.Verb == "create" && gvr.Group == "" && info.Resource == "serviceaccounts" && info.Subresource == "token":
-		return rs.server.serveTokenRequest
+		return rs.forwarder.ServeTokenRequest
 	case info.Verb == "create" && auth.IsReview(info):
-		return rs.server.serveReview
-	case rt == nil, info.Namespace != "" && !rt.endpoint.resource.Namespaced, len(info.Parts) > 3:
-		return rs.server.forwardToCloud
+		return rs.forwarder.ServeReview
+	case rt == nil, info.Namespace != "" && !rt.resource.Namespaced, len(info.Parts) > 3:
+		return rs.forwarder.Forward
 	}
 	if named := info.Name != ""; (info.Verb == "create" && named && info.Subresource == "") ||
 		(!named && (info.Verb == "update" || info.Verb == "patch")) {
@@ -241,29 +171,45 @@ func (rs *routes) trustedHandler(info *request.RequestInfo) http.HandlerFunc {
 			respond.Error(w, req, apierrors.NewMethodNotSupported(gvr.GroupResource(), info.Verb))
 		}
 	}
-	e, scope := rt.endpoint, rt.scope
+	r, w, scope := rt.reader, rt.writer, rt.scope
 	write := info.Verb
 	if info.Subresource != "" {
 		write += "/" + info.Subresource
 	}
 	switch {
 	case info.Verb == "get":
-		return handlers.GetResource(e, scope)
+		return handlers.GetResource(r, scope)
 	case info.Verb == "list" || watching:
-		return handlers.ListResource(e, e, scope, watching, minWatchTime)
-	case write == "delete" && e.isLocalOnly(e.resource.ObjectKey(info.Namespace, info.Name)):
-		return handlers.DeleteResource(e, true, scope, nil)
-	case !e.resource.WritesLocally(write):
-		return rs.server.forwardToCloud
+		return handlers.ListResource(r, r, scope, watching, minWatchTime)
+	case write == "delete" && w.IsLocalOnly(rt.resource.ObjectKey(info.Namespace, info.Name)):
+		return handlers.DeleteResource(w, true, scope, nil)
+	case !rt.resource.WritesLocally(write):
+		return rs.forwarder.Forward
 	case info.Verb == "create":
-		return handlers.CreateResource(e, scope, nil)
+		return handlers.CreateResource(w, scope, nil)
 	case info.Verb == "update":
-		return handlers.UpdateResource(e, scope, nil)
+		return handlers.UpdateResource(w, scope, nil)
 	case info.Verb == "patch":
-		return handlers.PatchResource(e, scope, nil, patchTypes())
+		return handlers.PatchResource(patcher{r, w}, scope, nil, patchTypes())
 	default:
-		return handlers.DeleteResource(e, true, scope, nil)
+		return handlers.DeleteResource(w, true, scope, nil)
 	}
+}
+
+// watchCSR serves a watch of a CertificateSigningRequest.
+func (rs *routes) watchCSR(w http.ResponseWriter, req *http.Request) {
+	scope, err := newScope(rs.csrs.Resource, "", rs.table.maxBytes)
+	if err != nil {
+		respond.Error(w, req, apierrors.NewInternalError(err))
+		return
+	}
+	handlers.ListResource(nil, rs.csrs, scope, true, minWatchTime)(w, req)
+}
+
+// patcher is what a PATCH needs of a resource.
+type patcher struct {
+	rest.Getter
+	rest.Updater
 }
 
 // isHealthPath reports whether a path shows only that the server runs.
@@ -277,58 +223,13 @@ func isHealthPath(path string) bool {
 
 // serveNonResource serves paths that are not resources.
 func (rs *routes) serveNonResource(w http.ResponseWriter, req *http.Request) {
-	switch path := strings.TrimRight(req.URL.Path, "/"); path {
-	case "/livez", "/readyz", "/healthz":
+	path := strings.TrimRight(req.URL.Path, "/")
+	if isHealthPath(path) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		_, _ = w.Write([]byte("ok"))
-	case "/frond/store":
-		if req.TLS != nil { // it shows Secrets' names and more of the gateway's state than a TLS client needs
-			respond.Error(w, req, apierrors.NewForbidden(schema.GroupResource{}, "", fmt.Errorf("%s is for the unix socket", path)))
-			return
-		}
-		rs.server.showStore(w)
-	default:
-		if req.TLS == nil && rs.server.cfg.Stopper != nil && strings.HasPrefix(path, restart.Path) {
-			rs.server.servePodRestart(w, req)
-			return
-		}
-		if !issuer.Serve(rs.server.store, w, req, path) && !rs.server.catalog.Serve(w, req, path) {
-			rs.discovery.ServeDocument(w, req, path)
-		}
+		return
 	}
-}
-
-// StoreView is the answer of GET /frond/store: the objects that the gateway holds, without their contents.
-type StoreView struct {
-	Epoch    string       `json:"epoch"`
-	Cursor   wire.Cursor  `json:"cursor"`
-	Revision uint64       `json:"revision"`
-	Objects  []ObjectView `json:"objects"`
-}
-
-// ObjectView is one object of a StoreView.
-type ObjectView struct {
-	Group     string `json:"group"`
-	Resource  string `json:"resource"`
-	Namespace string `json:"namespace,omitempty"`
-	Name      string `json:"name"`
-	UID       string `json:"uid,omitempty"`
-	Version   string `json:"version,omitempty"`
-	Sequence  uint64 `json:"sequence,omitempty"`
-	Revision  uint64 `json:"revision"`
-	Bytes     int    `json:"bytes"`
-}
-
-func (s *Server) showStore(w http.ResponseWriter) {
-	entries, revision := s.store.All()
-	cursor := s.store.Cursor()
-	view := StoreView{Epoch: cursor.StoreEpoch, Cursor: cursor, Revision: revision, Objects: make([]ObjectView, 0, len(entries))}
-	for _, e := range entries {
-		view.Objects = append(view.Objects, ObjectView{
-			Group: e.Key.Group, Resource: e.Key.Resource, Namespace: e.Key.Namespace, Name: e.Key.Name,
-			UID: e.UID, Version: e.Version, Sequence: e.Sequence, Revision: e.Revision, Bytes: len(e.Object),
-		})
+	if !rs.admin.Serve(w, req, path) && !issuer.Serve(rs.store, w, req, path) && !rs.table.catalog.Serve(w, req, path) {
+		rs.discovery.ServeDocument(w, req, path)
 	}
-	w.Header().Set("Content-Type", runtime.ContentTypeJSON)
-	_ = json.NewEncoder(w).Encode(view) // the client has gone away
 }

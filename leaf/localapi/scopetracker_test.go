@@ -25,6 +25,7 @@ import (
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/leaf/localapi"
+	"github.com/frond-edge/frond/test/kit"
 )
 
 func widgetResource() schema.GroupVersionResource {
@@ -136,16 +137,16 @@ func TestScopes_CustomResourceIsFollowed(t *testing.T) {
 		t.Error("a list was answered before all of it was here")
 	}
 	s.deliverMark(widgetScope(), "Widget")
-	eventually(t, "the informer has synced", informer.HasSynced)
+	kit.Eventually(t, "the informer has synced", informer.HasSynced)
 	s.deliverWidget("b", 2)
-	eventually(t, "the informer follows", func() bool { return len(informer.GetStore().ListKeys()) == 2 })
+	kit.Eventually(t, "the informer follows", func() bool { return len(informer.GetStore().ListKeys()) == 2 })
 
 	mu.Lock()
 	online = false
 	mu.Unlock()
 	s.cloud.goOffline()
 	s.deliverWidget("b", 3) // in flight before
-	eventually(t, "the informer goes on without a link", func() bool {
+	kit.Eventually(t, "the informer goes on without a link", func() bool {
 		o, ok, _ := informer.GetStore().GetByKey("default/b")
 		size, _, _ := unstructured.NestedInt64(o.(*unstructured.Unstructured).Object, "spec", "size")
 		return ok && size == 3
@@ -242,8 +243,8 @@ func TestScopes_ExpireAfterGrace(t *testing.T) {
 	if _, err := dynamicFor(t, withoutRetries(s.configFor(s.issuer.Token(podClaims())))).List(t.Context(), metav1.ListOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "nothing is wanted", func() bool { wants, _ := s.api.WantedScopes(); return len(wants) == 0 })
-	eventually(t, "no wish is kept", func() bool { kept, _ := s.store.List("frond.io", "wants", ""); return len(kept) == 0 })
+	kit.Eventually(t, "nothing is wanted", func() bool { wants, _ := s.api.WantedScopes(); return len(wants) == 0 })
+	kit.Eventually(t, "no wish is kept", func() bool { kept, _ := s.store.List("frond.io", "wants", ""); return len(kept) == 0 })
 }
 
 // TestLimits_WatchesPerPod: a pod with too many open watches gets 429, and others are served.

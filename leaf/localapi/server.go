@@ -2,55 +2,45 @@ package localapi
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
-	"sync"
+	"net/netip"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/grpc/test/bufconn"
 	"k8s.io/client-go/rest"
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/leaf/access"
+	"github.com/frond-edge/frond/leaf/localapi/admin"
 	"github.com/frond-edge/frond/leaf/localapi/auth"
-	"github.com/frond-edge/frond/leaf/localapi/caller"
 	"github.com/frond-edge/frond/leaf/localapi/catalog"
 	"github.com/frond-edge/frond/leaf/localapi/cloudcall"
+	"github.com/frond-edge/frond/leaf/localapi/completeness"
 	"github.com/frond-edge/frond/leaf/localapi/demand"
+	"github.com/frond-edge/frond/leaf/localapi/discovery"
+	"github.com/frond-edge/frond/leaf/localapi/forward"
+	"github.com/frond-edge/frond/leaf/localapi/kinds"
 	"github.com/frond-edge/frond/leaf/localapi/limit"
+	"github.com/frond-edge/frond/leaf/localapi/listen"
+	"github.com/frond-edge/frond/leaf/localapi/localca"
+	"github.com/frond-edge/frond/leaf/localapi/nodewrite"
 	"github.com/frond-edge/frond/leaf/localapi/objectstore"
 	"github.com/frond-edge/frond/leaf/localapi/podproxy"
+	"github.com/frond-edge/frond/leaf/localapi/query"
 	"github.com/frond-edge/frond/leaf/localapi/records"
+	"github.com/frond-edge/frond/leaf/localapi/relay"
 	"github.com/frond-edge/frond/leaf/store"
 )
 
 const (
-	// pipeBytes is the buffer of an in-memory connection in each direction; there is one connection per client pool.
-	pipeBytes = 64 << 10
-	// maxStreams limits the requests and watches of one HTTP/2 connection. A kubelet opens one watch for each ConfigMap and
-	// Secret that its pods use.
-	maxStreams = 8192
-	// maxHeaderBytes limits a request's headers; a kubelet's are below 1 KB.
-	maxHeaderBytes = 16 << 10
-	// headerTimeout is how long a client of a real listener may take to send its headers.
-	headerTimeout = 10 * time.Second
-	// idleTimeout ends connections that a local program left open.
-	idleTimeout = 2 * time.Minute
 	// defaultMaxRequestBytes is the apiserver's own limit of a request body.
 	defaultMaxRequestBytes = 3 << 20
 	// defaultBookmarkEvery is the apiserver's own period.
 	defaultBookmarkEvery = time.Minute
-	// attachWait is how long a list waits for the first attach before it answers 503. Lists of a fresh gateway then end
-	// with the attach, and not with a client's backoff of up to 30 s.
-	attachWait = 20 * time.Second
-	// attachPoll is how often a waiting list checks whether the store has attached: rare, short, and only on first start.
-	attachPoll = 100 * time.Millisecond
 )
 
 // Config holds the gateway's identity and its listeners beside the in-memory one.
@@ -64,7 +54,9 @@ type Config struct {
 	// CertFile, KeyFile and ClientCAFile are PEM files for Address, read again for each connection.
 	CertFile, KeyFile, ClientCAFile string
 	// Pods configures access for the pods of this gateway.
-	Pods PodsConfig
+	Pods listen.PodsConfig
+	// TokenExpiryGrace is access.Config.ExpiryGrace.
+	TokenExpiryGrace time.Duration
 	// Metrics registers this package's metrics; nil for none.
 	Metrics prometheus.Registerer
 	// Online reports whether the cloud can be asked; nil: perhaps. It must not block.
@@ -80,7 +72,7 @@ type Config struct {
 	// Kubelet is the endpoint of the node's own kubelet, for logs and commands on the unix socket.
 	Kubelet podproxy.Endpoint
 	// Stopper stops containers for restarts on the unix socket; nil: refused.
-	Stopper ContainerStopper
+	Stopper admin.ContainerStopper
 }
 
 // Validate reports each faulty field.
@@ -107,89 +99,99 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
+// setDefaults fills in the fields that may be zero.
+func (c *Config) setDefaults() {
+	if c.MaxRequestBytes == 0 {
+		c.MaxRequestBytes = defaultMaxRequestBytes
+	}
+	if c.BookmarkEvery == 0 {
+		c.BookmarkEvery = defaultBookmarkEvery
+	}
+	if c.Online == nil {
+		c.Online = func() bool { return true }
+	}
+}
+
 // Server is the local Kubernetes API. Create it with New, run it with Start.
 type Server struct {
 	cfg             Config
-	store           *store.Store
-	cloud           *cloudcall.Client
-	reporter        Reporter
 	log             *zap.Logger
-	absences        *records.Absences
-	tokens          *records.Tokens
-	keyLocks        *objectstore.KeyLocks
-	kubeletProxy    *podproxy.Proxy
-	continuations   continuations
-	routes          *routes
-	pipe            *bufconn.Listener
-	transport       *http.Transport
-	tls             *tls.Config // nil without Address
-	gate            *auth.Gate
-	podServer       *podServer // nil if pods are not served
 	scopes          *demand.Tracker
-	catalog         *catalog.Catalog
-	limits          *limit.Limits
-	listSlots       chan struct{} // a token for each list that is made for a program other than the node
-	relaySlots      chan struct{} // a token for each relayed watch
+	writers         *nodewrite.Writers
+	relays          *relay.Relays
 	openWatches     *auth.Watches
 	podCertificates *records.PodCertificates
-	metrics         *serverMetrics
+	listeners       *listen.Listeners
+	pods            *listen.Pods // nil if pods are not served
 	ready           chan struct{}
-
-	mu             sync.Mutex // guards all fields below
-	leaseRenewedAt time.Time
-	tlsAddr        string
 }
 
 // New prepares the server. Nothing listens before Start, but a client from ClientConfig may connect and will wait.
-func New(cfg Config, st *store.Store, up cloudcall.Upstream, rep Reporter, log *zap.Logger) (*Server, error) {
+func New(cfg Config, st *store.Store, up cloudcall.Upstream, rep nodewrite.Reporter, log *zap.Logger) (*Server, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("local api: %w", err)
 	}
-	if cfg.MaxRequestBytes == 0 {
-		cfg.MaxRequestBytes = defaultMaxRequestBytes
-	}
-	if cfg.BookmarkEvery == 0 {
-		cfg.BookmarkEvery = defaultBookmarkEvery
-	}
-	log = log.Named("localapi")
-	s := &Server{
-		cfg: cfg, store: st, cloud: cloudcall.New(up), reporter: rep, log: log,
-		absences:        records.NewAbsences(st, log),
-		tokens:          records.NewTokens(st, log),
-		keyLocks:        objectstore.NewKeyLocks(),
-		limits:          limit.New(),
-		listSlots:       make(chan struct{}, limit.MaxConcurrentLists),
-		relaySlots:      make(chan struct{}, maxRelays),
-		podCertificates: records.NewPodCertificates(st, log),
-		kubeletProxy:    podproxy.New(cfg.Kubelet, st, log),
-		pipe:            bufconn.Listen(pipeBytes),
-		ready:           make(chan struct{}),
-	}
-	s.transport = s.newTransport()
-	s.gate = auth.NewGate(cfg.Node,
-		access.NewTokenAuthenticator(access.Config{Node: cfg.Node, ExpiryGrace: cfg.Pods.ExpiryGrace, IsNewest: s.tokens.IsNewest}, st),
-		access.NewAuthorizer(cfg.Node, st, s.hasTokenKeys), log)
-	s.scopes = demand.New(st, cfg.ScopeGrace, log)
-	s.catalog = catalog.New(st, s.cloud, s.isOnline, log)
-	var err error
-	if s.metrics, err = newMetrics(cfg.Metrics, s.scopes.Count, func() float64 { return float64(len(s.PodAddresses())) }); err != nil {
-		return nil, fmt.Errorf("local api: %w", err)
-	}
-	s.openWatches = auth.NewWatches(st, s.gate, s.metrics.revokedWatches.Inc)
-	if cfg.Address != "" {
-		if s.tls, err = tlsConfig(cfg); err != nil {
-			return nil, fmt.Errorf("local api: %w", err)
-		}
-	}
-	if cfg.Pods.Dir != "" {
-		if s.podServer, err = newPodServer(s); err != nil {
-			return nil, fmt.Errorf("local api: %w", err)
-		}
-	}
-	if s.routes, err = s.newRoutes(); err != nil {
+	cfg.setDefaults()
+	s, err := newServer(cfg, st, up, rep, log.Named("localapi"))
+	if err != nil {
 		return nil, fmt.Errorf("local api: %w", err)
 	}
 	return s, nil
+}
+
+// newServer puts the parts together, from those that others need to the listeners.
+func newServer(cfg Config, st *store.Store, up cloudcall.Upstream, rep nodewrite.Reporter, log *zap.Logger) (*Server, error) {
+	s := &Server{
+		cfg: cfg, log: log, scopes: demand.New(st, cfg.ScopeGrace, log), podCertificates: records.NewPodCertificates(st, log),
+		ready: make(chan struct{}),
+	}
+	metrics := newMetrics(cfg.Metrics, s.scopes.Count, func() float64 { return float64(len(s.PodAddresses())) })
+	cloud, limits, tokens := cloudcall.New(up), limit.New(), records.NewTokens(st, log)
+	complete := completeness.New(cfg.Node, st, s.scopes)
+	s.writers = nodewrite.New(cfg.Node, cloud, rep, complete)
+	s.relays = relay.New(cloud, cfg.Online, cfg.LinkBudget, limits)
+	gate := auth.NewGate(cfg.Node,
+		access.NewTokenAuthenticator(access.Config{Node: cfg.Node, ExpiryGrace: cfg.TokenExpiryGrace, IsNewest: tokens.IsNewest}, st),
+		access.NewAuthorizer(cfg.Node, st, func() bool { return hasTokenKeys(st) }), log)
+	s.openWatches = auth.NewWatches(st, gate, metrics.revokedWatches.Inc)
+	decorate := &decorator{node: cfg.Node, store: st, podAddress: cfg.Pods.Address}
+	var ca *localca.CA
+	var err error
+	if cfg.Pods.Dir != "" {
+		if ca, err = localca.Open(cfg.Pods.Dir, cfg.Node); err != nil {
+			return nil, err
+		}
+		decorate.caPEM = ca.CertPEM
+	}
+	table := &routeTable{
+		maxBytes: cfg.MaxRequestBytes, store: objectstore.Persistent{Store: st}, catalog: catalog.New(st, cloud, cfg.Online, log),
+		readers: query.New(cfg.Node, cfg.BookmarkEvery, cloud, records.NewAbsences(st, log), complete, limits),
+	}
+	if err := table.addNodeRoutes(kinds.Served(), decorate, s.writers); err != nil {
+		return nil, err
+	}
+	handler := &routes{
+		log: log, metrics: metrics, gate: gate, openWatches: s.openWatches, limits: limits, table: table,
+		forwarder: forward.New(cfg.MaxRequestBytes, st, cloud, tokens, gate, log), kubelet: podproxy.New(cfg.Kubelet, st, log),
+		csrs: relay.NewCSRWatcher(cloud, cfg.Online), store: st, admin: admin.New(st, cfg.Stopper), discovery: discovery.Of(kinds.Served()),
+		scopes: s.scopes, complete: complete, relays: s.relays, online: cfg.Online,
+	}
+	s.listeners, err = listen.New(listen.Config{
+		UnixSocket: cfg.UnixSocket, Address: cfg.Address, CertFile: cfg.CertFile, KeyFile: cfg.KeyFile, ClientCAFile: cfg.ClientCAFile,
+	}, handler, log)
+	if err != nil {
+		return nil, err
+	}
+	if ca != nil {
+		s.pods = listen.NewPods(cfg.Node, cfg.Pods, ca, st, handler, log)
+	}
+	return s, nil
+}
+
+// hasTokenKeys reports whether the cloud has ever sent the keys and roles to this gateway: both come together.
+func hasTokenKeys(st *store.Store) bool {
+	_, err := st.Get(wire.TokenKeysKey())
+	return err == nil
 }
 
 // Ready is closed when every listener is open.
@@ -198,27 +200,15 @@ func (s *Server) Ready() <-chan struct{} { return s.ready }
 // Start serves until ctx ends, then ends all watches, waits for all requests, and returns nil.
 func (s *Server) Start(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
-	defer s.transport.CloseIdleConnections()
-	memory := s.newHTTPServer(caller.WithListener(gctx, caller.Kubelet))
-	memory.Protocols = new(http.Protocols)
-	memory.Protocols.SetUnencryptedHTTP2(true)
-	memory.Protocols.SetHTTP1(true)
-	// Idle connections of this process's clients end at once; HTTP/2's GOAWAY would take a second.
-	memory.RegisterOnShutdown(s.transport.CloseIdleConnections)
-	serveListener(gctx, g, memory, s.pipe)
-	if err := s.listenUnix(gctx, g); err != nil {
-		_ = s.pipe.Close()
-		return err
-	}
-	if err := s.listenTLS(gctx, g); err != nil {
-		_ = s.pipe.Close()
+	defer s.listeners.CloseIdleConnections()
+	if err := s.listeners.Serve(gctx, g); err != nil {
 		return err
 	}
 	g.Go(func() error { return s.scopes.Run(gctx) })
 	g.Go(func() error { return s.openWatches.Run(gctx) })
-	if s.podServer != nil {
-		s.podServer.syncListeners(gctx) // before any pod starts; run retries failures
-		g.Go(func() error { return s.podServer.run(gctx) })
+	if s.pods != nil {
+		s.pods.SyncListeners(gctx) // before any pod starts; Run retries failures
+		g.Go(func() error { return s.pods.Run(gctx) })
 	}
 	close(s.ready)
 	s.log.Info("local api ready", zap.String("socket", s.cfg.UnixSocket), zap.String("address", s.Addr()))
@@ -229,75 +219,61 @@ func (s *Server) Start(ctx context.Context) error {
 	return err
 }
 
-// newTransport returns the in-memory transport to the server. All watches of a client share one connection, so that a watch
-// costs a few goroutines' stacks and no buffers of its own.
-func (s *Server) newTransport() *http.Transport {
-	t := &http.Transport{
-		DialContext:        s.dial,
-		DisableCompression: true, // both ends are in one process
-		Protocols:          new(http.Protocols),
-	}
-	t.Protocols.SetUnencryptedHTTP2(true)
-	return t
-}
-
 // ClientConfig returns the configuration of an in-memory client of this server, as the node itself. All clients share its
 // transport, an *http.Transport that speaks HTTP/2 without TLS. Clone it for a transport of your own, for example to close
 // all its connections. Without the transport, Dial alone works too, at the cost of one connection for each watch.
-func (s *Server) ClientConfig() *rest.Config {
-	return &rest.Config{Host: "http://localapi.frond", Transport: s.transport, Dial: s.dial, QPS: -1}
-}
+func (s *Server) ClientConfig() *rest.Config { return s.listeners.ClientConfig() }
 
-func (s *Server) dial(ctx context.Context, _, _ string) (net.Conn, error) {
-	return s.pipe.DialContext(ctx)
+// Addr returns the address of the TLS listener; "" without one or before Ready. With port 0 in Config.Address it has the actual port.
+func (s *Server) Addr() string { return s.listeners.Addr() }
+
+// PodAddresses lists the addresses on which pods are served now, sorted.
+func (s *Server) PodAddresses() []netip.AddrPort {
+	if s.pods == nil {
+		return nil
+	}
+	return s.pods.Addresses()
 }
 
 // LeaseRenewed returns when the kubelet last renewed the node's lease; zero if it has not since the start.
-func (s *Server) LeaseRenewed() time.Time {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.leaseRenewedAt
+func (s *Server) LeaseRenewed() time.Time { return s.writers.LeaseRenewed() }
+
+// LockKey waits for an object's write lock and acquires it: until release, no request writes or reports the object. Any
+// other component that reports an object's present state must hold it: a report of a state that a request is about to
+// replace would follow that request's own report, and the last report counts.
+func (s *Server) LockKey(ctx context.Context, key wire.Key) (release func(), err error) {
+	return s.writers.LockKey(ctx, key)
 }
 
-// leaseNamespace is the namespace of Kubernetes' node leases.
-const leaseNamespace = "kube-node-lease"
-
-func (s *Server) recordLeaseRenewal(key wire.Key) {
-	if key.Namespace != leaseNamespace || key.Name != s.cfg.Node {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.leaseRenewedAt = time.Now()
+// SavePodCertificate stores the newest key and certificates of one projection of a pod, until the pod is gone. Both are
+// PEM. Saving what is already stored costs no write.
+func (s *Server) SavePodCertificate(ctx context.Context, namespace, pod, uid, projection string, key, chain []byte) error {
+	return s.podCertificates.Save(ctx, namespace, pod, uid, projection, key, chain)
 }
 
-// hasTokenKeys reports whether the cloud has ever sent the keys and roles to this gateway: both come together.
-func (s *Server) hasTokenKeys() bool {
-	_, err := s.store.Get(wire.TokenKeysKey())
-	return err == nil
+// LastPodCertificate returns the last saved key and certificates, expired or not, for use while the cloud cannot issue new
+// ones. As with tokens, the pod has no better ones, and must run.
+func (s *Server) LastPodCertificate(namespace, uid, projection string) (key, chain []byte, ok bool) {
+	if s.cfg.Online() {
+		return nil, nil, false
+	}
+	return s.podCertificates.Last(namespace, uid, projection)
 }
 
-func (s *Server) isOnline() bool { return s.cfg.Online == nil || s.cfg.Online() }
+// WantedScopes returns all scopes that programs of this gateway want to follow, each once with all its users, and a channel
+// that is closed at the next change after this call.
+func (s *Server) WantedScopes() (wants []wire.ScopeWant, changed <-chan struct{}) {
+	return s.scopes.Wanted()
+}
 
-// isAttached reports whether the store has ever been in sync with the cloud: from then on absence proves something.
-func (s *Server) isAttached() bool { return s.store.Cursor().StreamEpoch != "" }
+// SetScopeVerdicts takes the cloud's verdicts on the scopes of WantedScopes. It does not block.
+func (s *Server) SetScopeVerdicts(verdicts []wire.ScopeVerdict) { s.scopes.SetVerdicts(verdicts) }
 
-func (s *Server) waitAttached(ctx context.Context) bool {
-	if s.isAttached() {
-		return true
+// IsSecret selects the objects of the store that must not be readable on a disk: Secrets, the tokens of service accounts,
+// and the keys of pods' certificates.
+func IsSecret(key wire.Key) bool {
+	if key.Group == records.Group {
+		return key.Resource == records.TokenResource || key.Resource == records.PodCertificateResource
 	}
-	ctx, cancel := context.WithTimeout(ctx, attachWait)
-	defer cancel()
-	tick := time.NewTicker(attachPoll)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return false
-		case <-tick.C:
-			if s.isAttached() {
-				return true
-			}
-		}
-	}
+	return key.Group == "" && key.Resource == "secrets"
 }

@@ -1,6 +1,7 @@
 package kinds
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -141,8 +142,8 @@ func (r *Resource) NewBookmark(revision uint64, initialEnd bool) runtime.Object 
 	return obj
 }
 
-// BuildTable converts an object or a list into a table, with the resource's own columns or with name and age.
-func (r *Resource) BuildTable(obj runtime.Object, headers bool) (*metav1.Table, error) {
+// ConvertToTable returns the table that kubectl prints of an object or a list, with the resource's own columns or with name and age.
+func (r *Resource) ConvertToTable(_ context.Context, obj, options runtime.Object) (*metav1.Table, error) {
 	table := &metav1.Table{Rows: []metav1.TableRow{}}
 	add := func(o runtime.Object) error {
 		m, err := meta.Accessor(o)
@@ -173,7 +174,7 @@ func (r *Resource) BuildTable(obj runtime.Object, headers bool) (*metav1.Table, 
 	} else if m, err := meta.CommonAccessor(obj); err == nil {
 		table.ResourceVersion = m.GetResourceVersion()
 	}
-	if headers {
+	if o, _ := options.(*metav1.TableOptions); o == nil || !o.NoHeaders {
 		table.ColumnDefinitions = r.columns
 		if r.columns == nil {
 			table.ColumnDefinitions = columnDefinitions("Name", "Age")

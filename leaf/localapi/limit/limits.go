@@ -2,6 +2,7 @@
 package limit
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/frond-edge/frond/leaf/localapi/caller"
+	"github.com/frond-edge/frond/leaf/localapi/respond"
 )
 
 const (
@@ -35,6 +37,8 @@ const (
 
 // Limits counts the open requests of each caller. A caller other than the node cannot use up the capacity of the others.
 type Limits struct {
+	listSlots chan struct{} // a token for each list that is made for a program other than the node
+
 	mu    sync.Mutex // guards all fields below
 	usage map[string]*callerUsage
 }
@@ -42,7 +46,9 @@ type Limits struct {
 type callerUsage struct{ requests, watches, relays int }
 
 // New creates Limits without any use.
-func New() *Limits { return &Limits{usage: map[string]*callerUsage{}} }
+func New() *Limits {
+	return &Limits{listSlots: make(chan struct{}, MaxConcurrentLists), usage: map[string]*callerUsage{}}
+}
 
 // AdmitRequest admits a request until leave, or returns the reason for its refusal.
 func (l *Limits) AdmitRequest(c caller.Caller, watching bool) (leave func(), err error) {
@@ -55,6 +61,19 @@ func (l *Limits) AdmitRequest(c caller.Caller, watching bool) (leave func(), err
 // AdmitRelay admits a relayed watch until leave, or returns the reason for its refusal.
 func (l *Limits) AdmitRelay(c caller.Caller) (leave func(), err error) {
 	return l.acquireSlot(c, MaxAccountRelays, "watches that are relayed", func(u *callerUsage) *int { return &u.relays })
+}
+
+// AdmitList admits the making of a list until done, and waits if there are too many. The node does not wait for others.
+func (l *Limits) AdmitList(ctx context.Context) (done func(), err error) {
+	if caller.Of(ctx).Trusted {
+		return func() {}, nil
+	}
+	select {
+	case l.listSlots <- struct{}{}:
+		return func() { <-l.listSlots }, nil
+	case <-ctx.Done():
+		return nil, respond.RetryLater("too many lists are being read on this gateway")
+	}
 }
 
 func (l *Limits) acquireSlot(c caller.Caller, most int, what string, of func(*callerUsage) *int) (leave func(), err error) {

@@ -1,4 +1,4 @@
-package localapi
+package query
 
 import (
 	"context"
@@ -15,14 +15,14 @@ import (
 )
 
 // waitForObject returns when an object is in the store, is known to be absent, or was returned by the cloud, which it then returns.
-func (e *endpoint) waitForObject(ctx context.Context, key wire.Key) (runtime.Object, error) {
-	in, err := e.objects.Watch(key.Group, key.Resource, key.Namespace, e.objects.Revision())
+func (v *nodeView) waitForObject(ctx context.Context, key wire.Key) (runtime.Object, error) {
+	in, err := v.objects.Watch(key.Group, key.Resource, key.Namespace, v.objects.Revision())
 	if err != nil {
 		return nil, err
 	}
 	defer in.Stop()
-	if _, err := e.objects.Get(key); err == nil {
-		e.server.absences.Remove(ctx, key)
+	if _, err := v.objects.Get(key); err == nil {
+		v.cloud.absences.Remove(ctx, key)
 		return nil, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, deliveryTimeout)
@@ -56,7 +56,7 @@ func (e *endpoint) waitForObject(ctx context.Context, key wire.Key) (runtime.Obj
 			return nil, nil
 		case <-ask.C:
 			helpers.Go(func() {
-				obj, err := e.fetchFromCloud(ctx, key)
+				obj, err := v.cloud.fetchObject(ctx, v.resource, key, v.objects)
 				answers <- answer{obj, err}
 			})
 		case a := <-answers:

@@ -1,4 +1,4 @@
-package localapi
+package relay
 
 import (
 	"bytes"
@@ -21,17 +21,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/frond-edge/frond/api/wire"
-	"github.com/frond-edge/frond/leaf/localapi/caller"
 	"github.com/frond-edge/frond/leaf/localapi/kinds"
 	"github.com/frond-edge/frond/leaf/localapi/respond"
 )
-
-// Leases and events change constantly, and an old one is useless: an outdated leader is worse than an unknown one. Storing
-// them would cost a synced write for each renewal, so a watch of them is relayed: the cloud is polled for the next changes,
-// with the program's own token. Kubernetes authorizes each request. Without a link there are no events.
 
 const (
 	// relayWait is how long the cloud may wait for a change before it answers anyway; relayFirstWait is that wait of the
@@ -43,9 +37,6 @@ const (
 	relayRetryWindow = 30 * time.Second
 	// relayBackoff, at most relayMaxBackoff, is the pause after a request that returned early without changes. It doubles each time.
 	relayBackoff, relayMaxBackoff = 200 * time.Millisecond, 5 * time.Second
-	// maxRelays limits the relayed watches of a gateway. The cloud serves twice as many of one node: a request whose client
-	// has gone keeps its slot until its time is over.
-	maxRelays = 32
 	// relayPageSize is the largest page of the initial list of a watch, in objects.
 	relayPageSize = 500
 	// defaultReplyBudget is the assumed number of bytes that the link accepts at a time if it is not known. All relays
@@ -54,53 +45,6 @@ const (
 	// defaultObjectBytes is the assumed size of a list's object before the first one has arrived: an event.
 	defaultObjectBytes = 2 << 10
 )
-
-// isRelayed reports whether watches of programs other than the node are relayed.
-func (e *endpoint) isRelayed() bool { return e.untrusted && e.resource.Placement == kinds.InMemory }
-
-// startRelay starts a relayed watch. Its error is a status: Kubernetes' own, or that the cloud cannot be asked.
-func (e *endpoint) startRelay(ctx context.Context, opts *metainternalversion.ListOptions) (watch.Interface, error) {
-	if !e.server.isOnline() {
-		return nil, respond.Unreachable(wire.ErrOffline)
-	}
-	leave, err := e.server.limits.AdmitRelay(caller.Of(ctx))
-	if err != nil {
-		return nil, err
-	}
-	select {
-	case e.server.relaySlots <- struct{}{}:
-	default:
-		leave()
-		return nil, apierrors.NewTooManyRequests(fmt.Sprintf("%d watches of this gateway are relayed already", maxRelays), respond.RetryAfterSeconds)
-	}
-	free := sync.OnceFunc(func() {
-		<-e.server.relaySlots
-		leave()
-	})
-	w := &relayedWatch{
-		endpoint: e, path: e.resource.CloudPath(wire.Key{Namespace: request.NamespaceValue(ctx)}), query: relayQuery(opts),
-		version: opts.ResourceVersion, bookmarks: opts.AllowWatchBookmarks, objectBytes: defaultObjectBytes, out: make(chan watch.Event),
-	}
-	if n, err := strconv.ParseUint(w.version, 10, 64); err == nil && n >= kinds.LocalVersionBase {
-		free()
-		return nil, apierrors.NewResourceExpired("the resource version is the gateway's own, and the cloud's is wanted: list again")
-	}
-	first, next, err := w.fetchInitial(ctx, opts)
-	if err != nil {
-		free()
-		return nil, err
-	}
-	ctx, w.cancel = context.WithCancel(ctx)
-	w.done.Go(func() {
-		defer free()
-		defer close(w.out)
-		if w.sendList(ctx, first) {
-			first = nil // frees its memory while the watch continues
-			w.run(ctx, next)
-		}
-	})
-	return w, nil
-}
 
 // fetchInitial requests the first page of the initial list, if it is wanted, and the next changes. Kubernetes refuses the
 // watch here if it is not allowed.
@@ -140,7 +84,8 @@ func relayQuery(opts *metainternalversion.ListOptions) url.Values {
 
 // relayedWatch is one relayed watch. Its goroutine ends with Stop, which waits for it.
 type relayedWatch struct {
-	endpoint      *endpoint
+	relays        *Relays
+	resource      *kinds.Resource
 	path          string
 	query         url.Values
 	version       string // the cloud's version of the last answered change
@@ -255,7 +200,7 @@ func (w *relayedWatch) sendList(ctx context.Context, page []watch.Event) bool {
 
 // listEndBookmark returns the bookmark that ends the initial list.
 func (w *relayedWatch) listEndBookmark() watch.Event {
-	mark := w.endpoint.resource.NewBookmark(0, true)
+	mark := w.resource.NewBookmark(0, true)
 	if m, err := meta.Accessor(mark); err == nil {
 		m.SetResourceVersion(w.listVersion)
 	}
@@ -264,13 +209,13 @@ func (w *relayedWatch) listEndBookmark() watch.Event {
 
 // replyBudget returns the number of bytes that the link accepts at a time, and this relay's share.
 func (w *relayedWatch) replyBudget() (share, all int) {
-	if w.endpoint.server.cfg.LinkBudget != nil {
-		all = w.endpoint.server.cfg.LinkBudget()
+	if w.relays.linkBudget != nil {
+		all = w.relays.linkBudget()
 	}
 	if all == 0 {
 		all = defaultReplyBudget
 	}
-	return max(all/max(len(w.endpoint.server.relaySlots), 1), minReplyBudget), all
+	return max(all/max(w.relays.Open(), 1), minReplyBudget), all
 }
 
 // fetchPage requests the next page of the initial list, of at most most objects and within the link's budget. The first
@@ -301,14 +246,14 @@ func (w *relayedWatch) requestPage(ctx context.Context, take, limit int) (list r
 	}
 	maps.Copy(query, w.query)
 	request := wire.KubeRequest{Method: http.MethodGet, Path: w.path, Query: query.Encode(), Accept: runtime.ContentTypeJSON, MaxBytes: take}
-	reply, err := w.endpoint.server.cloud.Call(ctx, request)
+	reply, err := w.relays.cloud.Call(ctx, request)
 	switch {
 	case err != nil:
 		return nil, 0, err
 	case reply.Code >= http.StatusBadRequest:
 		return nil, 0, respond.StatusOf(reply)
 	}
-	list = w.endpoint.resource.List()
+	list = w.resource.List()
 	if err := json.Unmarshal(reply.Body, list); err != nil {
 		return nil, 0, respond.Unreachable(fmt.Errorf("decode reply: %w", err))
 	}
@@ -323,7 +268,7 @@ func (w *relayedWatch) pageEvents(list runtime.Object) ([]watch.Event, error) {
 	}
 	events := make([]watch.Event, 0, meta.LenList(list))
 	err = meta.EachListItem(list, func(obj runtime.Object) error {
-		obj.GetObjectKind().SetGroupVersionKind(w.endpoint.resource.GVK())
+		obj.GetObjectKind().SetGroupVersionKind(w.resource.GVK())
 		events = append(events, watch.Event{Type: watch.Added, Object: obj})
 		return nil
 	})
@@ -343,10 +288,10 @@ func (w *relayedWatch) fetchChanges(ctx context.Context, wait time.Duration) ([]
 	share, all := w.replyBudget()
 	ask := wire.KubeRequest{Method: http.MethodGet, Path: w.path, Query: w.query.Encode(), Wait: wait.Milliseconds(), MaxBytes: share}
 	w.query.Del("resourceVersion")
-	reply, err := w.endpoint.server.cloud.Send(ctx, ask, relayTimeout)
+	reply, err := w.relays.cloud.Send(ctx, ask, relayTimeout)
 	if err == nil && reply.Code == http.StatusRequestEntityTooLarge && share < all {
 		ask.MaxBytes = all
-		reply, err = w.endpoint.server.cloud.Send(ctx, ask, relayTimeout)
+		reply, err = w.relays.cloud.Send(ctx, ask, relayTimeout)
 	}
 	if err != nil {
 		return nil, err
@@ -364,7 +309,7 @@ func (w *relayedWatch) fetchChanges(ctx context.Context, wait time.Duration) ([]
 		} else if err != nil {
 			return nil, respond.Unreachable(fmt.Errorf("decode change: %w", err))
 		}
-		event := watch.Event{Type: watch.EventType(frame.Type), Object: w.endpoint.resource.Object()}
+		event := watch.Event{Type: watch.EventType(frame.Type), Object: w.resource.Object()}
 		if event.Type == watch.Error {
 			event.Object = &metav1.Status{}
 		}

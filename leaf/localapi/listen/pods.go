@@ -1,9 +1,8 @@
-package localapi
+package listen
 
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -37,8 +36,6 @@ type PodsConfig struct {
 	// Address is a further listen address for pods, beside the Service's own addresses. Proxies of Services get it as the
 	// Service's one endpoint. The zero value is none.
 	Address netip.AddrPort
-	// ExpiryGrace is access.Config.ExpiryGrace.
-	ExpiryGrace time.Duration
 }
 
 // listenRetryInterval is the pause before a listener that could not be opened is tried again: the cause usually needs an operator.
@@ -49,12 +46,15 @@ func kubernetesService() wire.Key {
 	return wire.Key{Resource: "services", Namespace: "default", Name: "kubernetes"}
 }
 
-// podServer serves the API on the addresses that pods use, and follows the Service's addresses.
-type podServer struct {
-	server    *Server
-	ca        *localca.CA
-	clientCAs *x509.CertPool // CA of client certificates; nil accepts none
-	servers   sync.WaitGroup // the servers of all listeners
+// Pods serves a handler on the addresses that pods use, and follows the Service's addresses.
+type Pods struct {
+	node    string
+	cfg     PodsConfig
+	ca      *localca.CA
+	store   *store.Store
+	handler http.Handler
+	log     *zap.Logger
+	servers sync.WaitGroup // the servers of all listeners
 
 	mu              sync.Mutex // guards all fields below
 	cert            *tls.Certificate
@@ -71,25 +71,21 @@ type podListener struct {
 	done    chan struct{}
 }
 
-func newPodServer(s *Server) (*podServer, error) {
-	ca, err := localca.Open(s.cfg.Pods.Dir, s.cfg.Node)
-	if err != nil {
-		return nil, err
+// NewPods opens nothing. ca issues the certificates of the listeners, and st has the Service.
+func NewPods(node string, cfg PodsConfig, ca *localca.CA, st *store.Store, handler http.Handler, log *zap.Logger) *Pods {
+	return &Pods{
+		node: node, cfg: cfg, ca: ca, store: st, handler: handler, log: log,
+		listeners: map[netip.AddrPort]*podListener{}, lastErrors: map[netip.AddrPort]string{},
 	}
-	p := &podServer{server: s, ca: ca, listeners: map[netip.AddrPort]*podListener{}, lastErrors: map[netip.AddrPort]string{}}
-	if s.tls != nil {
-		p.clientCAs = s.tls.ClientCAs
-	}
-	return p, nil
 }
 
 // wantedAddresses returns the listen addresses according to the store.
-func (p *podServer) wantedAddresses() []netip.AddrPort {
+func (p *Pods) wantedAddresses() []netip.AddrPort {
 	var list []netip.AddrPort
-	if a := p.server.cfg.Pods.Address; a.IsValid() {
+	if a := p.cfg.Address; a.IsValid() {
 		list = append(list, a)
 	}
-	entry, err := p.server.store.Get(kubernetesService())
+	entry, err := p.store.Get(kubernetesService())
 	if err != nil {
 		return list
 	}
@@ -109,12 +105,12 @@ func (p *podServer) wantedAddresses() []netip.AddrPort {
 	return list
 }
 
-// run follows the Service until ctx ends, and then closes all listeners.
-func (p *podServer) run(ctx context.Context) error {
+// Run follows the Service until ctx ends, and then closes all listeners.
+func (p *Pods) Run(ctx context.Context) error {
 	defer p.closeAll(ctx)
 	for ctx.Err() == nil {
 		key := kubernetesService()
-		changes, err := p.server.store.Watch(key.Group, key.Resource, key.Namespace, p.server.store.Revision())
+		changes, err := p.store.Watch(key.Group, key.Resource, key.Namespace, p.store.Revision())
 		if err != nil {
 			continue // the revision has advanced meanwhile
 		}
@@ -124,11 +120,11 @@ func (p *podServer) run(ctx context.Context) error {
 	return nil
 }
 
-func (p *podServer) followService(ctx context.Context, changes *store.Watcher) {
+func (p *Pods) followService(ctx context.Context, changes *store.Watcher) {
 	for {
 		wait := context.CancelFunc(func() {})
 		until := ctx
-		if !p.syncListeners(ctx) {
+		if !p.SyncListeners(ctx) {
 			until, wait = context.WithTimeout(ctx, listenRetryInterval)
 		}
 		_, err := changes.Next(until)
@@ -139,8 +135,8 @@ func (p *podServer) followService(ctx context.Context, changes *store.Watcher) {
 	}
 }
 
-// syncListeners opens and closes listeners as wanted, and reports whether all of them succeeded.
-func (p *podServer) syncListeners(ctx context.Context) bool {
+// SyncListeners opens and closes listeners as wanted, and reports whether all of them succeeded. Run does so again until they do.
+func (p *Pods) SyncListeners(ctx context.Context) bool {
 	wanted := p.wantedAddresses()
 	p.mu.Lock()
 	same := len(wanted) == len(p.listeners) && !slices.ContainsFunc(wanted, func(a netip.AddrPort) bool { return p.listeners[a] == nil })
@@ -149,7 +145,7 @@ func (p *podServer) syncListeners(ctx context.Context) bool {
 		return true
 	}
 	if err := p.issueCert(wanted); err != nil {
-		p.server.log.Error("pods cannot be served", zap.Error(err))
+		p.log.Error("pods cannot be served", zap.Error(err))
 		return false
 	}
 	ok := true
@@ -171,12 +167,12 @@ func (p *podServer) syncListeners(ctx context.Context) bool {
 	return ok
 }
 
-func (p *podServer) issueCert(addresses []netip.AddrPort) error {
+func (p *Pods) issueCert(addresses []netip.AddrPort) error {
 	ips := []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
 	for _, a := range addresses {
 		ips = append(ips, a.Addr())
 	}
-	cert, err := p.ca.IssueServingCert(p.server.cfg.Node, ips)
+	cert, err := p.ca.IssueServingCert(p.node, ips)
 	if err != nil {
 		return err
 	}
@@ -187,7 +183,7 @@ func (p *podServer) issueCert(addresses []netip.AddrPort) error {
 }
 
 // openListener opens a listener on one address unless it is open.
-func (p *podServer) openListener(ctx context.Context, address netip.AddrPort) bool {
+func (p *Pods) openListener(ctx context.Context, address netip.AddrPort) bool {
 	p.mu.Lock()
 	open := p.listeners[address] != nil
 	p.mu.Unlock()
@@ -200,14 +196,14 @@ func (p *podServer) openListener(ctx context.Context, address netip.AddrPort) bo
 	if err != nil {
 		if text := err.Error(); p.lastErrors[address] != text {
 			p.lastErrors[address] = text
-			p.server.log.Warn("pods cannot reach the local api at this address; tried again until it works",
+			p.log.Warn("pods cannot reach the local api at this address; tried again until it works",
 				zap.Stringer("address", address), zap.Error(err))
 		}
 		return false
 	}
 	delete(p.lastErrors, address)
 	ctx, end := context.WithCancel(ctx)
-	l := &podListener{server: p.server.newHTTPServer(caller.WithListener(ctx, caller.Anonymous)), address: address, cancel: end, done: make(chan struct{})}
+	l := &podListener{server: newHTTPServer(caller.WithListener(ctx, caller.Anonymous), p.handler, p.log), address: address, cancel: end, done: make(chan struct{})}
 	if tcp, ok := listener.Addr().(*net.TCPAddr); ok {
 		l.address = netip.AddrPortFrom(address.Addr(), tcp.AddrPort().Port())
 	}
@@ -219,22 +215,19 @@ func (p *podServer) openListener(ctx context.Context, address netip.AddrPort) bo
 			return p.cert, nil
 		},
 	}
-	if p.clientCAs != nil {
-		l.server.TLSConfig.ClientCAs, l.server.TLSConfig.ClientAuth = p.clientCAs, tls.VerifyClientCertIfGiven
-	}
 	p.listeners[address] = l
 	p.servers.Go(func() { // until l.close
 		defer close(l.done)
 		if err := l.server.ServeTLS(listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
-			p.server.log.Error("listener for pods ended", zap.Stringer("address", address), zap.Error(err))
+			p.log.Error("listener for pods ended", zap.Stringer("address", address), zap.Error(err))
 		}
 	})
-	p.server.log.Info("pods are served", zap.Stringer("address", address))
+	p.log.Info("pods are served", zap.Stringer("address", address))
 	return true
 }
 
-func (p *podServer) claimAddress(ctx context.Context, address netip.AddrPort) (net.Listener, error) {
-	if claim := p.server.cfg.Pods.ClaimAddress; claim != nil {
+func (p *Pods) claimAddress(ctx context.Context, address netip.AddrPort) (net.Listener, error) {
+	if claim := p.cfg.ClaimAddress; claim != nil {
 		if err := claim(ctx, address.Addr()); err != nil {
 			return nil, fmt.Errorf("claim the address: %w", err)
 		}
@@ -250,13 +243,13 @@ func (p *podServer) claimAddress(ctx context.Context, address netip.AddrPort) (n
 const refusedLogInterval = time.Minute
 
 // refusePeer reports whether a peer's connection must be closed before anything is read.
-func (p *podServer) refusePeer(peer netip.Addr) bool {
-	if p.server.cfg.Pods.IsRemotePeer == nil {
+func (p *Pods) refusePeer(peer netip.Addr) bool {
+	if p.cfg.IsRemotePeer == nil {
 		return false
 	}
-	outside, err := p.server.cfg.Pods.IsRemotePeer(peer)
+	outside, err := p.cfg.IsRemotePeer(peer)
 	if err != nil {
-		p.server.log.Debug("not known whether a peer is on this machine; taken", zap.Stringer("peer", peer), zap.Error(err))
+		p.log.Debug("not known whether a peer is on this machine; taken", zap.Stringer("peer", peer), zap.Error(err))
 		return false
 	}
 	if !outside {
@@ -266,7 +259,7 @@ func (p *podServer) refusePeer(peer netip.Addr) bool {
 	defer p.mu.Unlock()
 	if now := time.Now(); now.Sub(p.refusedLoggedAt) >= refusedLogInterval {
 		p.refusedLoggedAt = now
-		p.server.log.Warn("a peer outside of this machine refused where pods are served; told once a minute", zap.Stringer("peer", peer))
+		p.log.Warn("a peer outside of this machine refused where pods are served; told once a minute", zap.Stringer("peer", peer))
 	}
 	return true
 }
@@ -282,7 +275,7 @@ func (l *podListener) close(ctx context.Context) {
 	<-l.done
 }
 
-func (p *podServer) closeAll(ctx context.Context) {
+func (p *Pods) closeAll(ctx context.Context) {
 	p.mu.Lock()
 	open := p.listeners
 	p.listeners = map[netip.AddrPort]*podListener{}
@@ -293,15 +286,12 @@ func (p *podServer) closeAll(ctx context.Context) {
 	p.servers.Wait()
 }
 
-// PodAddresses lists the addresses on which pods are served now, sorted.
-func (s *Server) PodAddresses() []netip.AddrPort {
-	if s.podServer == nil {
-		return nil
-	}
-	s.podServer.mu.Lock()
-	defer s.podServer.mu.Unlock()
+// Addresses lists the addresses on which pods are served now, sorted.
+func (p *Pods) Addresses() []netip.AddrPort {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	var list []netip.AddrPort
-	for _, l := range s.podServer.listeners {
+	for _, l := range p.listeners {
 		list = append(list, l.address)
 	}
 	slices.SortFunc(list, netip.AddrPort.Compare)

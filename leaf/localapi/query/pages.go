@@ -1,4 +1,4 @@
-package localapi
+package query
 
 import (
 	"context"
@@ -28,9 +28,9 @@ const (
 	continuationTTL = time.Minute
 )
 
-// continuations holds the unread rest of lists that are read in pages, so that all pages of a list are of one moment: the
+// pages holds the unread rest of lists that are read in pages, so that all pages of a list are of one moment: the
 // store keeps no old versions. Expired entries are dropped when any list is read in pages.
-type continuations struct {
+type pages struct {
 	mu      sync.Mutex
 	pending []continuation // guarded by mu; the oldest first
 }
@@ -62,7 +62,7 @@ func ownerOf(ctx context.Context) listOwner {
 }
 
 // save stores the rest of a list and returns its token, or "" if the lists of others leave no room.
-func (p *continuations) save(r continuation) string {
+func (p *pages) save(r continuation) string {
 	r.token, r.expiresAt = rand.Text(), time.Now().Add(continuationTTL)
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -93,12 +93,12 @@ func (p *continuations) save(r continuation) string {
 
 // load returns the continuation of a token, to its owner only. The token stays valid for a while: a client whose answer was
 // lost asks again.
-func (p *continuations) load(token string, by listOwner, e *endpoint, namespace string) (continuation, bool) {
+func (p *pages) load(token string, by listOwner, resource *kinds.Resource, namespace string) (continuation, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.dropExpired()
 	for _, r := range p.pending {
-		if r.token == token && r.owner == by && r.resource.GVR == e.resource.GVR && r.namespace == namespace {
+		if r.token == token && r.owner == by && r.resource.GVR == resource.GVR && r.namespace == namespace {
 			return r, true
 		}
 	}
@@ -106,46 +106,48 @@ func (p *continuations) load(token string, by listOwner, e *endpoint, namespace 
 }
 
 // dropExpired drops expired continuations. The caller holds mu.
-func (p *continuations) dropExpired() {
+func (p *pages) dropExpired() {
 	now := time.Now()
 	p.pending = slices.DeleteFunc(p.pending, func(r continuation) bool { return !now.Before(r.expiresAt) })
 }
 
 // firstPage returns the answer to a list: all items, or the requested number and a token for the rest. Like kube-apiserver,
 // it returns all items if the client accepts old data.
-func (e *endpoint) firstPage(ctx context.Context, opts *metainternalversion.ListOptions, items []runtime.Object, revision uint64) (runtime.Object, error) {
+func (p *pages) firstPage(ctx context.Context, resource *kinds.Resource, opts *metainternalversion.ListOptions,
+	items []runtime.Object, revision uint64,
+) (runtime.Object, error) {
 	if opts == nil || opts.Limit <= 0 || opts.ResourceVersion == "0" {
-		return e.resource.BuildList(items, revision)
+		return resource.BuildList(items, revision)
 	}
 	unfiltered := (opts.LabelSelector == nil || opts.LabelSelector.Empty()) && (opts.FieldSelector == nil || opts.FieldSelector.Empty())
-	return e.buildPage(continuation{
-		owner: ownerOf(ctx), resource: e.resource, namespace: request.NamespaceValue(ctx), items: items, revision: revision, unfiltered: unfiltered,
+	return p.buildPage(continuation{
+		owner: ownerOf(ctx), resource: resource, namespace: request.NamespaceValue(ctx), items: items, revision: revision, unfiltered: unfiltered,
 	}, opts.Limit)
 }
 
 // nextPage returns the next page of a list.
-func (e *endpoint) nextPage(ctx context.Context, opts *metainternalversion.ListOptions) (runtime.Object, error) {
+func (p *pages) nextPage(ctx context.Context, resource *kinds.Resource, opts *metainternalversion.ListOptions) (runtime.Object, error) {
 	if opts.ResourceVersion != "" && opts.ResourceVersion != "0" {
 		return nil, apierrors.NewBadRequest("specifying resource version is not allowed when using continue")
 	}
-	r, ok := e.server.continuations.load(opts.Continue, ownerOf(ctx), e, request.NamespaceValue(ctx))
+	r, ok := p.load(opts.Continue, ownerOf(ctx), resource, request.NamespaceValue(ctx))
 	if !ok {
 		return nil, apierrors.NewResourceExpired("the rest of this list is no longer kept: list again without continue")
 	}
-	return e.buildPage(r, opts.Limit)
+	return p.buildPage(r, opts.Limit)
 }
 
-func (e *endpoint) buildPage(r continuation, limit int64) (runtime.Object, error) {
+func (p *pages) buildPage(r continuation, limit int64) (runtime.Object, error) {
 	if limit <= 0 || int64(len(r.items)) <= limit {
-		return e.resource.BuildList(r.items, r.revision)
+		return r.resource.BuildList(r.items, r.revision)
 	}
 	rest := r
 	rest.items = slices.Clone(r.items[limit:]) // cloned, so that the page already read is not kept in memory with it
-	token := e.server.continuations.save(rest)
+	token := p.save(rest)
 	if token == "" {
-		return e.resource.BuildList(r.items, r.revision)
+		return r.resource.BuildList(r.items, r.revision)
 	}
-	list, err := e.resource.BuildList(r.items[:limit], r.revision)
+	list, err := r.resource.BuildList(r.items[:limit], r.revision)
 	if err != nil {
 		return nil, err
 	}

@@ -1,7 +1,6 @@
-package localapi
+package admin
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -17,21 +16,14 @@ import (
 	"github.com/frond-edge/frond/leaf/localapi/respond"
 )
 
-// ContainerStopper stops one running container; the kubelet restarts it according to its restart policy.
-type ContainerStopper interface {
-	// Stop returns the container's id, or "" if it does not run. grace is the grace time in seconds; 0 kills the container.
-	// Concurrent calls are allowed.
-	Stop(ctx context.Context, namespace, pod, container string, grace int64) (id string, err error)
-}
-
-// servePodRestart stops containers so that the kubelet restarts them. The pod, its address and its volumes stay.
-func (s *Server) servePodRestart(w http.ResponseWriter, req *http.Request) {
+// restartPod stops containers so that the kubelet restarts them. The pod, its address and its volumes stay.
+func (h *Handler) restartPod(w http.ResponseWriter, req *http.Request) {
 	parts := strings.Split(strings.TrimPrefix(req.URL.Path, restart.Path), "/")
 	if req.Method != http.MethodPost || len(parts) != 3 || parts[2] != "restart" {
 		respond.Error(w, req, apierrors.NewBadRequest("POST "+restart.Path+"NAMESPACE/NAME/restart is all there is"))
 		return
 	}
-	pod, err := podproxy.LoadPod(s.store, parts[0], parts[1])
+	pod, err := podproxy.LoadPod(h.store, parts[0], parts[1])
 	var plan []restart.StoppedContainer
 	if err == nil {
 		plan, err = restartPlan(pod, req.URL.Query()["container"])
@@ -49,7 +41,7 @@ func (s *Server) servePodRestart(w http.ResponseWriter, req *http.Request) {
 		if plan[i].Killed {
 			seconds = 0
 		}
-		if plan[i].ID, err = s.cfg.Stopper.Stop(req.Context(), pod.Namespace, pod.Name, plan[i].Container, seconds); err != nil {
+		if plan[i].ID, err = h.stopper.Stop(req.Context(), pod.Namespace, pod.Name, plan[i].Container, seconds); err != nil {
 			respond.Error(w, req, apierrors.NewInternalError(fmt.Errorf("stop container %s: %w", plan[i].Container, err)))
 			return
 		}

@@ -1,4 +1,4 @@
-package localapi
+package relay
 
 import (
 	"context"
@@ -12,13 +12,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metainternalversion "k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/apiserver/pkg/endpoints/handlers"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/leaf/localapi/cloudcall"
 	"github.com/frond-edge/frond/leaf/localapi/kinds"
-	"github.com/frond-edge/frond/leaf/localapi/respond"
 )
 
 const (
@@ -27,47 +25,38 @@ const (
 	csrPollFactor            = 1.5
 )
 
-func csrResource() schema.GroupVersionResource {
-	return certificatesv1.SchemeGroupVersion.WithResource("certificatesigningrequests")
+// CSRWatcher lets a kubelet wait for its certificate: a watch of one CertificateSigningRequest, by name. The gateway stores none, and a
+// call carries no watch, so the cloud is polled for it while the link is up.
+type CSRWatcher struct {
+	// Resource describes the kind.
+	Resource *kinds.Resource
+
+	cloud  *cloudcall.Client
+	online func() bool
 }
 
-// certificates lets a kubelet wait for its certificate: a watch of one CertificateSigningRequest, by name. The gateway
-// stores none, and a call carries no watch, so the cloud is polled for it while the link is up.
-type certificates struct {
-	*endpoint
-	firstPoll time.Duration // before the second poll
-}
-
-func newCertificates(s *Server) certificates {
-	return certificates{firstPoll: csrPollFirst, endpoint: &endpoint{server: s, resource: &kinds.Resource{
-		GVR: csrResource(), Kind: "CertificateSigningRequest", Singular: "certificatesigningrequest", ShortNames: []string{"csr"},
+// NewCSRWatcher creates a CSRWatcher. online reports whether the cloud can be asked.
+func NewCSRWatcher(cloud *cloudcall.Client, online func() bool) *CSRWatcher {
+	return &CSRWatcher{cloud: cloud, online: online, Resource: &kinds.Resource{
+		GVR:  certificatesv1.SchemeGroupVersion.WithResource("certificatesigningrequests"),
+		Kind: "CertificateSigningRequest", Singular: "certificatesigningrequest", ShortNames: []string{"csr"},
 		Object: func() runtime.Object { return &certificatesv1.CertificateSigningRequest{} },
 		List:   func() runtime.Object { return &certificatesv1.CertificateSigningRequestList{} },
-	}}}
-}
-
-// serveWatch serves a watch of a request.
-func (r certificates) serveWatch(w http.ResponseWriter, req *http.Request) {
-	scope, err := newScope(r.endpoint, r.server.cfg.MaxRequestBytes)
-	if err != nil {
-		respond.Error(w, req, apierrors.NewInternalError(err))
-		return
-	}
-	handlers.ListResource(r, r, scope, true, minWatchTime)(w, req)
+	}}
 }
 
 // Watch starts with the present state, also for a client that has it: it is one object, and sending it twice is harmless.
-func (r certificates) Watch(ctx context.Context, opts *metainternalversion.ListOptions) (watch.Interface, error) {
+func (r *CSRWatcher) Watch(ctx context.Context, opts *metainternalversion.ListOptions) (watch.Interface, error) {
 	name, ok := "", false
 	if opts != nil && opts.FieldSelector != nil {
 		name, ok = opts.FieldSelector.RequiresExactMatch(kinds.FieldName)
 	}
 	if !ok {
-		return nil, apierrors.NewMethodNotSupported(r.resource.GVR.GroupResource(), "watch of more than one name")
+		return nil, apierrors.NewMethodNotSupported(r.Resource.GVR.GroupResource(), "watch of more than one name")
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	a := &csrWatch{
-		certificates: r, key: r.resource.ObjectKey("", name), cancel: cancel, out: make(chan watch.Event),
+		watcher: r, key: r.Resource.ObjectKey("", name), cancel: cancel, out: make(chan watch.Event),
 		bookmarkDue: opts.AllowWatchBookmarks && opts.SendInitialEvents != nil && *opts.SendInitialEvents,
 	}
 	a.done.Go(func() {
@@ -79,7 +68,7 @@ func (r certificates) Watch(ctx context.Context, opts *metainternalversion.ListO
 
 // csrWatch is one watch of a CertificateSigningRequest. Its goroutine ends with Stop, which waits for it.
 type csrWatch struct {
-	certificates
+	watcher     *CSRWatcher
 	key         wire.Key
 	bookmarkDue bool // a bookmark is due after the first state
 	last        runtime.Object
@@ -96,8 +85,8 @@ func (a *csrWatch) Stop() {
 }
 
 func (a *csrWatch) pollUntilDone(ctx context.Context) {
-	for pause := a.firstPoll; ; {
-		if a.server.isOnline() && !a.pollOnce(ctx) {
+	for pause := csrPollFirst; ; {
+		if a.watcher.online() && !a.pollOnce(ctx) {
 			return
 		}
 		timer := time.NewTimer(pause + rand.N(pause/4+1))
@@ -113,8 +102,8 @@ func (a *csrWatch) pollUntilDone(ctx context.Context) {
 
 // pollOnce polls the cloud once and sends a changed state. It reports whether the watch continues.
 func (a *csrWatch) pollOnce(ctx context.Context) bool {
-	obj := a.resource.Object()
-	err := a.server.cloud.Object(ctx, http.MethodGet, a.resource.CloudPath(a.key), nil, obj)
+	obj := a.watcher.Resource.Object()
+	err := a.watcher.cloud.Object(ctx, http.MethodGet, a.watcher.Resource.CloudPath(a.key), nil, obj)
 	switch {
 	case err == nil:
 		return a.sendState(ctx, obj)
@@ -146,7 +135,7 @@ func (a *csrWatch) sendState(ctx context.Context, obj runtime.Object) bool {
 		return true
 	}
 	a.bookmarkDue = false
-	end := a.resource.NewBookmark(0, true)
+	end := a.watcher.Resource.NewBookmark(0, true)
 	if m, err := meta.Accessor(end); err == nil {
 		m.SetResourceVersion(versionOf(obj))
 	}

@@ -1,4 +1,4 @@
-package localapi
+package forward
 
 import (
 	"bytes"
@@ -7,11 +7,9 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/frond-edge/frond/api/wire"
-	"github.com/frond-edge/frond/leaf/localapi/kinds"
 )
 
 // A client that reads an object here, changes it and writes it back sends the version that it read, which is the store's.
@@ -20,33 +18,15 @@ import (
 // answers are replaced if the answer is of the stored state: a client that compares an object with a dry run sees no
 // difference in versions.
 //
-// Both versions are numbers of ranges that do not overlap (localVersionBase). So a client that uses the version of an
+// Both versions are numbers of ranges that do not overlap (kinds.LocalVersionBase). So a client that uses the version of an
 // earlier answer of the cloud gets a conflict and overwrites nothing, at any revision of the store.
 
 // versionPair is the local and the cloud's version of one state of an object.
 type versionPair struct{ local, cloud string }
 
-// versionPairOf returns the versions of the stored object that a request is for.
-func (s *Server) versionPairOf(req *http.Request) (versionPair, bool) {
-	info, ok := request.RequestInfoFrom(req.Context())
-	if !ok || !info.IsResourceRequest || info.Name == "" {
-		return versionPair{}, false
-	}
-	namespace := info.Namespace
-	if info.Resource == "namespaces" {
-		namespace = "" // RequestInfo puts a namespace into itself
-	}
-	e, err := s.store.Get(wire.Key{Group: info.APIGroup, Resource: info.Resource, Namespace: namespace, Name: info.Name})
-	if err != nil {
-		return versionPair{}, false
-	}
-	return versionPair{local: kinds.LocalVersion(e.Revision), cloud: e.Version}, e.Version != ""
-}
-
 // useCloudVersion replaces the local version in a request by the cloud's.
-func (s *Server) useCloudVersion(req *http.Request, r *wire.KubeRequest) {
-	p, ok := s.versionPairOf(req)
-	if !ok || len(r.Body) == 0 || !bytes.Contains(r.Body, []byte(p.local)) {
+func (p versionPair) useCloudVersion(r *wire.KubeRequest) {
+	if len(r.Body) == 0 || !bytes.Contains(r.Body, []byte(p.local)) {
 		return
 	}
 	switch r.ContentType {
@@ -82,8 +62,8 @@ func unversionedEncoder() runtime.Encoder {
 }
 
 // useLocalVersion replaces the cloud's version by the local one in an answer that is of the stored state.
-func (s *Server) useLocalVersion(req *http.Request, r *wire.KubeReply) {
-	if p, ok := s.versionPairOf(req); ok && r.Code < http.StatusMultipleChoices && bytes.Contains(r.Body, []byte(p.cloud)) {
+func (p versionPair) useLocalVersion(r *wire.KubeReply) {
+	if r.Code < http.StatusMultipleChoices && bytes.Contains(r.Body, []byte(p.cloud)) {
 		r.Body, _ = replaceVersion(r.Body, p.cloud, p.local)
 	}
 }

@@ -1,4 +1,4 @@
-package localapi
+package query
 
 import (
 	"context"
@@ -27,16 +27,15 @@ func podContext(t *testing.T, pod string) context.Context {
 	}})
 }
 
-// TestContinuations_ExpireAndAreLimited: the rest of a list expires, and a caller that begins many lists loses only its own.
-func TestContinuations_ExpireAndAreLimited(t *testing.T) {
+// TestPages_ExpireAndAreLimited: the rest of a list expires, and a caller that begins many lists loses only its own.
+func TestPages_ExpireAndAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := &endpoint{resource: &kinds.Resource{}}
-		p := &continuations{}
+		resource, p := &kinds.Resource{}, &pages{}
 		keep := func(ctx context.Context) string {
-			return p.save(continuation{owner: ownerOf(ctx), resource: e.resource, items: make([]runtime.Object, 1)})
+			return p.save(continuation{owner: ownerOf(ctx), resource: resource, items: make([]runtime.Object, 1)})
 		}
 		held := func(ctx context.Context, token string) bool {
-			_, ok := p.load(token, ownerOf(ctx), e, "")
+			_, ok := p.load(token, ownerOf(ctx), resource, "")
 			return ok
 		}
 		web, greedy := podContext(t, "web"), podContext(t, "greedy")
@@ -72,13 +71,14 @@ type emptyStore struct{ objectstore.Store }
 
 func (emptyStore) List(string, string, string) ([]store.Entry, uint64) { return nil, 1 }
 
-// TestServer_LimitsConcurrentLists: programs make a limited number of lists at once, a client that does not wait gets an
+// TestResourceReader_LimitsConcurrentLists: programs make a limited number of lists at once, a client that does not wait gets an
 // error, and the node does not wait.
-func TestServer_LimitsConcurrentLists(t *testing.T) {
-	e := &endpoint{server: &Server{listSlots: make(chan struct{}, limit.MaxConcurrentLists)}, resource: &kinds.Resource{Placement: kinds.InMemory}, objects: emptyStore{}}
+func TestResourceReader_LimitsConcurrentLists(t *testing.T) {
+	limits := limit.New()
+	r := (&Readers{limits: limits}).ForNode(&kinds.Resource{Placement: kinds.InMemory}, emptyStore{})
 	var leave []func()
 	for range limit.MaxConcurrentLists {
-		done, err := e.server.admitList(podContext(t, "web"))
+		done, err := limits.AdmitList(podContext(t, "web"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -86,14 +86,16 @@ func TestServer_LimitsConcurrentLists(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(podContext(t, "other"), 10*time.Millisecond)
 	defer cancel()
-	if _, _, err := e.listMatching(ctx, &kinds.Filter{}); !apierrors.IsServiceUnavailable(err) {
+	if _, _, err := r.listMatching(ctx, &kinds.Filter{}); !apierrors.IsServiceUnavailable(err) {
 		t.Errorf("one more: %v", err)
 	}
-	if _, _, err := e.listMatching(t.Context(), &kinds.Filter{}); err != nil {
+	if _, _, err := r.listMatching(t.Context(), &kinds.Filter{}); err != nil {
 		t.Errorf("the node's: %v", err)
 	}
 	leave[0]()
-	if _, _, err := e.listMatching(podContext(t, "other"), &kinds.Filter{}); err != nil || len(e.server.listSlots) != limit.MaxConcurrentLists-1 {
-		t.Errorf("after one has ended: %v, %d are read", err, len(e.server.listSlots))
+	for range 2 { // each list frees its slot
+		if _, _, err := r.listMatching(podContext(t, "other"), &kinds.Filter{}); err != nil {
+			t.Errorf("after one has ended: %v", err)
+		}
 	}
 }

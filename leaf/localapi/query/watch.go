@@ -1,4 +1,4 @@
-package localapi
+package query
 
 import (
 	"context"
@@ -19,12 +19,9 @@ import (
 )
 
 // Watch sends the changes of the resource after a version, or from the present state, which it sends first.
-func (e *endpoint) Watch(ctx context.Context, opts *metainternalversion.ListOptions) (watch.Interface, error) {
-	if e.isRelayed() {
-		return e.startRelay(ctx, opts)
-	}
-	f := kinds.NewFilter(e.resource, opts)
-	after, err := e.startRevision(opts)
+func (r *ResourceReader) Watch(ctx context.Context, opts *metainternalversion.ListOptions) (watch.Interface, error) {
+	f := kinds.NewFilter(r.resource, opts)
+	after, err := r.startRevision(opts)
 	if err != nil {
 		return nil, err
 	}
@@ -36,29 +33,31 @@ func (e *endpoint) Watch(ctx context.Context, opts *metainternalversion.ListOpti
 	var items []runtime.Object
 	switch {
 	case initial:
-		if items, after, err = e.listMatching(ctx, &f); err != nil {
+		if items, after, err = r.listMatching(ctx, &f); err != nil {
 			return nil, err
 		}
 	case after == 0:
-		after = e.objects.Revision()
+		after = r.objects.Revision()
 	}
-	in, err := e.objects.Watch(e.resource.GVR.Group, e.resource.GVR.Resource, request.NamespaceValue(ctx), after)
+	in, err := r.objects.Watch(r.resource.GVR.Group, r.resource.GVR.Resource, request.NamespaceValue(ctx), after)
 	switch {
 	case errors.Is(err, store.ErrGone):
 		return nil, apierrors.NewResourceExpired("the changes since that resource version are no longer kept: list again")
 	case err != nil:
 		return nil, err
 	}
-	still := func() error { return e.checkStillComplete(ctx, opts) }
+	still := func() error { return r.view.checkComplete(request.NamespaceValue(ctx), opts) }
 	if err := still(); err != nil {
 		in.Stop()
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	w := &clientWatch{endpoint: e, source: in, filter: f, revision: after, bookmarks: bookmarks, checkStillComplete: still, cancel: cancel, out: make(chan watch.Event)}
+	w := &clientWatch{
+		reader: r, source: in, filter: f, revision: after, bookmarks: bookmarks, checkComplete: still, cancel: cancel, out: make(chan watch.Event),
+	}
 	var end runtime.Object
 	if bookmarks && opts.SendInitialEvents != nil && *opts.SendInitialEvents {
-		end = e.resource.NewBookmark(after, true)
+		end = r.resource.NewBookmark(after, true)
 	}
 	w.done.Go(func() {
 		defer close(w.out)
@@ -74,15 +73,15 @@ func (e *endpoint) Watch(ctx context.Context, opts *metainternalversion.ListOpti
 // clientWatch turns events of the store into events of one client's watch. Its goroutine ends with Stop, which waits for
 // it. It may be as slow as its client: the store keeps a window of events and never waits.
 type clientWatch struct {
-	endpoint           *endpoint
-	source             objectstore.Watch
-	filter             kinds.Filter
-	revision           uint64 // the last revision sent to the client
-	bookmarks          bool
-	checkStillComplete func() error // returns why the watch must end: otherwise it would report the end of a scope as deletions
-	cancel             context.CancelFunc
-	out                chan watch.Event // closed when the watch has ended
-	done               sync.WaitGroup
+	reader        *ResourceReader
+	source        objectstore.Watch
+	filter        kinds.Filter
+	revision      uint64 // the last revision sent to the client
+	bookmarks     bool
+	checkComplete func() error // returns why the watch must end: otherwise it would report the end of a scope as deletions
+	cancel        context.CancelFunc
+	out           chan watch.Event // closed when the watch has ended
+	done          sync.WaitGroup
 }
 
 func (w *clientWatch) ResultChan() <-chan watch.Event { return w.out }
@@ -102,7 +101,7 @@ func (w *clientWatch) sendInitial(ctx context.Context, items []runtime.Object, e
 }
 
 func (w *clientWatch) run(ctx context.Context) {
-	every := w.endpoint.server.cfg.BookmarkEvery
+	every := w.reader.shared.bookmarkEvery
 	for told := w.revision; ; {
 		until, cancel := ctx, context.CancelFunc(func() {})
 		if w.bookmarks {
@@ -114,7 +113,7 @@ func (w *clientWatch) run(ctx context.Context) {
 			return
 		}
 		// Events that are in the source by now come before the bookmark.
-		mark := w.endpoint.objects.Revision()
+		mark := w.reader.objects.Revision()
 		if !w.followEvents(ctx, until) {
 			return
 		}
@@ -123,7 +122,7 @@ func (w *clientWatch) run(ctx context.Context) {
 			continue
 		}
 		told = w.revision
-		if !w.sendEvent(ctx, watch.Bookmark, w.endpoint.resource.NewBookmark(told, false)) {
+		if !w.sendEvent(ctx, watch.Bookmark, w.reader.resource.NewBookmark(told, false)) {
 			return
 		}
 	}
@@ -162,7 +161,7 @@ func (w *clientWatch) sendEvent(ctx context.Context, kind watch.EventType, obj r
 // handleEvent sends one change through this watch's filter. It reports whether the watch continues.
 func (w *clientWatch) handleEvent(ctx context.Context, event store.Event) bool {
 	w.revision = event.Entry.Revision
-	if err := w.checkStillComplete(); err != nil {
+	if err := w.checkComplete(); err != nil {
 		status := err.(apierrors.APIStatus).Status()
 		w.sendEvent(ctx, watch.Error, &status)
 		return false
@@ -185,7 +184,7 @@ func (w *clientWatch) translateEvent(event store.Event) (watch.EventType, runtim
 	var last, next runtime.Object
 	var err error
 	if event.Type != store.Deleted {
-		if next, _, err = w.endpoint.resource.Decode(event.Entry); err != nil {
+		if next, _, err = w.reader.resource.Decode(event.Entry); err != nil {
 			return "", nil, err
 		}
 		if !w.filter.Matches(next) {
@@ -193,7 +192,7 @@ func (w *clientWatch) translateEvent(event store.Event) (watch.EventType, runtim
 		}
 	}
 	if event.Prev != nil && (next == nil || w.filter.NeedsObject()) {
-		if last, _, err = w.endpoint.resource.Decode(*event.Prev); err != nil {
+		if last, _, err = w.reader.resource.Decode(*event.Prev); err != nil {
 			return "", nil, err
 		}
 		if !w.filter.Matches(last) {
