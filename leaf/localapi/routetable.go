@@ -8,7 +8,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/managedfields"
@@ -147,31 +146,9 @@ func (t *routeTable) resolveKind(ctx context.Context, gvr schema.GroupVersionRes
 	r := &kinds.Resource{
 		GVR: gvr, Kind: described.Kind, Singular: described.SingularName, ShortNames: described.ShortNames, Namespaced: described.Namespaced,
 	}
-	kind, list := r.GVK(), gvr.GroupVersion().WithKind(described.Kind+"List")
-	if scheme.Scheme.Recognizes(kind) && scheme.Scheme.Recognizes(list) {
-		r.Object, r.List, r.DecodeCache = typedConstructor(kind), typedConstructor(list), &kinds.DecodeCache{}
-		return r, nil
-	}
-	r.Schemaless = true
-	r.Object = func() runtime.Object {
-		u := &unstructured.Unstructured{}
-		u.SetGroupVersionKind(kind)
-		return u
-	}
-	r.List = func() runtime.Object {
-		u := &unstructured.UnstructuredList{}
-		u.SetGroupVersionKind(list)
-		return u
+	r.SetType()
+	if !r.Schemaless {
+		r.DecodeCache = &kinds.DecodeCache{}
 	}
 	return r, nil
-}
-
-func typedConstructor(kind schema.GroupVersionKind) func() runtime.Object {
-	return func() runtime.Object {
-		obj, err := scheme.Scheme.New(kind)
-		if err != nil {
-			panic(err) // it is registered: resolveKind has checked
-		}
-		return obj
-	}
 }

@@ -7,10 +7,18 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 
 	"go.uber.org/zap"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/leaf/localapi/auth"
@@ -83,4 +91,87 @@ func (f *RequestForwarder) versionsOf(req *http.Request) (versionPair, bool) {
 		return versionPair{}, false
 	}
 	return versionPair{local: kinds.LocalVersion(e.Revision), cloud: e.Version}, e.Version != ""
+}
+
+// ServeTokenRequest serves serviceaccounts/token: a call to the cloud or, while the cloud cannot be asked, the last answer.
+func (f *RequestForwarder) ServeTokenRequest(w http.ResponseWriter, req *http.Request) {
+	body, ok := f.ReadBody(w, req)
+	if !ok {
+		return
+	}
+	question, ok := respond.DecodeAs[*authenticationv1.TokenRequest](body)
+	if !ok {
+		respond.Error(w, req, apierrors.NewBadRequest("the body is not a TokenRequest"))
+		return
+	}
+	info, _ := request.RequestInfoFrom(req.Context())
+	key, err := records.TokenKey(info, question)
+	if err != nil {
+		respond.Error(w, req, err)
+		return
+	}
+	reply, err := f.cloud.Call(req.Context(), cloudcall.NewRequest(req, body))
+	switch {
+	case err != nil, reply.Code >= http.StatusInternalServerError:
+		if answer, ok := f.tokens.Last(key); ok {
+			writeCreated(w, req, authenticationv1.SchemeGroupVersion, answer)
+			return
+		}
+		if err != nil {
+			respond.Error(w, req, err)
+			return
+		}
+	case reply.Code < http.StatusMultipleChoices:
+		answer, ok := respond.DecodeAs[*authenticationv1.TokenRequest](reply.Body)
+		if ok {
+			err = f.tokens.Save(req.Context(), key, question, answer)
+		}
+		if !ok || err != nil {
+			// The pod still gets its token; after a reboot without a link it will be missing.
+			f.log.Warn("token not kept", zap.Stringer("key", key), zap.Bool("decoded", ok), zap.Error(err))
+		}
+	}
+	respond.Write(w, reply)
+}
+
+// ServeReview forwards reviews to the cloud. While the cloud cannot be asked, it answers from the keys and roles in the store.
+func (f *RequestForwarder) ServeReview(w http.ResponseWriter, req *http.Request) {
+	body, ok := f.ReadBody(w, req)
+	if !ok {
+		return
+	}
+	reply, err := f.cloud.Call(req.Context(), cloudcall.NewRequest(req, body))
+	if err == nil && reply.Code < http.StatusInternalServerError {
+		respond.Write(w, reply)
+		return
+	}
+	if err != nil && !respond.IsOffline(err) {
+		respond.Error(w, req, err)
+		return
+	}
+	obj, kind, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
+	if err != nil {
+		respond.Error(w, req, apierrors.NewBadRequest(err.Error()))
+		return
+	}
+	// The caller was authorized for the path, so the path decides which review is answered.
+	info, _ := request.RequestInfoFrom(req.Context())
+	if kind.Group != info.APIGroup || kind.Version != info.APIVersion || strings.ToLower(kind.Kind)+"s" != info.Resource {
+		respond.Error(w, req, apierrors.NewBadRequest(fmt.Sprintf("the body is a %s, not one of %s", kind.Kind, info.Resource)))
+		return
+	}
+	if local, ok := obj.(*authorizationv1.LocalSubjectAccessReview); ok && local.Namespace != info.Namespace {
+		respond.Error(w, req, apierrors.NewBadRequest("metadata.namespace must match the namespace of the request"))
+		return
+	}
+	if err := f.gate.FillReview(req.Context(), obj); err != nil {
+		respond.Error(w, req, err)
+		return
+	}
+	writeCreated(w, req, obj.GetObjectKind().GroupVersionKind().GroupVersion(), obj)
+}
+
+// writeCreated answers with an object that was made here.
+func writeCreated(w http.ResponseWriter, req *http.Request, version schema.GroupVersion, obj runtime.Object) {
+	responsewriters.WriteObjectNegotiated(scheme.Codecs, negotiation.DefaultEndpointRestrictions, version, w, req, http.StatusCreated, obj, false)
 }

@@ -21,16 +21,14 @@ import (
 func eventResources() []*Resource {
 	return []*Resource{
 		{
-			GVR: CoreResource("events"), Kind: "Event", Singular: "event", ShortNames: []string{"ev"}, Namespaced: true,
+			GVR: CoreResource("events"), Kind: "Event", ShortNames: []string{"ev"}, Namespaced: true,
 			Completeness: Authoritative, Placement: InMemory, Sink: ToEvents,
-			Object: func() runtime.Object { return &corev1.Event{} }, List: func() runtime.Object { return &corev1.EventList{} },
 			LocalWrites: []string{"create", "update", "patch"},
 			selectable:  eventFields, columns: eventColumns(), cells: eventCells, Validate: validateCoreEvent,
 		},
 		{
-			GVR: eventsv1.SchemeGroupVersion.WithResource("events"), Kind: "Event", Singular: "event", ShortNames: []string{"ev"}, Namespaced: true,
+			GVR: eventsv1.SchemeGroupVersion.WithResource("events"), Kind: "Event", ShortNames: []string{"ev"}, Namespaced: true,
 			Completeness: Authoritative, Placement: InMemory, Sink: ToEvents,
-			Object: func() runtime.Object { return &eventsv1.Event{} }, List: func() runtime.Object { return &eventsv1.EventList{} },
 			LocalWrites: []string{"create", "update", "patch"},
 			selectable:  groupedEventFields, columns: eventColumns(), cells: groupedEventCells, Validate: validateGroupedEvent,
 			StoredForm: &storedForm{

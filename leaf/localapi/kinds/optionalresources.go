@@ -17,36 +17,26 @@ const FieldNodeName = "spec.nodeName"
 // and announces that it does (wire.DeliveredKinds). Without that announcement nothing is known about them.
 func optionalResources() []*Resource {
 	certs, devices := certificatesv1.SchemeGroupVersion, resourcev1.SchemeGroupVersion
-	bundles := func(gv schema.GroupVersion, object, list func() runtime.Object) *Resource {
+	bundles := func(gv schema.GroupVersion) *Resource {
 		return &Resource{
-			GVR: gv.WithResource("clustertrustbundles"), Kind: "ClusterTrustBundle", Singular: "clustertrustbundle", Optional: true,
-			Unlisted: gv != certs, Object: object, List: list, selectable: trustBundleFields,
+			GVR: gv.WithResource("clustertrustbundles"), Kind: "ClusterTrustBundle", Optional: true, Unlisted: gv != certs, selectable: trustBundleFields,
 		}
 	}
 	return []*Resource{
-		bundles(certs, func() runtime.Object { return &certificatesv1.ClusterTrustBundle{} },
-			func() runtime.Object { return &certificatesv1.ClusterTrustBundleList{} }),
+		bundles(certs),
 		// A kubelet takes the version that the cluster serves. The fields of a bundle that it reads are the same in all versions.
-		bundles(certificatesv1beta1.SchemeGroupVersion, func() runtime.Object { return &certificatesv1beta1.ClusterTrustBundle{} },
-			func() runtime.Object { return &certificatesv1beta1.ClusterTrustBundleList{} }),
-		bundles(certificatesv1alpha1.SchemeGroupVersion, func() runtime.Object { return &certificatesv1alpha1.ClusterTrustBundle{} },
-			func() runtime.Object { return &certificatesv1alpha1.ClusterTrustBundleList{} }),
+		bundles(certificatesv1beta1.SchemeGroupVersion),
+		bundles(certificatesv1alpha1.SchemeGroupVersion),
 		{
-			GVR: certs.WithResource("podcertificaterequests"), Kind: "PodCertificateRequest", Singular: "podcertificaterequest",
+			GVR: certs.WithResource("podcertificaterequests"), Kind: "PodCertificateRequest",
 			Namespaced: true, Optional: true, OfNode: true,
-			Object:     func() runtime.Object { return &certificatesv1.PodCertificateRequest{} },
-			List:       func() runtime.Object { return &certificatesv1.PodCertificateRequestList{} },
 			selectable: certificateRequestFields,
 		},
 		{
-			GVR: devices.WithResource("resourceclaims"), Kind: "ResourceClaim", Singular: "resourceclaim", Namespaced: true, Optional: true,
-			Object: func() runtime.Object { return &resourcev1.ResourceClaim{} },
-			List:   func() runtime.Object { return &resourcev1.ResourceClaimList{} },
+			GVR: devices.WithResource("resourceclaims"), Kind: "ResourceClaim", Namespaced: true, Optional: true,
 		},
 		{
-			GVR: devices.WithResource("resourceslices"), Kind: "ResourceSlice", Singular: "resourceslice", Optional: true, OfNode: true,
-			Object:     func() runtime.Object { return &resourcev1.ResourceSlice{} },
-			List:       func() runtime.Object { return &resourcev1.ResourceSliceList{} },
+			GVR: devices.WithResource("resourceslices"), Kind: "ResourceSlice", Optional: true, OfNode: true,
 			selectable: sliceFields,
 		},
 	}

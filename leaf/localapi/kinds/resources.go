@@ -115,7 +115,11 @@ func (r *Resource) WritesLocally(write string) bool {
 
 // Served returns the table of resources that the gateway serves. Requests for any other resource go to the cloud.
 func Served() []*Resource {
-	return slices.Concat(nodeResources(), memoryResources(), eventResources(), referencedResources(), deliveredResources(), otherResources(), optionalResources())
+	table := slices.Concat(nodeResources(), memoryResources(), eventResources(), referencedResources(), deliveredResources(), otherResources(), optionalResources())
+	for _, r := range table {
+		r.SetType()
+	}
+	return table
 }
 
 // CoreResource returns a resource of the core group.
@@ -132,20 +136,17 @@ func StorageResource(name string) schema.GroupVersionResource {
 func nodeResources() []*Resource {
 	return []*Resource{
 		{
-			GVR: CoreResource("pods"), Kind: "Pod", Singular: "pod", ShortNames: []string{"po"}, Namespaced: true, Completeness: Authoritative, Sink: ToReports,
-			Object: func() runtime.Object { return &corev1.Pod{} }, List: func() runtime.Object { return &corev1.PodList{} },
+			GVR: CoreResource("pods"), Kind: "Pod", ShortNames: []string{"po"}, Namespaced: true, Completeness: Authoritative, Sink: ToReports,
 			LocalWrites: []string{"update/status", "patch/status", "delete"},
 			selectable:  podFields, columns: podColumns(), cells: podCells, conditions: podRowConditions, Preserve: preservePod,
 		},
 		{
-			GVR: CoreResource("nodes"), Kind: "Node", Singular: "node", ShortNames: []string{"no"}, Completeness: Authoritative, Sink: ToReports,
-			Object: func() runtime.Object { return &corev1.Node{} }, List: func() runtime.Object { return &corev1.NodeList{} },
+			GVR: CoreResource("nodes"), Kind: "Node", ShortNames: []string{"no"}, Completeness: Authoritative, Sink: ToReports,
 			LocalWrites: []string{"create", "update", "patch", "update/status", "patch/status"},
 			selectable:  nodeFields, columns: nodeColumns(), cells: nodeCells, Preserve: preserveNode,
 		},
 		{
-			GVR: StorageResource("csinodes"), Kind: "CSINode", Singular: "csinode", Completeness: Authoritative, Sink: ToReports,
-			Object: func() runtime.Object { return &storagev1.CSINode{} }, List: func() runtime.Object { return &storagev1.CSINodeList{} },
+			GVR: StorageResource("csinodes"), Kind: "CSINode", Completeness: Authoritative, Sink: ToReports,
 			LocalWrites: []string{"create", "update", "patch"},
 		},
 	}
@@ -154,10 +155,8 @@ func nodeResources() []*Resource {
 func memoryResources() []*Resource {
 	return []*Resource{
 		{
-			GVR: coordinationv1.SchemeGroupVersion.WithResource("leases"), Kind: "Lease", Singular: "lease", Namespaced: true,
+			GVR: coordinationv1.SchemeGroupVersion.WithResource("leases"), Kind: "Lease", Namespaced: true,
 			Completeness: Authoritative, Placement: InMemory,
-			Object:      func() runtime.Object { return &coordinationv1.Lease{} },
-			List:        func() runtime.Object { return &coordinationv1.LeaseList{} },
 			LocalWrites: []string{"create", "update", "patch", "delete"},
 			columns:     leaseColumns(), cells: leaseCells,
 		},
@@ -168,31 +167,22 @@ func memoryResources() []*Resource {
 func referencedResources() []*Resource {
 	return []*Resource{
 		{
-			GVR: CoreResource("configmaps"), Kind: "ConfigMap", Singular: "configmap", ShortNames: []string{"cm"}, Namespaced: true,
-			Object:  func() runtime.Object { return &corev1.ConfigMap{} },
-			List:    func() runtime.Object { return &corev1.ConfigMapList{} },
+			GVR: CoreResource("configmaps"), Kind: "ConfigMap", ShortNames: []string{"cm"}, Namespaced: true,
 			columns: configMapColumns(), cells: configMapCells,
 		},
 		{
-			GVR: CoreResource("secrets"), Kind: "Secret", Singular: "secret", Namespaced: true,
-			Object: func() runtime.Object { return &corev1.Secret{} }, List: func() runtime.Object { return &corev1.SecretList{} },
+			GVR: CoreResource("secrets"), Kind: "Secret", Namespaced: true,
 			selectable: secretFields, columns: secretColumns(), cells: secretCells,
 		},
 		{
-			GVR: CoreResource("serviceaccounts"), Kind: "ServiceAccount", Singular: "serviceaccount", ShortNames: []string{"sa"}, Namespaced: true,
-			Object: func() runtime.Object { return &corev1.ServiceAccount{} },
-			List:   func() runtime.Object { return &corev1.ServiceAccountList{} },
+			GVR: CoreResource("serviceaccounts"), Kind: "ServiceAccount", ShortNames: []string{"sa"}, Namespaced: true,
 		},
 		{
-			GVR: CoreResource("persistentvolumeclaims"), Kind: "PersistentVolumeClaim", Singular: "persistentvolumeclaim",
+			GVR: CoreResource("persistentvolumeclaims"), Kind: "PersistentVolumeClaim",
 			ShortNames: []string{"pvc"}, Namespaced: true,
-			Object: func() runtime.Object { return &corev1.PersistentVolumeClaim{} },
-			List:   func() runtime.Object { return &corev1.PersistentVolumeClaimList{} },
 		},
 		{
-			GVR: CoreResource("persistentvolumes"), Kind: "PersistentVolume", Singular: "persistentvolume", ShortNames: []string{"pv"},
-			Object: func() runtime.Object { return &corev1.PersistentVolume{} },
-			List:   func() runtime.Object { return &corev1.PersistentVolumeList{} },
+			GVR: CoreResource("persistentvolumes"), Kind: "PersistentVolume", ShortNames: []string{"pv"},
 		},
 	}
 }
@@ -201,25 +191,18 @@ func referencedResources() []*Resource {
 func deliveredResources() []*Resource {
 	return []*Resource{
 		{
-			GVR: CoreResource("services"), Kind: "Service", Singular: "service", ShortNames: []string{"svc"}, Namespaced: true, Completeness: FullyDelivered,
-			Object: func() runtime.Object { return &corev1.Service{} }, List: func() runtime.Object { return &corev1.ServiceList{} },
+			GVR: CoreResource("services"), Kind: "Service", ShortNames: []string{"svc"}, Namespaced: true, Completeness: FullyDelivered,
 			selectable: serviceFields, columns: serviceColumns(), cells: serviceCells,
 		},
 		{
-			GVR: discoveryv1.SchemeGroupVersion.WithResource("endpointslices"), Kind: "EndpointSlice", Singular: "endpointslice",
+			GVR: discoveryv1.SchemeGroupVersion.WithResource("endpointslices"), Kind: "EndpointSlice",
 			Namespaced: true, Completeness: FullyDelivered,
-			Object: func() runtime.Object { return &discoveryv1.EndpointSlice{} },
-			List:   func() runtime.Object { return &discoveryv1.EndpointSliceList{} },
 		},
 		{
-			GVR: nodev1.SchemeGroupVersion.WithResource("runtimeclasses"), Kind: "RuntimeClass", Singular: "runtimeclass", Completeness: FullyDelivered,
-			Object: func() runtime.Object { return &nodev1.RuntimeClass{} },
-			List:   func() runtime.Object { return &nodev1.RuntimeClassList{} },
+			GVR: nodev1.SchemeGroupVersion.WithResource("runtimeclasses"), Kind: "RuntimeClass", Completeness: FullyDelivered,
 		},
 		{
-			GVR: StorageResource("csidrivers"), Kind: "CSIDriver", Singular: "csidriver", Completeness: FullyDelivered,
-			Object: func() runtime.Object { return &storagev1.CSIDriver{} },
-			List:   func() runtime.Object { return &storagev1.CSIDriverList{} },
+			GVR: StorageResource("csidrivers"), Kind: "CSIDriver", Completeness: FullyDelivered,
 		},
 	}
 }
@@ -228,14 +211,10 @@ func deliveredResources() []*Resource {
 func otherResources() []*Resource {
 	return []*Resource{
 		{
-			GVR: StorageResource("volumeattachments"), Kind: "VolumeAttachment", Singular: "volumeattachment",
-			Object: func() runtime.Object { return &storagev1.VolumeAttachment{} },
-			List:   func() runtime.Object { return &storagev1.VolumeAttachmentList{} },
+			GVR: StorageResource("volumeattachments"), Kind: "VolumeAttachment",
 		},
 		{
-			GVR: StorageResource("storageclasses"), Kind: "StorageClass", Singular: "storageclass", ShortNames: []string{"sc"},
-			Object: func() runtime.Object { return &storagev1.StorageClass{} },
-			List:   func() runtime.Object { return &storagev1.StorageClassList{} },
+			GVR: StorageResource("storageclasses"), Kind: "StorageClass", ShortNames: []string{"sc"},
 		},
 	}
 }

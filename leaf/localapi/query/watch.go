@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/frond-edge/frond/leaf/localapi/kinds"
 	"github.com/frond-edge/frond/leaf/localapi/objectstore"
+	"github.com/frond-edge/frond/leaf/localapi/watchstream"
 	"github.com/frond-edge/frond/leaf/store"
 )
 
@@ -51,27 +51,22 @@ func (r *ResourceReader) Watch(ctx context.Context, opts *metainternalversion.Li
 		in.Stop()
 		return nil, err
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	w := &clientWatch{
-		reader: r, source: in, filter: f, revision: after, bookmarks: bookmarks, checkComplete: still, cancel: cancel, out: make(chan watch.Event),
-	}
+	w := &clientWatch{reader: r, source: in, filter: f, revision: after, bookmarks: bookmarks, checkComplete: still}
 	var end runtime.Object
 	if bookmarks && opts.SendInitialEvents != nil && *opts.SendInitialEvents {
 		end = r.resource.NewBookmark(after, true)
 	}
-	w.done.Go(func() {
-		defer close(w.out)
+	return watchstream.Start(ctx, func(ctx context.Context, events watchstream.Sender) {
 		defer in.Stop()
+		w.events = events
 		if w.sendInitial(ctx, items, end) {
 			items, end = nil, nil // a watch lasts an hour; its initial list must not stay in memory as long
 			w.run(ctx)
 		}
-	})
-	return w, nil
+	}), nil
 }
 
-// clientWatch turns events of the store into events of one client's watch. Its goroutine ends with Stop, which waits for
-// it. It may be as slow as its client: the store keeps a window of events and never waits.
+// clientWatch turns events of the store into events of one client's watch. It may be as slow as its client: the store keeps a window of events and never waits.
 type clientWatch struct {
 	reader        *ResourceReader
 	source        objectstore.Watch
@@ -79,25 +74,16 @@ type clientWatch struct {
 	revision      uint64 // the last revision sent to the client
 	bookmarks     bool
 	checkComplete func() error // returns why the watch must end: otherwise it would report the end of a scope as deletions
-	cancel        context.CancelFunc
-	out           chan watch.Event // closed when the watch has ended
-	done          sync.WaitGroup
-}
-
-func (w *clientWatch) ResultChan() <-chan watch.Event { return w.out }
-
-func (w *clientWatch) Stop() {
-	w.cancel()
-	w.done.Wait()
+	events        watchstream.Sender
 }
 
 func (w *clientWatch) sendInitial(ctx context.Context, items []runtime.Object, end runtime.Object) bool {
 	for _, obj := range items {
-		if !w.sendEvent(ctx, watch.Added, kinds.ShallowCopy(obj)) {
+		if !w.events.Send(ctx, watch.Added, kinds.ShallowCopy(obj)) {
 			return false
 		}
 	}
-	return end == nil || w.sendEvent(ctx, watch.Bookmark, end)
+	return end == nil || w.events.Send(ctx, watch.Bookmark, end)
 }
 
 func (w *clientWatch) run(ctx context.Context) {
@@ -122,7 +108,7 @@ func (w *clientWatch) run(ctx context.Context) {
 			continue
 		}
 		told = w.revision
-		if !w.sendEvent(ctx, watch.Bookmark, w.reader.resource.NewBookmark(told, false)) {
+		if !w.events.Send(ctx, watch.Bookmark, w.reader.resource.NewBookmark(told, false)) {
 			return
 		}
 	}
@@ -140,8 +126,7 @@ func (w *clientWatch) followEvents(ctx, until context.Context) bool {
 		case ctx.Err() != nil:
 			return false
 		case errors.Is(err, store.ErrGone):
-			status := apierrors.NewResourceExpired("this watch fell too far behind: list again").Status()
-			w.sendEvent(ctx, watch.Error, &status)
+			w.events.SendError(ctx, apierrors.NewResourceExpired("this watch fell too far behind: list again"))
 			return false
 		default:
 			return true
@@ -149,21 +134,11 @@ func (w *clientWatch) followEvents(ctx, until context.Context) bool {
 	}
 }
 
-func (w *clientWatch) sendEvent(ctx context.Context, kind watch.EventType, obj runtime.Object) bool {
-	select {
-	case w.out <- watch.Event{Type: kind, Object: obj}:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
 // handleEvent sends one change through this watch's filter. It reports whether the watch continues.
 func (w *clientWatch) handleEvent(ctx context.Context, event store.Event) bool {
 	w.revision = event.Entry.Revision
 	if err := w.checkComplete(); err != nil {
-		status := err.(apierrors.APIStatus).Status()
-		w.sendEvent(ctx, watch.Error, &status)
+		w.events.SendError(ctx, err)
 		return false
 	}
 	if !w.filter.MayMatch(event.Entry.Key.Namespace, event.Entry.Key.Name) {
@@ -171,11 +146,10 @@ func (w *clientWatch) handleEvent(ctx context.Context, event store.Event) bool {
 	}
 	kind, obj, err := w.translateEvent(event)
 	if err != nil {
-		status := apierrors.NewInternalError(err).Status()
-		w.sendEvent(ctx, watch.Error, &status)
+		w.events.SendError(ctx, apierrors.NewInternalError(err))
 		return false
 	}
-	return kind == "" || w.sendEvent(ctx, kind, obj)
+	return kind == "" || w.events.Send(ctx, kind, obj)
 }
 
 // translateEvent returns the event that a change causes through the filter: an object that no longer matches is deleted.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"math/rand/v2"
 	"net/http"
-	"sync"
 	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
@@ -17,6 +16,7 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/leaf/localapi/cloudcall"
 	"github.com/frond-edge/frond/leaf/localapi/kinds"
+	"github.com/frond-edge/frond/leaf/localapi/watchstream"
 )
 
 const (
@@ -37,12 +37,12 @@ type CSRWatcher struct {
 
 // NewCSRWatcher creates a CSRWatcher. online reports whether the cloud can be asked.
 func NewCSRWatcher(cloud *cloudcall.Client, online func() bool) *CSRWatcher {
-	return &CSRWatcher{cloud: cloud, online: online, Resource: &kinds.Resource{
+	r := &kinds.Resource{
 		GVR:  certificatesv1.SchemeGroupVersion.WithResource("certificatesigningrequests"),
-		Kind: "CertificateSigningRequest", Singular: "certificatesigningrequest", ShortNames: []string{"csr"},
-		Object: func() runtime.Object { return &certificatesv1.CertificateSigningRequest{} },
-		List:   func() runtime.Object { return &certificatesv1.CertificateSigningRequestList{} },
-	}}
+		Kind: "CertificateSigningRequest", ShortNames: []string{"csr"},
+	}
+	r.SetType()
+	return &CSRWatcher{Resource: r, cloud: cloud, online: online}
 }
 
 // Watch starts with the present state, also for a client that has it: it is one object, and sending it twice is harmless.
@@ -54,34 +54,23 @@ func (r *CSRWatcher) Watch(ctx context.Context, opts *metainternalversion.ListOp
 	if !ok {
 		return nil, apierrors.NewMethodNotSupported(r.Resource.GVR.GroupResource(), "watch of more than one name")
 	}
-	ctx, cancel := context.WithCancel(ctx)
 	a := &csrWatch{
-		watcher: r, key: r.Resource.ObjectKey("", name), cancel: cancel, out: make(chan watch.Event),
+		watcher: r, key: r.Resource.ObjectKey("", name),
 		bookmarkDue: opts.AllowWatchBookmarks && opts.SendInitialEvents != nil && *opts.SendInitialEvents,
 	}
-	a.done.Go(func() {
-		defer close(a.out)
+	return watchstream.Start(ctx, func(ctx context.Context, events watchstream.Sender) {
+		a.events = events
 		a.pollUntilDone(ctx)
-	})
-	return a, nil
+	}), nil
 }
 
-// csrWatch is one watch of a CertificateSigningRequest. Its goroutine ends with Stop, which waits for it.
+// csrWatch is one watch of a CertificateSigningRequest.
 type csrWatch struct {
 	watcher     *CSRWatcher
 	key         wire.Key
 	bookmarkDue bool // a bookmark is due after the first state
 	last        runtime.Object
-	cancel      context.CancelFunc
-	out         chan watch.Event // closed when the watch has ended
-	done        sync.WaitGroup
-}
-
-func (a *csrWatch) ResultChan() <-chan watch.Event { return a.out }
-
-func (a *csrWatch) Stop() {
-	a.cancel()
-	a.done.Wait()
+	events      watchstream.Sender
 }
 
 func (a *csrWatch) pollUntilDone(ctx context.Context) {
@@ -108,12 +97,11 @@ func (a *csrWatch) pollOnce(ctx context.Context) bool {
 	case err == nil:
 		return a.sendState(ctx, obj)
 	case apierrors.IsNotFound(err) && a.last != nil:
-		a.sendEvent(ctx, watch.Deleted, a.last)
+		a.events.Send(ctx, watch.Deleted, a.last)
 		return false
 	case apierrors.IsNotFound(err) && !a.bookmarkDue:
 		// The client may know it from a list; only another list shows that it no longer exists.
-		status := apierrors.NewResourceExpired("the request is gone: list again").Status()
-		a.sendEvent(ctx, watch.Error, &status)
+		a.events.SendError(ctx, apierrors.NewResourceExpired("the request is gone: list again"))
 		return false
 	}
 	return true // unreachable, or refused for now
@@ -128,27 +116,23 @@ func (a *csrWatch) sendState(ctx context.Context, obj runtime.Object) bool {
 		return true
 	}
 	a.last = obj
-	if !a.sendEvent(ctx, kind, obj.DeepCopyObject()) {
+	if !a.events.Send(ctx, kind, obj.DeepCopyObject()) {
 		return false
 	}
 	if !a.bookmarkDue {
 		return true
 	}
 	a.bookmarkDue = false
-	end := a.watcher.Resource.NewBookmark(0, true)
-	if m, err := meta.Accessor(end); err == nil {
-		m.SetResourceVersion(versionOf(obj))
-	}
-	return a.sendEvent(ctx, watch.Bookmark, end)
+	return a.events.Send(ctx, watch.Bookmark, endBookmark(a.watcher.Resource, versionOf(obj)))
 }
 
-func (a *csrWatch) sendEvent(ctx context.Context, kind watch.EventType, obj runtime.Object) bool {
-	select {
-	case a.out <- watch.Event{Type: kind, Object: obj}:
-		return true
-	case <-ctx.Done():
-		return false
+// endBookmark returns the bookmark that ends the initial events of a watch, at a version of the cloud.
+func endBookmark(r *kinds.Resource, version string) runtime.Object {
+	mark := r.NewBookmark(0, true)
+	if m, err := meta.Accessor(mark); err == nil {
+		m.SetResourceVersion(version)
 	}
+	return mark
 }
 
 func versionOf(obj runtime.Object) string {

@@ -25,6 +25,7 @@ import (
 	"github.com/frond-edge/frond/leaf/localapi/kinds"
 	"github.com/frond-edge/frond/leaf/localapi/limit"
 	"github.com/frond-edge/frond/leaf/localapi/respond"
+	"github.com/frond-edge/frond/leaf/localapi/watchstream"
 )
 
 // MaxRelays limits the relayed watches of a gateway. The cloud serves twice as many of one node: a request whose client
@@ -71,7 +72,7 @@ func (r resourceRelay) Watch(ctx context.Context, opts *metainternalversion.List
 	}
 	w := &relayedWatch{
 		relays: r.relays, resource: r.resource, path: r.resource.CloudPath(wire.Key{Namespace: request.NamespaceValue(ctx)}), query: relayQuery(opts),
-		version: opts.ResourceVersion, bookmarks: opts.AllowWatchBookmarks, objectBytes: defaultObjectBytes, out: make(chan watch.Event),
+		version: opts.ResourceVersion, bookmarks: opts.AllowWatchBookmarks, objectBytes: defaultObjectBytes,
 	}
 	if n, err := strconv.ParseUint(w.version, 10, 64); err == nil && n >= kinds.LocalVersionBase {
 		free()
@@ -82,16 +83,14 @@ func (r resourceRelay) Watch(ctx context.Context, opts *metainternalversion.List
 		free()
 		return nil, err
 	}
-	ctx, w.cancel = context.WithCancel(ctx)
-	w.done.Go(func() {
+	return watchstream.Start(ctx, func(ctx context.Context, out watchstream.Sender) {
 		defer free()
-		defer close(w.out)
+		w.out = out
 		if w.sendList(ctx, first) {
 			first = nil // frees its memory while the watch continues
 			w.run(ctx, next)
 		}
-	})
-	return w, nil
+	}), nil
 }
 
 // acquireSlot acquires a slot for the caller of ctx. It may be freed several times.

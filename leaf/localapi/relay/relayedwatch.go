@@ -12,7 +12,6 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
-	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -25,6 +24,7 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/leaf/localapi/kinds"
 	"github.com/frond-edge/frond/leaf/localapi/respond"
+	"github.com/frond-edge/frond/leaf/localapi/watchstream"
 )
 
 const (
@@ -82,7 +82,7 @@ func relayQuery(opts *metainternalversion.ListOptions) url.Values {
 	return query
 }
 
-// relayedWatch is one relayed watch. Its goroutine ends with Stop, which waits for it.
+// relayedWatch is one relayed watch.
 type relayedWatch struct {
 	relays        *Relays
 	resource      *kinds.Resource
@@ -94,16 +94,7 @@ type relayedWatch struct {
 	continueToken string // position of the next page; "" after the last page
 	objectBytes   int    // approximate bytes per object of the list
 	listVersion   string // the list's version
-	cancel        context.CancelFunc
-	out           chan watch.Event // closed when the watch has ended
-	done          sync.WaitGroup
-}
-
-func (w *relayedWatch) ResultChan() <-chan watch.Event { return w.out }
-
-func (w *relayedWatch) Stop() {
-	w.cancel()
-	w.done.Wait()
+	out           watchstream.Sender
 }
 
 // run forwards the cloud's events until the watch ends.
@@ -136,7 +127,7 @@ func (w *relayedWatch) askUntilAnswered(ctx context.Context, question func() ([]
 		case err == nil:
 			return events, true
 		case !isTransient(err) || time.Since(begun) > relayRetryWindow:
-			w.sendError(ctx, err)
+			w.out.SendError(ctx, err)
 			return nil, false
 		}
 		sleepJittered(ctx, pause)
@@ -164,31 +155,18 @@ func (w *relayedWatch) sendEvents(ctx context.Context, events []watch.Event) boo
 		if event.Type == watch.Bookmark && !w.bookmarks {
 			continue
 		}
-		select {
-		case w.out <- event:
-		case <-ctx.Done():
-			return false
-		}
-		if event.Type == watch.Error {
+		if !w.out.Send(ctx, event.Type, event.Object) || event.Type == watch.Error {
 			return false
 		}
 	}
 	return ctx.Err() == nil
 }
 
-func (w *relayedWatch) sendError(ctx context.Context, err error) {
-	status := apierrors.NewInternalError(err).Status()
-	if known := apierrors.APIStatus(nil); errors.As(err, &known) {
-		status = known.Status()
-	}
-	w.sendEvents(ctx, []watch.Event{{Type: watch.Error, Object: &status}})
-}
-
 // sendList sends the initial list, page by page, and reports whether the watch continues.
 func (w *relayedWatch) sendList(ctx context.Context, page []watch.Event) bool {
 	for w.sendEvents(ctx, page) {
 		if w.continueToken == "" {
-			return !w.bookmarkDue || w.sendEvents(ctx, []watch.Event{w.listEndBookmark()})
+			return !w.bookmarkDue || w.out.Send(ctx, watch.Bookmark, endBookmark(w.resource, w.listVersion))
 		}
 		var ok bool
 		if page, ok = w.askUntilAnswered(ctx, func() ([]watch.Event, error) { return w.fetchPage(ctx, relayPageSize) }); !ok {
@@ -196,15 +174,6 @@ func (w *relayedWatch) sendList(ctx context.Context, page []watch.Event) bool {
 		}
 	}
 	return false
-}
-
-// listEndBookmark returns the bookmark that ends the initial list.
-func (w *relayedWatch) listEndBookmark() watch.Event {
-	mark := w.resource.NewBookmark(0, true)
-	if m, err := meta.Accessor(mark); err == nil {
-		m.SetResourceVersion(w.listVersion)
-	}
-	return watch.Event{Type: watch.Bookmark, Object: mark}
 }
 
 // replyBudget returns the number of bytes that the link accepts at a time, and this relay's share.
