@@ -2,11 +2,7 @@ package store
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
-	"strings"
-	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -14,19 +10,26 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/leaf/store/bucket"
+	"github.com/frond-edge/frond/leaf/store/index"
+	"github.com/frond-edge/frond/leaf/store/journal"
+	"github.com/frond-edge/frond/leaf/store/lastgood"
+	"github.com/frond-edge/frond/leaf/store/record"
+	"github.com/frond-edge/frond/leaf/store/recovery"
+	"github.com/frond-edge/frond/leaf/store/writeplan"
 )
 
 var (
 	// ErrNotFound reports that the store does not hold the object. Until the first attach that is no proof of absence.
-	ErrNotFound = errors.New("object not found")
+	ErrNotFound = writeplan.ErrNotFound
 	// ErrConflict reports that the object is not in the state the writer assumed: another revision, another UID, or deleted here.
-	ErrConflict = errors.New("object changed")
+	ErrConflict = writeplan.ErrConflict
 	// ErrGone reports that the requested events are no longer kept; list again and watch from there.
-	ErrGone = errors.New("events too old")
+	ErrGone = index.ErrGone
 	// ErrInvalid reports that the bytes are not a JSON object with metadata.
-	ErrInvalid = errors.New("invalid object")
+	ErrInvalid = record.ErrInvalid
 	// ErrFull reports that the bucket's size limit or the disk refuses the write.
-	ErrFull = errors.New("store is full")
+	ErrFull = bucket.ErrFull
 )
 
 const (
@@ -93,99 +96,75 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Entry is one stored object.
-type Entry struct {
-	Key wire.Key
-	// UID is the object's UID; "" if it was written here before the cloud assigned one.
-	UID string
-	// Version is the cloud's resourceVersion that this state is based on; "" for an object that only this node knows.
-	Version string
-	// ClusterEpoch is the Kubernetes history that Version belongs to.
-	ClusterEpoch string
-	// Sequence is the hub stream's sequence of the last message for it; 0 if the object did not come from the hub.
-	Sequence uint64
-	// Revision is the bucket's sequence of this state: the local resourceVersion.
-	Revision uint64
-	// LastGood is not zero for an object whose newest state was damaged: this entry is an older state, from a copy of that time.
-	LastGood time.Time
-	// Object is the object's JSON as it was written, including metadata.resourceVersion. Read only.
-	Object []byte
-}
+// The types of the store's parts that its methods take and return.
+type (
+	// Entry is one stored object.
+	Entry = record.Entry
+	// Sealer encrypts objects that must not be on disk as plain text.
+	Sealer = record.Sealer
+	// Event is one change of an object.
+	Event = index.Event
+	// EventType is the kind of a change; the values are those of Kubernetes' watch events.
+	EventType = index.EventType
+	// Watcher delivers the events of one Watch, in order and without gaps.
+	Watcher = index.Watcher
+)
+
+// The event types.
+const (
+	Added    = index.Added
+	Modified = index.Modified
+	Deleted  = index.Deleted
+)
 
 // Store holds the objects of one node. Create it with Open. It needs no Close: it holds no goroutine and no file.
 type Store struct {
 	cfg     Config
-	js      jetstream.JetStream
 	log     *zap.Logger
 	metrics *storeMetrics
-
-	// remoteWriter and writer are locks that can be acquired with a context and may be held across I/O: one token each.
-	// remoteWriter admits one Apply or Replace, writer one commit; remoteWriter is acquired first.
-	remoteWriter chan struct{}
-	writer       chan struct{}
-	// dirty: a commit's outcome is unknown, so memory must be compared with the bucket first. Guarded by writer.
-	dirty bool
-	// sequenceRefused: that commit was refused for its sequence. Guarded by writer.
-	sequenceRefused bool
-	// suspectKeys are the keys of the commit whose outcome is unknown. Guarded by writer.
-	suspectKeys []wire.Key
-	// recordSum is the sum over all records; see record.checksumTerm. Guarded by writer.
-	recordSum uint64
-	// nameSum is the sum over all names; see record.nameTerm. Guarded by writer.
-	nameSum uint64
-	// neverPlain: the bucket has never held a secret as plain text. Guarded by writer.
-	neverPlain bool
-	// lastGoodRevision is the revision of the last copy that this process wrote. Guarded by writer.
-	lastGoodRevision uint64
-
-	mu sync.RWMutex // guards all fields below; never held across I/O
-	// records holds live objects, objects deleted here, and tombstones ahead of the cursor.
-	records map[wire.Key]*record
-	// kinds indexes the live objects of each resource.
-	kinds map[resourceKind]map[wire.Key]*record
-	// ahead holds the keys of the tombstones that the cursor has not passed.
-	ahead    map[wire.Key]struct{}
-	cursor   wire.Cursor
-	revision uint64
-	events   eventWindow
-	watchers map[*Watcher]struct{}
+	// index answers every read; journal makes every write durable and then visible there.
+	index   *index.Index
+	journal *journal.Journal
+	// lastGood is used only while nothing is committed.
+	lastGood *lastgood.File
+	// remoteWriter admits one Apply or Replace. It is acquired before the journal's lock.
+	remoteWriter journal.Token
 }
-
-// resourceKind is a resource of Kubernetes.
-type resourceKind struct{ group, resource string }
-
-func kindOf(k wire.Key) resourceKind { return resourceKind{k.Group, k.Resource} }
 
 // Open ensures the bucket on js, reads and checks all of it, and returns a store that can serve at once. Damage does not
 // make Open fail; see the package comment.
 func Open(ctx context.Context, js jetstream.JetStream, cfg Config, log *zap.Logger) (*Store, error) {
-	s := &Store{
-		cfg:          cfg.withDefaults(),
-		js:           js,
-		log:          log.Named("store"),
-		remoteWriter: make(chan struct{}, 1),
-		writer:       make(chan struct{}, 1),
-		records:      map[wire.Key]*record{},
-		kinds:        map[resourceKind]map[wire.Key]*record{},
-		ahead:        map[wire.Key]struct{}{},
-		watchers:     map[*Watcher]struct{}{},
-	}
-	var err error
-	if s.metrics, err = newMetrics(cfg.Metrics); err != nil {
+	cfg, log = cfg.withDefaults(), log.Named("store")
+	metrics, err := newMetrics(cfg.Metrics)
+	if err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
-	s.removePartialCopies()
-	if err := s.loadBucket(ctx); err != nil {
+	sealing := record.Sealing{Sealer: cfg.Sealer, Secret: cfg.IsSecret}
+	parts := recovery.Parts{
+		Bucket: bucket.New(bucket.Config{MaxBytes: cfg.MaxBytes, TombstoneTTL: cfg.TombstoneTTL, Sealing: sealing}, js, log),
+		Index:  index.New(index.Config{Window: cfg.Window, WindowBytes: cfg.WindowBytes, Objects: metrics.objects, Bytes: metrics.bytes}),
+		Mark:   journal.NewMarkFile(cfg.HighWaterFile, log),
+		Copy:   lastgood.New(cfg.LastGoodFile, sealing, log),
+	}
+	parts.Journal = journal.New(journal.Config{
+		SyncTimeout: cfg.SyncTimeout, CheckWritable: cfg.CheckWritable,
+		SyncSeconds: metrics.syncSeconds, Quarantined: metrics.quarantined, Rebuilt: metrics.rebuilt,
+	}, parts.Bucket, parts.Index, parts.Mark, log)
+	err = recovery.Open(ctx, recovery.Config{
+		Sealed: cfg.Sealer != nil, CheckWritable: cfg.CheckWritable, LowSpace: cfg.LowSpace,
+		Damaged: metrics.damaged, Quarantined: metrics.quarantined, Restored: metrics.restored,
+	}, parts, log)
+	if err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
-	return s, nil
+	return &Store{
+		cfg: cfg, log: log, metrics: metrics, index: parts.Index, journal: parts.Journal, lastGood: parts.Copy, remoteWriter: journal.NewToken(),
+	}, nil
 }
 
 // Get returns one object, or ErrNotFound.
 func (s *Store) Get(key wire.Key) (Entry, error) {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	if r := s.records[key]; r != nil && r.state == stateLive {
+	if r := s.index.Lookup(key); r != nil && r.State == record.Live {
 		return r.Entry, nil
 	}
 	return Entry{}, fmt.Errorf("%s: %w", key.Human(), ErrNotFound)
@@ -200,75 +179,44 @@ func (s *Store) Holds(m wire.Message) bool {
 // List returns the objects of a resource in a namespace (all for ""), sorted by namespace and name. It also returns the
 // revision at which exactly these existed: a Watch from it misses no event.
 func (s *Store) List(group, resource, namespace string) ([]Entry, uint64) {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	var list []Entry
-	for key, r := range s.kinds[resourceKind{group, resource}] {
-		if namespace == "" || key.Namespace == namespace {
-			list = append(list, r.Entry)
-		}
-	}
-	slices.SortFunc(list, compareEntries)
-	return list, s.revision
+	return s.index.List(group, resource, namespace)
 }
 
 // All returns every object, sorted by resource, namespace and name, and the revision.
-func (s *Store) All() ([]Entry, uint64) {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	var list []Entry
-	for _, r := range s.records {
-		if r.state == stateLive {
-			list = append(list, r.Entry)
-		}
-	}
-	slices.SortFunc(list, compareEntries)
-	return list, s.revision
-}
+func (s *Store) All() ([]Entry, uint64) { return s.index.ListState(record.Live) }
 
 // DeletedHere returns the objects deleted at the node whose deletion the cloud has not confirmed, without Objects.
 // Reporting these again at an attach repairs a delete report that was lost or refused.
 func (s *Store) DeletedHere() []Entry {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	var list []Entry
-	for _, r := range s.records {
-		if r.state == stateGone {
-			list = append(list, r.Entry)
-		}
-	}
-	slices.SortFunc(list, compareEntries)
+	list, _ := s.index.ListState(record.Gone)
 	return list
 }
 
-// Revision returns the newest revision; every event up to it has been handed to the watchers' window.
-func (s *Store) Revision() uint64 {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return s.revision
+// Inventory summarizes the live objects as the cloud sent them, and lists the objects deleted here whose deletion is not
+// confirmed. The cursor is of the same moment; during a large Apply or Replace the objects are ahead of it.
+func (s *Store) Inventory() (cursor wire.Cursor, census wire.Inventory, deleted []wire.Key) {
+	_, _, cursor = s.index.Select(func(r *record.Record) bool {
+		switch {
+		case r.State == record.Live && r.Desired:
+			census.Add(r.Key, r.UID, r.Version)
+		case r.State == record.Gone:
+			deleted = append(deleted, r.Key)
+		}
+		return false
+	})
+	return cursor, census, deleted
 }
+
+// Revision returns the newest revision; every event up to it has been handed to the watchers' window.
+func (s *Store) Revision() uint64 { return s.index.Revision() }
 
 // Cursor returns the store's position in the hub's stream. StreamEpoch "" means that the store has not attached yet, or
 // found damage and needs a full attach.
-func (s *Store) Cursor() wire.Cursor {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return s.cursor
-}
+func (s *Store) Cursor() wire.Cursor { return s.index.Cursor() }
 
-func compareEntries(a, b Entry) int {
-	return compareKeys(a.Key, b.Key)
-}
-
-func compareKeys(a, b wire.Key) int {
-	for _, c := range []int{
-		strings.Compare(a.Group, b.Group),
-		strings.Compare(a.Resource, b.Resource),
-		strings.Compare(a.Namespace, b.Namespace),
-	} {
-		if c != 0 {
-			return c
-		}
-	}
-	return strings.Compare(a.Name, b.Name)
+// Watch returns the events of a resource in a namespace (all for "") whose revision is above after: exactly those that
+// follow a List with that revision. It returns ErrGone if the store does not keep events that far back, or never reached
+// that revision. The caller must Stop the watcher.
+func (s *Store) Watch(group, resource, namespace string, after uint64) (*Watcher, error) {
+	return s.index.Watch(group, resource, namespace, after)
 }

@@ -1,11 +1,17 @@
-package store
+package index
 
 import (
 	"context"
+	"errors"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/frond-edge/frond/leaf/store/record"
 )
+
+// ErrGone reports that the requested events are no longer kept; list again and watch from there.
+var ErrGone = errors.New("events too old")
 
 // EventType is the kind of a change; the values are those of Kubernetes' watch events.
 type EventType string
@@ -21,12 +27,12 @@ const (
 // the deletion.
 type Event struct {
 	Type  EventType
-	Entry Entry
+	Entry record.Entry
 	// Prev is the state before; nil for Added.
-	Prev *Entry
+	Prev *record.Entry
 }
 
-// eventWindow is a buffer of the newest events, oldest first. Positions count events since the store was opened, so that a
+// eventWindow is a buffer of the newest events, oldest first. Positions count events since the index was loaded, so that a
 // watcher's position stays valid when old events are dropped.
 type eventWindow struct {
 	list          []*Event
@@ -53,7 +59,7 @@ func (w *eventWindow) add(e *Event, most, mostBytes int) {
 // Watcher delivers the events of one Watch, in order and without gaps. Use either Next or Events, not both. A watcher that
 // is not read uses no memory of its own. When the window has moved past its position, it ends with ErrGone.
 type Watcher struct {
-	store     *Store
+	index     *Index
 	kind      resourceKind
 	namespace string
 	// wake holds one token when there may be new events.
@@ -64,40 +70,40 @@ type Watcher struct {
 	group    errgroup.Group
 	events   chan Event
 
-	// Guarded by store.mu.
+	// Guarded by index.mu.
 	position uint64
 	err      error
 }
 
 // Watch returns the events of a resource in a namespace (all for "") whose revision is above after: exactly those that
-// follow a List with that revision. It returns ErrGone if the store does not keep events that far back, or never reached
+// follow a List with that revision. It returns ErrGone if the index does not keep events that far back, or never reached
 // that revision. The caller must Stop the watcher.
-func (s *Store) Watch(group, resource, namespace string, after uint64) (*Watcher, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if after < s.events.startRevision || after > s.revision {
+func (x *Index) Watch(group, resource, namespace string, after uint64) (*Watcher, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if after < x.events.startRevision || after > x.revision {
 		return nil, ErrGone
 	}
 	w := &Watcher{
-		store: s, kind: resourceKind{group, resource}, namespace: namespace,
+		index: x, kind: resourceKind{group, resource}, namespace: namespace,
 		wake: make(chan struct{}, 1), stop: make(chan struct{}), events: make(chan Event),
-		position: s.events.endPosition(),
+		position: x.events.endPosition(),
 	}
-	for i, e := range s.events.list {
+	for i, e := range x.events.list {
 		if e.Entry.Revision > after {
-			w.position = s.events.firstPosition + uint64(i)
+			w.position = x.events.firstPosition + uint64(i)
 			break
 		}
 	}
-	s.watchers[w] = struct{}{}
+	x.watchers[w] = struct{}{}
 	return w, nil
 }
 
 // publishEvent adds an event to the window and wakes the waiting watchers. The caller holds mu.
-func (s *Store) publishEvent(e *Event) {
-	end := s.events.endPosition()
-	s.events.add(e, s.cfg.Window, s.cfg.WindowBytes)
-	for w := range s.watchers {
+func (x *Index) publishEvent(e *Event) {
+	end := x.events.endPosition()
+	x.events.add(e, x.cfg.Window, x.cfg.WindowBytes)
+	for w := range x.watchers {
 		switch {
 		case w.matches(e):
 			w.wakeUp()
@@ -149,19 +155,19 @@ func (w *Watcher) nextEvent(done <-chan struct{}) (*Event, error) {
 
 // takeEvent returns the next matching event, or nil if there is none yet.
 func (w *Watcher) takeEvent() (*Event, error) {
-	s := w.store
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	x := w.index
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	if w.err != nil {
 		return nil, w.err
 	}
-	if w.position < s.events.firstPosition {
+	if w.position < x.events.firstPosition {
 		w.err = ErrGone
-		delete(s.watchers, w)
+		delete(x.watchers, w)
 		return nil, w.err
 	}
-	for w.position < s.events.endPosition() {
-		e := s.events.list[w.position-s.events.firstPosition]
+	for w.position < x.events.endPosition() {
+		e := x.events.list[w.position-x.events.firstPosition]
 		w.position++
 		if w.matches(e) {
 			return e, nil
@@ -194,17 +200,17 @@ func (w *Watcher) Events() <-chan Event {
 
 // Err returns why Events was closed: ErrGone for a watcher that was too slow, nil after Stop or before the end.
 func (w *Watcher) Err() error {
-	w.store.mu.RLock()
-	defer w.store.mu.RUnlock()
+	w.index.mu.RLock()
+	defer w.index.mu.RUnlock()
 	return w.err
 }
 
 // Stop ends the watcher and waits for its goroutine. It may be called more than once.
 func (w *Watcher) Stop() {
 	w.stopOnce.Do(func() { close(w.stop) })
-	w.store.mu.Lock()
-	delete(w.store.watchers, w)
-	w.store.mu.Unlock()
+	w.index.mu.Lock()
+	delete(w.index.watchers, w)
+	w.index.mu.Unlock()
 	// The group's error is the reason why the pump ended; Err returns it.
 	_ = w.group.Wait()
 }
