@@ -15,6 +15,7 @@ import (
 	"github.com/frond-edge/frond/api/config"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/streams/tunnel"
+	"github.com/frond-edge/frond/streams/tunnel/protocol"
 )
 
 const (
@@ -117,7 +118,7 @@ func (d *nodeDialer) dialReady(ctx context.Context, dial func(ctx context.Contex
 	for began := time.Now(); ; {
 		conn, err := dial(ctx)
 		refused, ok := errors.AsType[*tunnel.RefusedError](err)
-		if !ok || refused.Code != tunnel.CodeUnready || time.Since(began) > timeout {
+		if !ok || refused.Code != protocol.CodeUnready || time.Since(began) > timeout {
 			return conn, err
 		}
 		timer := time.NewTimer(unreadyPause)
@@ -147,7 +148,7 @@ func (d *nodeDialer) dialRefusal(ctx context.Context, err error, name string, no
 	if shut, ok := errors.AsType[*refusal](d.checkBlocked(name)); ok {
 		return shut // blocked while it was being dialled
 	}
-	if refused, ok := errors.AsType[*tunnel.RefusedError](err); ok && refused.Code == tunnel.CodeVersion && refused.Address.IsValid() {
+	if refused, ok := errors.AsType[*tunnel.RefusedError](err); ok && refused.Code == protocol.CodeVersion && refused.Address.IsValid() {
 		text := fmt.Sprintf("edgecore on node %s is too old for connections to pods, upgrade it: %v", name, err)
 		return &refusal{label: refusedByNode, text: text, logged: true}
 	} else if ok {

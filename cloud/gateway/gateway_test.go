@@ -23,6 +23,7 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/cloud/gateway"
 	"github.com/frond-edge/frond/streams/tunnel"
+	"github.com/frond-edge/frond/streams/tunnel/protocol"
 	"github.com/frond-edge/frond/test/kit"
 )
 
@@ -99,7 +100,7 @@ func (w *gatewayFixture) dialServer(ctx context.Context, to tunnel.Addr) (net.Co
 		w.duringDial()
 	}
 	if address == "" {
-		return nil, &tunnel.RefusedError{Node: to.Node, Address: to.Address, Port: to.Port, Code: tunnel.CodePort, Text: "nobody listens"}
+		return nil, &tunnel.RefusedError{Node: to.Node, Address: to.Address, Port: to.Port, Code: protocol.CodePort, Text: "nobody listens"}
 	}
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
 	if err == nil {
@@ -241,7 +242,7 @@ func checkEcho(t *testing.T, conn net.Conn, r io.Reader, text string) {
 
 // A node that has just become Ready may lack its kubelet's serving certificate: it is retried until it has one.
 func TestGateway_WaitsForANodeThatIsNotReadyYet(t *testing.T) {
-	unready := &tunnel.RefusedError{Node: "edge-1", Port: 10250, Code: tunnel.CodeUnready, Text: "no certificate yet"}
+	unready := &tunnel.RefusedError{Node: "edge-1", Port: 10250, Code: protocol.CodeUnready, Text: "no certificate yet"}
 	w, _, socket := newSocketFixture(t)
 	asked := make(chan struct{}, 100) // more than the dials of one call
 	w.failDials(unready)

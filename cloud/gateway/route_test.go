@@ -13,6 +13,7 @@ import (
 
 	"github.com/frond-edge/frond/cloud/gateway"
 	"github.com/frond-edge/frond/streams/tunnel"
+	"github.com/frond-edge/frond/streams/tunnel/protocol"
 )
 
 func (w *gatewayFixture) Claims(_ context.Context, address netip.Addr) ([]gateway.Claim, error) {
@@ -210,7 +211,7 @@ func TestGateway_PodRefusalNamesTheReason(t *testing.T) {
 	}
 	refused("10.244.3.7:80", "503", "address 10.244.3.7 is not unique", "edge-1, edge-2")
 	refused("10.244.1.7:81", "502", "node edge-1 refused 10.244.1.7:81")
-	w.failDials(&tunnel.RefusedError{Node: "edge-1", Address: netip.MustParseAddr("10.244.1.7"), Port: 80, Code: tunnel.CodeVersion, Text: "unknown version"})
+	w.failDials(&tunnel.RefusedError{Node: "edge-1", Address: netip.MustParseAddr("10.244.1.7"), Port: 80, Code: protocol.CodeVersion, Text: "unknown version"})
 	refused("10.244.1.7:80", "502", "edgecore on node edge-1 is too old for connections to pods, upgrade it")
 	w.failDials(tunnel.ErrOffline)
 	refused("10.244.1.7:80", "503", "node edge-1 does not answer")

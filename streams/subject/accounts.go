@@ -7,7 +7,7 @@ import (
 
 	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/api/wire"
-	"github.com/frond-edge/frond/streams/tunnel"
+	"github.com/frond-edge/frond/streams/tunnel/protocol"
 )
 
 // The accounts of the hub. Streams and cloudcores live in FrondAccount, which has no leafs; nodes live in cell accounts, which have no
@@ -74,8 +74,8 @@ func Crossings(cells int) []Crossing {
 	var all []Crossing
 	for _, name := range Cells(cells) {
 		all = slices.Concat(all,
-			streamCrossings(name, FrondAccount, HeartbeatPrefix+"*", CallPrefix+"*.*", tunnel.UpSubjects),
-			streamCrossings(FrondAccount, name, commandPrefix+"*.*", tunnel.DownSubjects, inboxSubjects),
+			streamCrossings(name, FrondAccount, HeartbeatPrefix+"*", CallPrefix+"*.*", protocol.UpSubjects),
+			streamCrossings(FrondAccount, name, commandPrefix+"*.*", protocol.DownSubjects, inboxSubjects),
 			serviceCrossings(name, string(Report)+".>", string(Event)+".>", DeadLetterPrefix+"*.*"),
 			[]Crossing{
 				{From: FrondAccount, To: name, Service: true, ManyReplies: true, Subject: "$JS.API.CONSUMER.MSG.NEXT." + DesiredStream + ".*", Local: consumerPrefix + "*.next"},

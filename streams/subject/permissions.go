@@ -2,14 +2,14 @@ package subject
 
 import (
 	"github.com/frond-edge/frond/api/wire"
-	"github.com/frond-edge/frond/streams/tunnel"
+	"github.com/frond-edge/frond/streams/tunnel/protocol"
 )
 
 // NodePermissions lists all subjects that a node's NATS user may publish to and subscribe to in its cell: its own subjects, its own
 // consumer and its own inbox. These are allow lists only; nothing relies on a deny.
 func NodePermissions(node string) (publish, subscribe []string) {
 	n := wire.Escape(node)
-	tunnelOut, tunnelIn := tunnel.Permissions(node)
+	tunnelOut, tunnelIn := protocol.Permissions(node)
 	publish = []string{
 		Filter(Report, node),
 		Filter(Event, node),

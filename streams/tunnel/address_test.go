@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/frond-edge/frond/streams/tunnel"
+	"github.com/frond-edge/frond/streams/tunnel/protocol"
 )
 
 // A node refuses streams to addresses before ListenAddresses and after its Listener is closed, and accepts them in between.
@@ -16,7 +17,7 @@ func TestServer_AddressesAreOfferedByListenAddressesAlone(t *testing.T) {
 		t.Helper()
 		// The port has a Listener: it is the node's own, not the address's.
 		_, err := e.dialer.DialAddress(t.Context(), node, netip.MustParseAddrPort("10.1.2.3:10250"))
-		if r, ok := errors.AsType[*tunnel.RefusedError](err); !ok || r.Code != tunnel.CodePort || !strings.Contains(err.Error(), "refused 10.1.2.3:10250: the node offers no addresses") {
+		if r, ok := errors.AsType[*tunnel.RefusedError](err); !ok || r.Code != protocol.CodePort || !strings.Contains(err.Error(), "refused 10.1.2.3:10250: the node offers no addresses") {
 			t.Errorf("dial: %v", err)
 		}
 	}
@@ -61,7 +62,7 @@ func TestServer_AddressesAreOfferedByListenAddressesAlone(t *testing.T) {
 		}
 	}
 	_, err = e.dialer.DialAddress(t.Context(), node, netip.MustParseAddrPort("10.1.2.3:1"))
-	if r, ok := errors.AsType[*tunnel.RefusedError](err); !ok || r.Code != tunnel.CodeDeclined || !strings.Contains(err.Error(), "refused 10.1.2.3:1: not that one") {
+	if r, ok := errors.AsType[*tunnel.RefusedError](err); !ok || r.Code != protocol.CodeDeclined || !strings.Contains(err.Error(), "refused 10.1.2.3:1: not that one") {
 		t.Errorf("declined: %v", err)
 	}
 	if err := l.Close(); err != nil {

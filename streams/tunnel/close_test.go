@@ -16,11 +16,12 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/frond-edge/frond/streams/tunnel"
+	"github.com/frond-edge/frond/streams/tunnel/protocol"
 	"github.com/frond-edge/frond/test/kit"
 )
 
 // requireBroken checks that an error is a BrokenError with one of the codes.
-func requireBroken(t *testing.T, err error, codes ...tunnel.Code) {
+func requireBroken(t *testing.T, err error, codes ...protocol.Code) {
 	t.Helper()
 	if broken := asBrokenError(t, err); !slices.Contains(codes, broken.Code) {
 		t.Fatalf("broken by %s, want one of %v", broken.Code, codes)
@@ -93,7 +94,7 @@ func TestConn_ResetCarriesItsReason(t *testing.T) {
 	if string(got) != "partial" {
 		t.Errorf("read %q before the error", got)
 	}
-	requireBroken(t, err, tunnel.CodeReset)
+	requireBroken(t, err, protocol.CodeReset)
 	broken := asBrokenError(t, err)
 	if !broken.ByPeer || broken.Text != "the kubelet went away" {
 		t.Errorf("%+v", broken)
@@ -105,7 +106,7 @@ func TestConn_ResetCarriesItsReason(t *testing.T) {
 
 func TestDialer_RefusalReachesTheCaller(t *testing.T) {
 	e := startPair(t, tunnel.Config{}, tunnel.Config{})
-	refused := func(err error, code tunnel.Code, text string) {
+	refused := func(err error, code protocol.Code, text string) {
 		t.Helper()
 		var r *tunnel.RefusedError
 		if !errors.As(err, &r) || r.Code != code || !strings.Contains(r.Text, text) {
@@ -113,7 +114,7 @@ func TestDialer_RefusalReachesTheCaller(t *testing.T) {
 		}
 	}
 	_, err := e.dialer.Dial(t.Context(), node, 22)
-	refused(err, tunnel.CodePort, "nothing listens on port 22")
+	refused(err, protocol.CodePort, "nothing listens on port 22")
 
 	var g errgroup.Group
 	g.Go(func() error {
@@ -127,7 +128,7 @@ func TestDialer_RefusalReachesTheCaller(t *testing.T) {
 		return err
 	})
 	_, err = e.dialer.Dial(tunnel.WithLabel(t.Context(), "jane"), node, port)
-	refused(err, tunnel.CodeDeclined, "connection refused")
+	refused(err, protocol.CodeDeclined, "connection refused")
 	if err := g.Wait(); err != nil {
 		t.Error(err)
 	}
@@ -135,7 +136,7 @@ func TestDialer_RefusalReachesTheCaller(t *testing.T) {
 		t.Error(err)
 	}
 	_, err = e.dialer.Dial(t.Context(), node, port)
-	refused(err, tunnel.CodePort, "")
+	refused(err, protocol.CodePort, "")
 	if _, err := e.listener.Accept(); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("Accept after Close: %v", err)
 	}
@@ -196,7 +197,7 @@ func TestServer_MaxStreams(t *testing.T) {
 	second, atNode := e.dialStream(t)
 	_, err := e.dialer.Dial(t.Context(), node, port)
 	var refused *tunnel.RefusedError
-	if !errors.As(err, &refused) || refused.Code != tunnel.CodeStreams {
+	if !errors.As(err, &refused) || refused.Code != protocol.CodeStreams {
 		t.Errorf("third stream of two: %v", err)
 	}
 	if err := errors.Join(second.Close(), atNode.Close()); err != nil {
@@ -218,9 +219,9 @@ func TestConn_IdleTimeout(t *testing.T) {
 	e := startPair(t, short, tunnel.Config{KeepAlive: 40 * time.Millisecond})
 	cloud, node := e.dialStream(t)
 	_, err := cloud.Read(make([]byte, 1))
-	requireBroken(t, err, tunnel.CodeIdle)
+	requireBroken(t, err, protocol.CodeIdle)
 	_, err = node.Read(make([]byte, 1))
-	requireBroken(t, err, tunnel.CodeIdle)
+	requireBroken(t, err, protocol.CodeIdle)
 }
 
 // Keepalives keep an idle stream alive for many times PeerTimeout.
@@ -252,7 +253,7 @@ func TestDialer_DropAndStopBreakStreams(t *testing.T) {
 	}
 	for name, c := range map[string]*tunnel.Conn{"cloud": cloud, "node": node} {
 		_, err := c.Read(make([]byte, 1))
-		if b := asBrokenError(t, err); b.Code != tunnel.CodeDropped || b.Text != "certificate revoked" {
+		if b := asBrokenError(t, err); b.Code != protocol.CodeDropped || b.Text != "certificate revoked" {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -260,9 +261,9 @@ func TestDialer_DropAndStopBreakStreams(t *testing.T) {
 	cloud, node = e.dialStream(t)
 	e.stopNode()
 	_, err := cloud.Read(make([]byte, 1))
-	requireBroken(t, err, tunnel.CodeStopping)
+	requireBroken(t, err, protocol.CodeStopping)
 	_, err = node.Read(make([]byte, 1))
-	requireBroken(t, err, tunnel.CodeStopping)
+	requireBroken(t, err, protocol.CodeStopping)
 	if _, err := e.listener.Accept(); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("Accept after the end: %v", err)
 	}

@@ -1,22 +1,13 @@
 package tunnel
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
 )
 
 const (
-	// maxPayload is the number of stream bytes that one frame carries. A link is first in, first out, so it determines how long a
-	// keystroke waits behind another stream's frame: 0.26 s at 1 Mbit/s.
-	maxPayload = 32 << 10
-	// maxFrame is the largest accepted frame, header included: room for a later version's payload.
-	maxFrame = 64 << 10
-	// maxLabel bounds the label that Dial sends to the node.
-	maxLabel = 256
-	// maxReason bounds the text of a refusal or a reset.
-	maxReason = 512
-
 	defaultStreams = 1024
 	// defaultWindow allows 64 KiB in flight per stream at first: half a second of a 1 Mbit/s link.
 	defaultWindow = 64 << 10
@@ -59,22 +50,15 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	for v, d := range map[*int]int{
-		&c.MaxStreams: defaultStreams, &c.Window: defaultWindow, &c.MaxWindow: defaultMaxWindow,
-		&c.NodePool: defaultNodePool, &c.Pool: defaultPool, &c.Backlog: defaultBacklog,
-	} {
-		if *v == 0 {
-			*v = d
-		}
-	}
-	for v, d := range map[*time.Duration]time.Duration{
-		&c.OpenTimeout: defaultOpen, &c.KeepAlive: defaultKeepAlive, &c.PeerTimeout: defaultPeerTimeout,
-	} {
-		if *v == 0 {
-			*v = d
-		}
-	}
-	c.MaxWindow = max(c.MaxWindow, c.Window)
+	c.MaxStreams = cmp.Or(c.MaxStreams, defaultStreams)
+	c.Window = cmp.Or(c.Window, defaultWindow)
+	c.MaxWindow = max(cmp.Or(c.MaxWindow, defaultMaxWindow), c.Window)
+	c.NodePool = cmp.Or(c.NodePool, defaultNodePool)
+	c.Pool = cmp.Or(c.Pool, defaultPool)
+	c.Backlog = cmp.Or(c.Backlog, defaultBacklog)
+	c.OpenTimeout = cmp.Or(c.OpenTimeout, defaultOpen)
+	c.KeepAlive = cmp.Or(c.KeepAlive, defaultKeepAlive)
+	c.PeerTimeout = cmp.Or(c.PeerTimeout, defaultPeerTimeout)
 	return c
 }
 

@@ -11,31 +11,32 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/streams/tunnel/protocol"
 )
 
 // Dialer opens streams to nodes. Create it with NewDialer and call Start once.
 type Dialer struct {
-	*mux
+	mux     *mux
 	replica string
 }
 
 // NewDialer returns a Dialer. It starts nothing. The connection should carry little else: a stream that fills it delays other traffic.
 // metrics may be shared with a Server.
 func NewDialer(nc *nats.Conn, cfg Config, metrics *Metrics, log *zap.Logger) (*Dialer, error) {
-	m, err := newMux(nc, cfg, downPrefix, upPrefix, metrics, log)
+	m, err := newMux(nc, cfg, protocol.DownPrefix, protocol.UpPrefix, metrics, log)
 	if err != nil {
 		return nil, err
 	}
-	return &Dialer{mux: m, replica: randomToken(replicaBytes)}, nil
+	return &Dialer{mux: m, replica: protocol.NewReplica()}, nil
 }
 
 // Start serves until ctx ends, then breaks all streams and returns nil.
 func (d *Dialer) Start(ctx context.Context) error {
-	return d.serveSubscriptions(ctx, subscription{upPrefix + "*." + d.replica + ".*", d.handleMessage}, subscription{silentPrefix + "*.*", d.handleSilentNotice})
+	return d.mux.serveSubscriptions(ctx, subscription{protocol.UpPrefix + "*." + d.replica + ".*", d.handleMessage}, subscription{protocol.SilentPrefix + "*.*", d.handleSilentNotice})
 }
 
 // Ready closes when Dial may be called.
-func (d *Dialer) Ready() <-chan struct{} { return d.ready }
+func (d *Dialer) Ready() <-chan struct{} { return d.mux.ready }
 
 type labelKey struct{}
 
@@ -51,7 +52,7 @@ func (d *Dialer) Dial(ctx context.Context, node string, port uint16) (*Conn, err
 }
 
 // DialAddress opens a stream to an address that a node reaches, if the node permits it (Server.ListenAddresses). The errors are those of
-// Dial; a node that does not know this kind of stream returns a *RefusedError with CodeVersion.
+// Dial; a node that does not know this kind of stream returns a *RefusedError with protocol.CodeVersion.
 func (d *Dialer) DialAddress(ctx context.Context, node string, to netip.AddrPort) (*Conn, error) {
 	if !to.IsValid() {
 		return nil, fmt.Errorf("dial node %s: no address", node)
@@ -62,23 +63,23 @@ func (d *Dialer) DialAddress(ctx context.Context, node string, to netip.AddrPort
 func (d *Dialer) dialTarget(ctx context.Context, target Addr) (*Conn, error) {
 	label, _ := ctx.Value(labelKey{}).(string)
 	begun := time.Now()
-	c, err := d.dialOnce(ctx, target, sanitizeText(label, maxLabel))
+	c, err := d.dialOnce(ctx, target, protocol.SanitizeText(label, protocol.MaxLabel))
 	if err != nil {
-		d.metrics.countRefused(codeOf(ctx, err))
-		d.log.Info("tunnel not opened", append(target.logFields(), zap.String("user", label),
+		d.mux.metrics.countRefused(codeOf(ctx, err))
+		d.mux.log.Info("tunnel not opened", append(target.logFields(), zap.String("user", label),
 			zap.Duration("took", time.Since(begun)), zap.Error(err))...)
 		if target.Address.IsValid() {
-			return nil, fmt.Errorf("dial %s at node %s: %w", netip.AddrPortFrom(target.Address, target.Port), target.Node, err)
+			return nil, fmt.Errorf("dial %s at node %s: %w", target.addrPort(), target.Node, err)
 		}
 		return nil, fmt.Errorf("dial node %s port %d: %w", target.Node, target.Port, err)
 	}
-	d.metrics.opened.Inc()
-	d.log.Info("tunnel opened", append(c.logFields(), zap.Duration("took", time.Since(begun)))...)
+	d.mux.metrics.opened.Inc()
+	d.mux.log.Info("tunnel opened", append(c.logFields(), zap.Duration("took", time.Since(begun)))...)
 	return c, nil
 }
 
 // codeOf returns why a dial failed, for metrics.
-func codeOf(ctx context.Context, err error) Code {
+func codeOf(ctx context.Context, err error) protocol.Code {
 	var refused *RefusedError
 	var broken *BrokenError
 	switch {
@@ -87,15 +88,15 @@ func codeOf(ctx context.Context, err error) Code {
 	case errors.As(err, &broken):
 		return broken.Code
 	case errors.Is(err, ErrOffline):
-		return CodeOffline
+		return protocol.CodeOffline
 	case errors.Is(err, ErrTooMany):
-		return CodeStreams
+		return protocol.CodeStreams
 	case errors.Is(err, ErrNotServing):
-		return CodeStopping
+		return protocol.CodeStopping
 	case ctx.Err() != nil:
-		return codeGivenUp
+		return protocol.CodeGivenUp
 	}
-	return CodeHub
+	return protocol.CodeHub
 }
 
 func (d *Dialer) dialOnce(ctx context.Context, target Addr, label string) (*Conn, error) {
@@ -104,21 +105,21 @@ func (d *Dialer) dialOnce(ctx context.Context, target Addr, label string) (*Conn
 	if err != nil {
 		return nil, err
 	}
-	c, err := d.addStream(d.replica+"."+randomToken(idBytes), target, token, label, true)
+	c, err := d.mux.addStream(d.replica+"."+protocol.NewStreamID(), target, token, label, true)
 	if err != nil {
 		return nil, err
 	}
 	if silent == nil { // the first stream of this node
 		silent, _ = d.checkSilent(token)
 	}
-	if err := c.sendOpen(openFrame(target, label)); err != nil {
+	if err := c.checkSent(c.frames.SendFirst(protocol.OpenFrame(target.addrPort(), label))); err != nil {
 		return nil, err
 	}
-	timer := time.NewTimer(d.cfg.OpenTimeout)
+	timer := time.NewTimer(d.mux.cfg.OpenTimeout)
 	defer timer.Stop()
 	shared := false
 	select {
-	case <-c.answered:
+	case <-c.state.Answered():
 	case <-silent:
 		shared = true
 	case <-timer.C:
@@ -129,21 +130,13 @@ func (d *Dialer) dialOnce(ctx context.Context, target Addr, label string) (*Conn
 
 // dialResult returns the result of a dial that was answered or given up; shared means that another dial found the node silent.
 func (d *Dialer) dialResult(ctx context.Context, c *Conn, node string, shared bool) (*Conn, error) {
-	c.mu.Lock()
-	open := c.open && c.err == nil
-	c.mu.Unlock()
-	if open {
-		_, err := c.transmitFrame(nil, 0, nil) // the node measures the round trip with it
-		return c, err
-	}
-	select {
-	case <-c.answered:
-	default:
-		c.breakStream(&BrokenError{Code: CodeOffline, Text: "given up"}, true)
+	status := c.state.Status()
+	if status.Pending() {
+		c.breakStream(&BrokenError{Code: protocol.CodeOffline, Text: "given up"}, true)
 		switch {
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
-		case !d.nc.IsConnected():
+		case !d.mux.nc.IsConnected():
 			return nil, errors.New("the hub is not reachable")
 		case shared:
 			return nil, errSilent
@@ -152,41 +145,27 @@ func (d *Dialer) dialResult(ctx context.Context, c *Conn, node string, shared bo
 		}
 		return nil, fmt.Errorf("%w: %s did not answer within %v", ErrOffline, node, time.Since(c.startedAt).Round(time.Millisecond))
 	}
-	var broken *BrokenError
-	c.mu.Lock()
-	errors.As(c.err, &broken)
-	c.mu.Unlock()
+	broken, ok := errors.AsType[*BrokenError](status.Broken)
 	switch {
+	case !ok:
+		_, err := c.send(nil, 0) // the node measures the round trip with it
+		return c, err
 	case broken.ByPeer:
 		return nil, &RefusedError{Node: node, Address: c.target.Address, Port: c.target.Port, Code: broken.Code, Text: broken.Text}
-	case broken.Code == CodeOffline:
+	case broken.Code == protocol.CodeOffline:
 		return nil, fmt.Errorf("%w: the hub has no link to %s", ErrOffline, node)
-	case broken.Code == CodeStopping:
+	case broken.Code == protocol.CodeStopping:
 		return nil, ErrNotServing
 	}
 	return nil, broken
 }
 
-// sendOpen sends the open request.
-func (c *Conn) sendOpen(k kind, payload []byte) error {
-	c.mu.Lock()
-	f := c.newFrame(k, payload)
-	c.lastProbe, c.lastSent = c.startedAt, c.startedAt
-	c.mu.Unlock()
-	if err := c.mux.publishFrame(c.sendSubject, c.replySubject, f); err != nil {
-		broken := &BrokenError{Code: CodeHub, Text: err.Error()}
-		c.breakStream(broken, false)
-		return broken
-	}
-	return nil
-}
-
 // Drop breaks all streams to a node, for instance because its certificate was revoked, and returns how many there were.
 func (d *Dialer) Drop(node, reason string) int {
 	token, n := wire.Escape(node), 0
-	for _, c := range d.listStreams() {
+	for _, c := range d.mux.listStreams() {
 		if c.peer.token == token {
-			c.breakStream(&BrokenError{Code: CodeDropped, Text: reason}, true)
+			c.breakStream(&BrokenError{Code: protocol.CodeDropped, Text: reason}, true)
 			n++
 		}
 	}
@@ -196,41 +175,23 @@ func (d *Dialer) Drop(node, reason string) int {
 // handleMessage handles the messages of nodes. Their NATS users may publish below their own token only, so the subject identifies the
 // sender.
 func (d *Dialer) handleMessage(msg *nats.Msg) {
-	token, key, ok := parseSubject(upPrefix, msg.Subject)
+	token, key, ok := protocol.ParseSubject(protocol.UpPrefix, msg.Subject)
 	if !ok {
-		d.metrics.countRefused(codeGarbage)
+		d.mux.metrics.countRefused(protocol.CodeGarbage)
 		return
 	}
-	c, stale := d.findStream(key)
+	c, stale := d.mux.findStream(key)
 	switch {
 	case c == nil && stale:
-		d.metrics.countRefused(codeStale)
+		d.mux.metrics.countRefused(protocol.CodeStale)
 	case c == nil:
-		d.metrics.countRefused(CodeUnknown)
+		d.mux.metrics.countRefused(protocol.CodeUnknown)
 	case c.peer.token != token:
-		d.metrics.countRefused(codeForeign)
+		d.mux.metrics.countRefused(protocol.CodeForeign)
 		c.foreignLogged.Do(func() { // a node could fill the log
-			d.log.Warn("a node sent to another node's stream", zap.String("from", token), zap.String("node", c.target.Node))
+			d.mux.log.Warn("a node sent to another node's stream", zap.String("from", token), zap.String("node", c.target.Node))
 		})
 	default:
 		c.handleMessage(msg)
 	}
 }
-
-// handleMessage handles a message for this stream.
-func (c *Conn) handleMessage(msg *nats.Msg) {
-	if len(msg.Data) == 0 && msg.Header.Get("Status") == statusNoResponders {
-		c.handleNoResponders()
-		return
-	}
-	f, err := parseFrame(msg.Data)
-	if err != nil {
-		c.mux.metrics.countRefused(codeGarbage)
-		c.breakStream(&BrokenError{Code: CodeProtocol, Text: err.Error()}, true)
-		return
-	}
-	c.receiveFrame(f, time.Now())
-}
-
-// statusNoResponders is the status with which a NATS server reports that the subject of a request has no subscriber.
-const statusNoResponders = "503"

@@ -10,7 +10,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/streams/tunnel"
+	"github.com/frond-edge/frond/streams/tunnel/protocol"
 	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/leaftest"
 )
@@ -80,19 +82,19 @@ func TestDialer_SilentNodeIsSharedBetweenDialers(t *testing.T) {
 func TestDialer_SilentNoticeIgnoredForHeardNode(t *testing.T) {
 	e := startPair(t, tunnel.Config{OpenTimeout: waitTimeout}, tunnel.Config{}) // a frame received in that time counts
 	cloud, atNode := e.dialStream(t)
-	replica := tunnel.RandomToken(6)
+	replica := protocol.NewReplica()
 	tell := func(node string, verdict []byte) {
 		t.Helper()
-		if err := e.cloudNC.Publish(tunnel.SilentSubject(node, replica), verdict); err != nil {
+		if err := e.cloudNC.Publish(protocol.SilentPrefix+wire.Escape(node)+"."+replica, verdict); err != nil {
 			t.Fatal(err)
 		}
 	}
 	requireEcho(t, atNode, cloud)
 	garbage := sumMetric(t, e.cloudMetrics, "frond_tunnel_refused_total", "garbage")
 	kit.Eventually(t, "another node is believed to be silent", func() bool {
-		tell(node, tunnel.SilentNotice())
+		tell(node, protocol.Reason{Code: protocol.CodeSilent}.Frame(protocol.KindReset).AppendTo(nil))
 		tell("gw-18", []byte(`{"kind":"Pod"}`))
-		tell("gw-18", tunnel.SilentNotice())
+		tell("gw-18", protocol.Reason{Code: protocol.CodeSilent}.Frame(protocol.KindReset).AppendTo(nil))
 		_, err := e.dialer.Dial(t.Context(), "gw-18", port) // it is not linked
 		return err != nil && strings.Contains(err.Error(), "a moment ago")
 	})
@@ -146,9 +148,9 @@ func TestConn_SilentLinkIsNoticedByBothEnds(t *testing.T) {
 			begun := time.Now()
 			e.link.Silence(directions...)
 			// An end that still receives may be told by the other before its own timeout.
-			requireBroken(t, awaitError(t, "cloud", cloud), tunnel.CodeSilent)
+			requireBroken(t, awaitError(t, "cloud", cloud), protocol.CodeSilent)
 			t.Logf("cloud after %v", time.Since(begun))
-			requireBroken(t, awaitError(t, "node", node), tunnel.CodeSilent)
+			requireBroken(t, awaitError(t, "node", node), protocol.CodeSilent)
 			t.Logf("node after %v", time.Since(begun))
 		})
 	}
@@ -159,9 +161,9 @@ func TestConn_CutLinkIsNoticedByBothEnds(t *testing.T) {
 	e, cloud, node := openShortStream(t)
 	begun := time.Now()
 	e.link.Cut()
-	requireBroken(t, awaitError(t, "cloud", cloud), tunnel.CodeOffline)
+	requireBroken(t, awaitError(t, "cloud", cloud), protocol.CodeOffline)
 	t.Logf("cloud after %v", time.Since(begun))
-	requireBroken(t, awaitError(t, "node", node), tunnel.CodeOffline)
+	requireBroken(t, awaitError(t, "node", node), protocol.CodeOffline)
 	t.Logf("node after %v", time.Since(begun))
 	e.link.Heal()
 	kit.Eventually(t, "a new stream after the heal", func() bool { _, _, err := e.openStream(t.Context()); return err == nil })
@@ -172,7 +174,7 @@ func TestConn_KilledCloudIsNoticedByTheNode(t *testing.T) {
 	t.Parallel()
 	e, _, node := openShortStream(t)
 	e.cloudNC.Close()
-	requireBroken(t, awaitError(t, "node", node), tunnel.CodeOffline, tunnel.CodeSilent)
+	requireBroken(t, awaitError(t, "node", node), protocol.CodeOffline, protocol.CodeSilent)
 	other, err := tunnel.NewDialer(cloudConn(t, e.hub.ClientURL()), tunnel.Config{}, tunnel.NewMetrics(nil), newLogger(t, "other"))
 	if err != nil {
 		t.Fatal(err)
@@ -192,7 +194,7 @@ func TestConn_RestartedNodeIsNoticedByTheCloud(t *testing.T) {
 	e, cloud, _ := openShortStream(t)
 	e.nodeNC.Close()
 	err := awaitError(t, "cloud", cloud)
-	requireBroken(t, err, tunnel.CodeOffline, tunnel.CodeUnknown)
+	requireBroken(t, err, protocol.CodeOffline, protocol.CodeUnknown)
 }
 
 // A loss by NATS while the cloud's connection is cut shows as an error, and never as a gap in the bytes.
@@ -208,7 +210,7 @@ func TestConn_LostMessagesBreakTheStream(t *testing.T) {
 				counter[i] = byte(n)
 			}
 			if _, err := node.Write(counter); err != nil {
-				requireBroken(t, err, tunnel.CodeLost, tunnel.CodeOffline, tunnel.CodeSilent)
+				requireBroken(t, err, protocol.CodeLost, protocol.CodeOffline, protocol.CodeSilent)
 				return nil
 			}
 		}
@@ -226,7 +228,7 @@ func TestConn_LostMessagesBreakTheStream(t *testing.T) {
 			t.Fatalf("block %d holds %d to %d", n, block[0], block[len(block)-1])
 		}
 	}
-	requireBroken(t, err, tunnel.CodeLost, tunnel.CodeOffline, tunnel.CodeSilent)
+	requireBroken(t, err, protocol.CodeLost, protocol.CodeOffline, protocol.CodeSilent)
 	t.Log(err)
 	_ = g.Wait()
 	kit.Eventually(t, "a new stream", func() bool { _, _, err := e.openStream(t.Context()); return err == nil })

@@ -1,6 +1,10 @@
 package tunnel
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/frond-edge/frond/streams/tunnel/protocol"
+)
 
 // Metrics counts the streams of this process. Create one per process with NewMetrics.
 type Metrics struct {
@@ -32,8 +36,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return m
 }
 
-func (m *Metrics) countRefused(code Code) {
-	m.refused.WithLabelValues(string(code.metricLabel())).Inc()
+func (m *Metrics) countRefused(code protocol.Code) {
+	m.refused.WithLabelValues(code.MetricLabel()).Inc()
 }
 
-func (m *Metrics) countBroken(code Code) { m.broken.WithLabelValues(string(code.metricLabel())).Inc() }
+func (m *Metrics) countBroken(code protocol.Code) { m.broken.WithLabelValues(code.MetricLabel()).Inc() }

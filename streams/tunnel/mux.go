@@ -4,13 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
+	"maps"
+	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"go.uber.org/zap"
+
+	"github.com/frond-edge/frond/streams/tunnel/protocol"
+	"github.com/frond-edge/frond/streams/tunnel/stream"
 )
 
 const (
@@ -20,14 +23,14 @@ const (
 	staleTTL = time.Minute
 	// maxStale bounds that memory; frames of streams beyond it count as unknown.
 	maxStale = 1 << 14
-	// maxLateFrames limits the frames that wait for the loop, because the dispatcher must not block. Further frames are dropped, and the
-	// peer detects it by its PeerTimeout.
-	maxLateFrames = 1024
 	// pendingBytes may wait for the dispatcher, which only looks streams up; beyond it NATS drops messages, and streams break.
 	pendingBytes = 256 << 20
 	// shutdownFlushTimeout bounds the sending of the last frames.
 	shutdownFlushTimeout = time.Second
 )
+
+// errStreamExists reports a key that is in use.
+var errStreamExists = errors.New("the stream exists")
 
 // mux is the common part of Dialer and Server: the streams of a process, by key, over one subscription.
 type mux struct {
@@ -36,46 +39,25 @@ type mux struct {
 	metrics                   *Metrics
 	log                       *zap.Logger
 	sendPrefix, receivePrefix string // subject prefixes
-	buffers                   sync.Pool
-	lateQueue                 chan lateFrame
-	windowGrowth              atomic.Int64 // growth of all windows beyond their initial size, in bytes
+	frames                    *framePublisher
+	growth                    *stream.Pool // of all windows
 	ready                     chan struct{}
 
-	mu      sync.Mutex // guards all below; taken after a Conn's mu
+	mu      sync.Mutex // guards all below
 	serving bool
 	streams map[string]*Conn
 	stale   map[string]time.Time
 	peers   map[string]*peer // by token
 }
 
-// peer is a node that has streams or was found silent lately.
-type peer struct {
-	token        string
-	windowGrowth atomic.Int64 // growth of its windows beyond their initial size, in bytes
-	lastReceived atomic.Int64 // Unix nanoseconds
-	minRoundTrip atomic.Int64 // shortest measured round trip
-
-	streams     int           // guarded by mux.mu
-	silentUntil time.Time     // guarded by mux.mu
-	silent      chan struct{} // closed and replaced when a Dial found the node silent; guarded by mux.mu
-}
-
-func newPeer(token string) *peer { return &peer{token: token, silent: make(chan struct{})} }
-
-// lateFrame is a frame that the loop sends for the dispatcher.
-type lateFrame struct {
-	subject string
-	frame   frame
-}
-
 func newMux(nc *nats.Conn, cfg Config, out, in string, metrics *Metrics, log *zap.Logger) (*mux, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("tunnel config: %w", err)
 	}
+	cfg, log = cfg.withDefaults(), log.Named("tunnel")
 	return &mux{
-		nc: nc, cfg: cfg.withDefaults(), metrics: metrics, log: log.Named("tunnel"), sendPrefix: out, receivePrefix: in,
-		buffers:   sync.Pool{New: func() any { b := make([]byte, 0, headerSize+maxPayload); return &b }},
-		lateQueue: make(chan lateFrame, maxLateFrames), ready: make(chan struct{}),
+		nc: nc, cfg: cfg, metrics: metrics, log: log, sendPrefix: out, receivePrefix: in,
+		frames: newFramePublisher(nc, log), growth: stream.NewPool(cfg.Pool, nil), ready: make(chan struct{}),
 		streams: map[string]*Conn{}, stale: map[string]time.Time{}, peers: map[string]*peer{},
 	}, nil
 }
@@ -122,9 +104,9 @@ func (m *mux) serveSubscriptions(ctx context.Context, all ...subscription) error
 	m.serving = false
 	m.mu.Unlock()
 	for _, c := range m.listStreams() {
-		c.breakStream(&BrokenError{Code: CodeStopping, Text: "the other end stops"}, true)
+		c.breakStream(&BrokenError{Code: protocol.CodeStopping, Text: "the other end stops"}, true)
 	}
-	m.sendQueuedFrames()
+	m.frames.sendQueuedFrames()
 	return nil
 }
 
@@ -145,8 +127,8 @@ func (m *mux) maintainStreams(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case l := <-m.lateQueue:
-			m.sendFrame(l)
+		case l := <-m.frames.late:
+			m.frames.sendLate(l)
 		case now := <-ticker.C:
 			for _, c := range m.listStreams() {
 				c.checkTimeouts(now)
@@ -156,51 +138,11 @@ func (m *mux) maintainStreams(ctx context.Context) {
 	}
 }
 
-// queueFrame queues a frame for the loop to send; for callers that must not block.
-func (m *mux) queueFrame(subject string, f frame) {
-	select {
-	case m.lateQueue <- lateFrame{subject: subject, frame: f}:
-	default:
-	}
-}
-
-// sendQueuedFrames sends the queued frames.
-func (m *mux) sendQueuedFrames() {
-	for {
-		select {
-		case l := <-m.lateQueue:
-			m.sendFrame(l)
-		default:
-			return
-		}
-	}
-}
-
-func (m *mux) sendFrame(l lateFrame) {
-	if err := m.publishFrame(l.subject, "", l.frame); err != nil {
-		m.log.Debug("frame not sent", zap.Error(err))
-	}
-}
-
-func (m *mux) publishFrame(subject, back string, f frame) error {
-	buf := m.buffers.Get().(*[]byte)
-	defer m.buffers.Put(buf)
-	*buf = appendFrame((*buf)[:0], f)
-	if back == "" {
-		return m.nc.Publish(subject, *buf)
-	}
-	return m.nc.PublishRequest(subject, back, *buf)
-}
-
 // listStreams returns the current streams.
 func (m *mux) listStreams() []*Conn {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	list := make([]*Conn, 0, len(m.streams))
-	for _, c := range m.streams {
-		list = append(list, c)
-	}
-	return list
+	return slices.Collect(maps.Values(m.streams))
 }
 
 // findStream returns a stream. stale reports that it ended lately.
@@ -219,11 +161,7 @@ func (m *mux) addStream(key string, target Addr, token, label string, dialed boo
 		return nil, ErrNotServing
 	}
 	now := time.Now()
-	p := m.peers[token]
-	if p == nil {
-		p = newPeer(token)
-		m.peers[token] = p
-	}
+	p := m.ensurePeer(token)
 	switch {
 	case m.streams[key] != nil:
 		return nil, errStreamExists
@@ -237,7 +175,15 @@ func (m *mux) addStream(key string, target Addr, token, label string, dialed boo
 	return c, nil
 }
 
-var errStreamExists = errors.New("the stream exists")
+// ensurePeer returns the peer of a token. mu is held.
+func (m *mux) ensurePeer(token string) *peer {
+	p := m.peers[token]
+	if p == nil {
+		p = &peer{token: token, growth: stream.NewPool(m.cfg.NodePool, m.growth), silent: make(chan struct{})}
+		m.peers[token] = p
+	}
+	return p
+}
 
 // removeStream removes a stream, once, and logs its lifetime. why is nil if it was closed in order.
 func (m *mux) removeStream(c *Conn, why *BrokenError) {
@@ -254,15 +200,12 @@ func (m *mux) removeStream(c *Conn, why *BrokenError) {
 	m.mu.Unlock()
 
 	m.metrics.streams.Dec()
-	c.mu.Lock()
-	open, sent, received := c.open, c.sent, c.received
-	grown := int64(c.window.size - m.cfg.Window)
-	c.mu.Unlock()
-	m.windowGrowth.Add(-grown)
-	c.peer.windowGrowth.Add(-grown)
-	if !open {
+	c.receiver.Release()
+	if !c.state.Status().Opened() {
 		return // the caller of Dial reports it
 	}
+	sent, _ := c.sender.Sent()
+	received, _, _ := c.receiver.Received()
 	fields := append(c.logFields(), zap.Duration("took", time.Since(c.startedAt)), zap.Uint64("sent", sent), zap.Uint64("received", received))
 	if why != nil {
 		m.metrics.countBroken(why.Code)
@@ -271,51 +214,13 @@ func (m *mux) removeStream(c *Conn, why *BrokenError) {
 	m.log.Info("tunnel closed", fields...)
 }
 
-// logFields are the fields that identify a stream in logs.
-func (c *Conn) logFields() []zap.Field {
-	return append(c.target.logFields(), zap.String("user", c.label), zap.String("stream", c.key))
-}
-
-// logFields are the fields that identify a target in logs.
-func (a Addr) logFields() []zap.Field {
-	fields := []zap.Field{zap.String("node", a.Node), zap.Uint16("port", a.Port)}
-	if a.Address.IsValid() {
-		fields = append(fields, zap.Stringer("address", a.Address))
+// declineStream ends a stream that was not accepted yet.
+func (m *mux) declineStream(c *Conn, code protocol.Code, text string) {
+	if c.state.Status().Pending() {
+		m.metrics.countRefused(code)
+		m.log.Info("tunnel refused", append(c.logFields(), zap.String("reason", text))...)
 	}
-	return fields
-}
-
-// growWindow reserves up to want bytes from the pools for a window. It takes no lock.
-func (m *mux) growWindow(p *peer, want int) int {
-	if reserveBytes(&p.windowGrowth, want, m.cfg.NodePool) {
-		if reserveBytes(&m.windowGrowth, want, m.cfg.Pool) {
-			return want
-		}
-		p.windowGrowth.Add(-int64(want))
-	}
-	return 0
-}
-
-func reserveBytes(pool *atomic.Int64, want, limit int) bool {
-	if pool.Add(int64(want)) <= int64(limit) {
-		return true
-	}
-	pool.Add(-int64(want))
-	return false
-}
-
-// recordRoundTrip records a measured round trip and returns the shortest one of the peer: a longer one includes time in queues.
-func (m *mux) recordRoundTrip(p *peer, measured time.Duration) time.Duration {
-	measured = max(measured, 1)
-	for {
-		least := p.minRoundTrip.Load()
-		if least != 0 && time.Duration(least) <= measured {
-			return time.Duration(least)
-		}
-		if p.minRoundTrip.CompareAndSwap(least, int64(measured)) {
-			return measured
-		}
-	}
+	c.breakStream(&BrokenError{Code: code, Text: text}, true)
 }
 
 // expireStale drops expired entries.
@@ -333,5 +238,3 @@ func (m *mux) expireStale(now time.Time) {
 		}
 	}
 }
-
-func portText(port uint16) string { return strconv.Itoa(int(port)) }

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/frond-edge/frond/streams/tunnel"
+	"github.com/frond-edge/frond/streams/tunnel/protocol"
 	"github.com/frond-edge/frond/test/kit"
 )
 
@@ -143,7 +144,7 @@ func TestConn_AcrossHubServers(t *testing.T) {
 	requireEcho(t, c, c)
 	second.Shutdown()
 	_, err = c.Read(make([]byte, 1))
-	requireBroken(t, err, tunnel.CodeOffline, tunnel.CodeSilent)
+	requireBroken(t, err, protocol.CodeOffline, protocol.CodeSilent)
 	if err := g.Wait(); err != nil {
 		t.Error(err)
 	}

@@ -15,19 +15,20 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/frond-edge/frond/streams/tunnel"
+	"github.com/frond-edge/frond/streams/tunnel/protocol"
 	"github.com/frond-edge/frond/test/kit"
 )
 
 // startStolenNode runs an attacker that speaks NATS with a node's credentials. answer returns the frames that it sends for an open.
-func startStolenNode(t *testing.T, e *tunnelPair, answer func() []tunnel.Raw) *nats.Conn {
+func startStolenNode(t *testing.T, e *tunnelPair, answer func() []protocol.Frame) *nats.Conn {
 	t.Helper()
 	nc := nodeConn(t, startLeaf(t, "gw-18", leafAddr(e.hub), nil))
 	if _, err := nc.Subscribe("tunnel.gw-18.>", func(msg *nats.Msg) {
-		if raw, err := tunnel.ParseRaw(msg.Data); err != nil || raw.Kind != tunnel.KindOpen {
+		if raw, err := protocol.ParseFrame(msg.Data); err != nil || raw.Kind != protocol.KindOpen {
 			return
 		}
 		for _, raw := range answer() {
-			_ = nc.Publish("tunnelup"+strings.TrimPrefix(msg.Subject, "tunnel"), raw.Bytes())
+			_ = nc.Publish("tunnelup"+strings.TrimPrefix(msg.Subject, "tunnel"), raw.AppendTo(nil))
 		}
 	}); err != nil {
 		t.Fatal(err)
@@ -55,34 +56,39 @@ func requireEcho(t *testing.T, from, to *tunnel.Conn) {
 	}
 }
 
-var acceptFrame = tunnel.Raw{Kind: tunnel.KindAccept, Window: 1 << 31}
+// openPort is the request of a stream to a port of the node.
+func openPort(port uint16) protocol.Frame {
+	return protocol.OpenFrame(netip.AddrPortFrom(netip.Addr{}, port), "")
+}
+
+var acceptFrame = protocol.Frame{Kind: protocol.KindAccept, Window: 1 << 31}
 
 // A bad frame of a stolen node on its own stream breaks that stream, is counted, and disturbs no other.
 func TestDialer_StolenNodeBreaksOnlyItsOwnStream(t *testing.T) {
 	for name, tt := range map[string]struct {
-		sends []tunnel.Raw
-		code  tunnel.Code
+		sends []protocol.Frame
+		code  protocol.Code
 	}{
-		"accepts twice":             {[]tunnel.Raw{acceptFrame, acceptFrame}, tunnel.CodeProtocol},
-		"refuses after it said yes": {[]tunnel.Raw{acceptFrame, {Kind: tunnel.KindRefuse}}, tunnel.CodeProtocol},
-		"opens":                     {[]tunnel.Raw{acceptFrame, {Kind: tunnel.KindOpen, Payload: tunnel.OpenPayload(1, "")}}, tunnel.CodeProtocol},
-		"leaves a gap":              {[]tunnel.Raw{acceptFrame, {Kind: tunnel.KindData, Offset: 3, Payload: []byte("x")}}, tunnel.CodeLost},
-		"repeats":                   {[]tunnel.Raw{acceptFrame, {Kind: tunnel.KindData, Payload: []byte("x")}, {Kind: tunnel.KindData, Payload: []byte("x")}}, tunnel.CodeLost},
-		"overruns the window": {append([]tunnel.Raw{acceptFrame}, func() (all []tunnel.Raw) {
+		"accepts twice":             {[]protocol.Frame{acceptFrame, acceptFrame}, protocol.CodeProtocol},
+		"refuses after it said yes": {[]protocol.Frame{acceptFrame, {Kind: protocol.KindRefuse}}, protocol.CodeProtocol},
+		"opens":                     {[]protocol.Frame{acceptFrame, openPort(1)}, protocol.CodeProtocol},
+		"leaves a gap":              {[]protocol.Frame{acceptFrame, {Kind: protocol.KindData, Offset: 3, Payload: []byte("x")}}, protocol.CodeLost},
+		"repeats":                   {[]protocol.Frame{acceptFrame, {Kind: protocol.KindData, Payload: []byte("x")}, {Kind: protocol.KindData, Payload: []byte("x")}}, protocol.CodeLost},
+		"overruns the window": {append([]protocol.Frame{acceptFrame}, func() (all []protocol.Frame) {
 			for i := range uint64(16) {
-				all = append(all, tunnel.Raw{Kind: tunnel.KindData, Offset: i * tunnel.MaxPayload, Payload: make([]byte, tunnel.MaxPayload)})
+				all = append(all, protocol.Frame{Kind: protocol.KindData, Offset: i * protocol.MaxPayload, Payload: make([]byte, protocol.MaxPayload)})
 			}
 			return all
-		}()...), tunnel.CodeOverrun},
-		"sends after the end":    {[]tunnel.Raw{acceptFrame, {Kind: tunnel.KindData, Flags: tunnel.FlagFin}, {Kind: tunnel.KindData, Payload: []byte("x")}}, tunnel.CodeProtocol},
-		"read what was not sent": {[]tunnel.Raw{acceptFrame, {Kind: tunnel.KindData, Consumed: 1}}, tunnel.CodeProtocol},
-		"sends a huge frame":     {[]tunnel.Raw{acceptFrame, {Kind: tunnel.KindData, Payload: make([]byte, 512<<10)}}, tunnel.CodeProtocol},
-		"sends an unknown kind":  {[]tunnel.Raw{acceptFrame, {Kind: 99}}, tunnel.CodeProtocol},
+		}()...), protocol.CodeOverrun},
+		"sends after the end":    {[]protocol.Frame{acceptFrame, {Kind: protocol.KindData, Flags: protocol.FlagFin}, {Kind: protocol.KindData, Payload: []byte("x")}}, protocol.CodeProtocol},
+		"read what was not sent": {[]protocol.Frame{acceptFrame, {Kind: protocol.KindData, Consumed: 1}}, protocol.CodeProtocol},
+		"sends a huge frame":     {[]protocol.Frame{acceptFrame, {Kind: protocol.KindData, Payload: make([]byte, 512<<10)}}, protocol.CodeProtocol},
+		"sends an unknown kind":  {[]protocol.Frame{acceptFrame, {Kind: 99}}, protocol.CodeProtocol},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := startPair(t, tunnel.Config{}, tunnel.Config{})
 			cloud, node := e.dialStream(t)
-			startStolenNode(t, e, func() []tunnel.Raw { return tt.sends })
+			startStolenNode(t, e, func() []protocol.Frame { return tt.sends })
 			kit.Eventually(t, "the stream breaks", func() bool {
 				c, err := e.dialer.Dial(t.Context(), "gw-18", port)
 				if err == nil {
@@ -106,19 +112,19 @@ type readerOnly struct{ io.Reader }
 // A node that sends data before accept is refused.
 func TestDialer_DataBeforeAcceptFailsTheDial(t *testing.T) {
 	e := startPair(t, tunnel.Config{}, tunnel.Config{})
-	startStolenNode(t, e, func() []tunnel.Raw { return []tunnel.Raw{{Kind: tunnel.KindData, Payload: []byte("x")}} })
+	startStolenNode(t, e, func() []protocol.Frame { return []protocol.Frame{{Kind: protocol.KindData, Payload: []byte("x")}} })
 	_, err := e.dialer.Dial(t.Context(), "gw-18", port)
-	requireBroken(t, err, tunnel.CodeProtocol)
+	requireBroken(t, err, protocol.CodeProtocol)
 }
 
 // The text of a reset comes from the node: it must not add metrics, nor move a terminal's cursor.
 func TestDialer_ResetTextIsSanitized(t *testing.T) {
 	e := startPair(t, tunnel.Config{}, tunnel.Config{})
 	n := 0
-	startStolenNode(t, e, func() []tunnel.Raw {
+	startStolenNode(t, e, func() []protocol.Frame {
 		n++
-		code := tunnel.Code(fmt.Sprintf("invented-%d", n))
-		return []tunnel.Raw{acceptFrame, {Kind: tunnel.KindReset, Payload: tunnel.ReasonPayload(code, "\x1b[2Jhello\n"+strings.Repeat("é", 4000))}}
+		code := protocol.Code(fmt.Sprintf("invented-%d", n))
+		return []protocol.Frame{acceptFrame, {Kind: protocol.KindReset, Payload: []byte(string(code) + "\x00\x1b[2Jhello\n" + strings.Repeat("é", 4000))}}
 	})
 	for range 3 {
 		c, err := e.dialer.Dial(t.Context(), "gw-18", port)
@@ -139,10 +145,10 @@ func TestDialer_ResetTextIsSanitized(t *testing.T) {
 func TestDialer_StolenNodeCannotAnswerForAnother(t *testing.T) {
 	e := startPair(t, tunnel.Config{}, tunnel.Config{})
 	cloud, node := e.dialStream(t)
-	nc := startStolenNode(t, e, func() []tunnel.Raw { return []tunnel.Raw{acceptFrame} })
+	nc := startStolenNode(t, e, func() []protocol.Frame { return []protocol.Frame{acceptFrame} })
 	_, back := cloud.Subjects() // tunnelup.gw-17_example.<replica>.<id>
 	_, id, _ := strings.Cut(strings.TrimPrefix(back, "tunnelup."), ".")
-	evil := tunnel.Raw{Kind: tunnel.KindData, Payload: []byte("evil")}.Bytes()
+	evil := protocol.Frame{Kind: protocol.KindData, Payload: []byte("evil")}.AppendTo(nil)
 
 	refused := func(code string, subject string, data []byte) {
 		t.Helper()
@@ -158,7 +164,7 @@ func TestDialer_StolenNodeCannotAnswerForAnother(t *testing.T) {
 	}
 	refused("foreign", "tunnelup.gw-18."+id, evil)
 	replica, _, _ := strings.Cut(id, ".")
-	refused("unknown", "tunnelup.gw-18."+replica+"."+tunnel.RandomToken(16), evil)
+	refused("unknown", "tunnelup.gw-18."+replica+"."+protocol.NewStreamID(), evil)
 	refused("garbage", "tunnelup.gw-18."+replica+".short", evil)
 
 	// In the other node's name it may not publish at all: neither towards the cloud nor towards the node.
@@ -179,7 +185,7 @@ func TestDialer_StolenNodeCannotAnswerForAnother(t *testing.T) {
 func TestConn_PeerWindowIsCapped(t *testing.T) {
 	cfg := tunnel.Config{MaxWindow: 256 << 10}
 	e := startPair(t, cfg, tunnel.Config{})
-	startStolenNode(t, e, func() []tunnel.Raw { return []tunnel.Raw{acceptFrame} })
+	startStolenNode(t, e, func() []protocol.Frame { return []protocol.Frame{acceptFrame} })
 	c, err := e.dialer.Dial(t.Context(), "gw-18", port)
 	if err != nil {
 		t.Fatal(err)
@@ -198,11 +204,11 @@ func TestServer_RefusesMalformedFrames(t *testing.T) {
 	e := startPair(t, tunnel.Config{}, tunnel.Config{})
 	cloud, node := e.dialStream(t)
 	stream, _ := cloud.Subjects()
-	elsewhere := stream[:strings.LastIndexByte(stream, '.')+1] + tunnel.RandomToken(16)
-	open := tunnel.Raw{Kind: tunnel.KindOpen, Payload: tunnel.OpenPayload(port, "")}
-	next := open.Bytes()
+	elsewhere := stream[:strings.LastIndexByte(stream, '.')+1] + protocol.NewStreamID()
+	open := openPort(port)
+	next := open.AppendTo(nil)
 	next[1] = 3
-	address := tunnel.Raw{Kind: tunnel.KindOpenAddress, Payload: tunnel.OpenAddressPayload(netip.MustParseAddrPort("10.1.2.3:80"), "")}
+	address := protocol.OpenFrame(netip.MustParseAddrPort("10.1.2.3:80"), "")
 	short := address
 	short.Payload = short.Payload[:5]
 	long := address
@@ -212,17 +218,17 @@ func TestServer_RefusesMalformedFrames(t *testing.T) {
 		data          []byte
 	}{
 		"answer of JetStream to a forged reply": {elsewhere, "garbage", []byte(`{"type":"io.nats.jetstream.api.v1.consumer_info_response"}`)},
-		"other subject":                         {"tunnel.gw-17_example.open", "garbage", open.Bytes()},
-		"open with a short payload":             {elsewhere, "garbage", tunnel.Raw{Kind: tunnel.KindOpen}.Bytes()},
-		"open with a long label":                {elsewhere, "garbage", tunnel.Raw{Kind: tunnel.KindOpen, Payload: make([]byte, 1000)}.Bytes()},
+		"other subject":                         {"tunnel.gw-17_example.open", "garbage", open.AppendTo(nil)},
+		"open with a short payload":             {elsewhere, "garbage", protocol.Frame{Kind: protocol.KindOpen}.AppendTo(nil)},
+		"open with a long label":                {elsewhere, "garbage", protocol.Frame{Kind: protocol.KindOpen, Payload: make([]byte, 1000)}.AppendTo(nil)},
 		"open of a later version":               {elsewhere, "version", next},
-		"open of an address that is too short":  {elsewhere, "garbage", short.Bytes()},
-		"open of an address with a long label":  {elsewhere, "garbage", long.Bytes()},
-		"open of an address, not offered":       {elsewhere, "port", address.Bytes()},
-		"open of an address, of a stream there": {stream, "duplicate", address.Bytes()},
-		"open of a stream that exists":          {stream, "duplicate", open.Bytes()},
-		"data of a stream that does not exist":  {elsewhere, "unknown", tunnel.Raw{Kind: tunnel.KindData, Payload: []byte("x")}.Bytes()},
-		"reset of a stream that does not exist": {elsewhere, "unknown", tunnel.Raw{Kind: tunnel.KindReset}.Bytes()},
+		"open of an address that is too short":  {elsewhere, "garbage", short.AppendTo(nil)},
+		"open of an address with a long label":  {elsewhere, "garbage", long.AppendTo(nil)},
+		"open of an address, not offered":       {elsewhere, "port", address.AppendTo(nil)},
+		"open of an address, of a stream there": {stream, "duplicate", address.AppendTo(nil)},
+		"open of a stream that exists":          {stream, "duplicate", open.AppendTo(nil)},
+		"data of a stream that does not exist":  {elsewhere, "unknown", protocol.Frame{Kind: protocol.KindData, Payload: []byte("x")}.AppendTo(nil)},
+		"reset of a stream that does not exist": {elsewhere, "unknown", protocol.Frame{Kind: protocol.KindReset}.AppendTo(nil)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := sumMetric(t, e.nodeMetrics, "frond_tunnel_refused_total", tt.code)
@@ -243,11 +249,11 @@ func TestServer_LateFramesCountAsStale(t *testing.T) {
 	_, _ = cloud.Close(), atNode.Close()
 	kit.Eventually(t, "the node forgets the stream", func() bool { return sumMetric(t, e.nodeMetrics, "frond_tunnel_streams", "") == 0 })
 	unknown := sumMetric(t, e.nodeMetrics, "frond_tunnel_refused_total", "unknown")
-	for _, late := range []tunnel.Raw{
-		{Kind: tunnel.KindData, Payload: []byte("x")}, {Kind: tunnel.KindOpen, Payload: tunnel.OpenPayload(port, "")},
+	for _, late := range []protocol.Frame{
+		{Kind: protocol.KindData, Payload: []byte("x")}, openPort(port),
 	} {
 		before := sumMetric(t, e.nodeMetrics, "frond_tunnel_refused_total", "stale")
-		if err := e.cloudNC.Publish(down, late.Bytes()); err != nil {
+		if err := e.cloudNC.Publish(down, late.AppendTo(nil)); err != nil {
 			t.Fatal(err)
 		}
 		kit.Eventually(t, "it is refused as stale", func() bool { return sumMetric(t, e.nodeMetrics, "frond_tunnel_refused_total", "stale") > before })
@@ -260,10 +266,10 @@ func TestServer_LateFramesCountAsStale(t *testing.T) {
 // Endless opens end at the backlog, and the port is free again once they have timed out.
 func TestServer_OpenFloodEndsAtBacklog(t *testing.T) {
 	e := startPair(t, tunnel.Config{}, tunnel.Config{Backlog: 8, MaxStreams: 16, OpenTimeout: 2 * time.Second, KeepAlive: time.Second})
-	prefix := "tunnel.gw-17_example." + tunnel.RandomToken(6) + "."
-	open := tunnel.Raw{Kind: tunnel.KindOpen, Payload: tunnel.OpenPayload(port, "")}.Bytes()
+	prefix := "tunnel.gw-17_example." + protocol.NewReplica() + "."
+	open := openPort(port).AppendTo(nil)
 	for range 5000 {
-		if err := e.cloudNC.Publish(prefix+tunnel.RandomToken(16), open); err != nil {
+		if err := e.cloudNC.Publish(prefix+protocol.NewStreamID(), open); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -1,4 +1,4 @@
-package tunnel
+package protocol
 
 import (
 	"crypto/rand"
@@ -11,10 +11,11 @@ import (
 // A stream has one subject in each direction: tunnel.<node>.<replica>.<id> to the node and tunnelup.<node>.<replica>.<id> to the Dialer
 // that opened it. <replica> is random for each Dialer, <id> for each stream; neither can be guessed.
 const (
-	downPrefix = "tunnel."
-	upPrefix   = "tunnelup."
-	// silentPrefix is the subject prefix of notices between Dialers about a node that does not answer: tunnelsilent.<node>.<replica>.
-	silentPrefix = "tunnelsilent."
+	// DownPrefix is the prefix of subjects to nodes, UpPrefix of subjects to Dialers.
+	DownPrefix = "tunnel."
+	UpPrefix   = "tunnelup."
+	// SilentPrefix is the subject prefix of notices between Dialers about a node that does not answer: tunnelsilent.<node>.<replica>.
+	SilentPrefix = "tunnelsilent."
 
 	replicaBytes = 6  // 8 letters: enough that two live Dialers differ
 	idBytes      = 16 // 22 letters: cannot be guessed
@@ -22,15 +23,21 @@ const (
 
 // UpSubjects match all subjects from nodes to Dialers, DownSubjects those from Dialers to nodes.
 const (
-	UpSubjects   = upPrefix + "*.*.*"
-	DownSubjects = downPrefix + "*.*.*"
+	UpSubjects   = UpPrefix + "*.*.*"
+	DownSubjects = DownPrefix + "*.*.*"
 )
 
 // Permissions are the subjects that a node's user may publish to and subscribe to for its tunnels, and nothing more.
 func Permissions(node string) (publish, subscribe string) {
 	token := wire.Escape(node)
-	return upPrefix + token + ".>", downPrefix + token + ".>"
+	return UpPrefix + token + ".>", DownPrefix + token + ".>"
 }
+
+// NewReplica returns the token of a new Dialer.
+func NewReplica() string { return randomToken(replicaBytes) }
+
+// NewStreamID returns the token of a new stream.
+func NewStreamID() string { return randomToken(idBytes) }
 
 // randomToken returns one NATS token that cannot be guessed.
 func randomToken(bytes int) string {
@@ -39,9 +46,9 @@ func randomToken(bytes int) string {
 	return base64.RawURLEncoding.EncodeToString(b)
 }
 
-// parseSubject splits the subject of a stream. key is "<replica>.<id>". ok is false for any subject that none of the package's
+// ParseSubject splits the subject of a stream. key is "<replica>.<id>". ok is false for any subject that none of the tunnel's
 // subscriptions should have matched.
-func parseSubject(prefix, subject string) (token, key string, ok bool) {
+func ParseSubject(prefix, subject string) (token, key string, ok bool) {
 	rest, ok := strings.CutPrefix(subject, prefix)
 	if !ok {
 		return "", "", false
@@ -51,9 +58,9 @@ func parseSubject(prefix, subject string) (token, key string, ok bool) {
 	return token, key, ok && two && isRandomToken(replica, replicaBytes) && isRandomToken(id, idBytes)
 }
 
-// parseSilent splits the subject of a notice about a silent node.
-func parseSilent(subject string) (token, replica string, ok bool) {
-	rest, ok := strings.CutPrefix(subject, silentPrefix)
+// ParseSilent splits the subject of a notice about a silent node.
+func ParseSilent(subject string) (token, replica string, ok bool) {
+	rest, ok := strings.CutPrefix(subject, SilentPrefix)
 	token, replica, two := strings.Cut(rest, ".")
 	return token, replica, ok && two && isRandomToken(replica, replicaBytes)
 }

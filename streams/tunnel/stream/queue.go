@@ -1,4 +1,4 @@
-package tunnel
+package stream
 
 const (
 	// smallPayload is the size up to which payloads are gathered in one buffer, so that single bytes do not cost a message's memory each.
