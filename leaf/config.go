@@ -16,7 +16,9 @@ import (
 const (
 	// Three missed pings of 5 s find a half-open link after 13 to 18 s (measured). Both ends need it.
 	defaultPing = 5 * time.Second
-	// A round trip each 5 s that fails for 25 s leaves 5 s of the promised 30 for closing the link.
+	// An attached gateway receives a heartbeat of its pull every 3 s, so a link that is silent for five of them is in doubt. Two probes of
+	// 5 s that fail after it leave 5 s of the promised 30 for closing the link.
+	defaultProbeAfter    = 15 * time.Second
 	defaultProbeInterval = 5 * time.Second
 	defaultProbeTimeout  = 25 * time.Second
 	// defaultDial covers a TCP handshake with two lost packets (1 s + 2 s), as on a bad mobile link.
@@ -57,9 +59,11 @@ type Config struct {
 	PingInterval time.Duration
 	// Probe makes one round trip to the hub, within its context; nil for none. It is called only while the link is up, one call at a time.
 	Probe func(context.Context) error
-	// ProbeInterval is the time between probes; 0 is 5 s.
+	// ProbeAfter is how long no message may arrive over the link before it is probed; 0 is 15 s.
+	ProbeAfter time.Duration
+	// ProbeInterval is the time between probes of a silent link; 0 is 5 s.
 	ProbeInterval time.Duration
-	// ProbeTimeout is how long probes may fail before the link is dropped; 0 is 25 s.
+	// ProbeTimeout is how long the link may be silent, its probes included, before it is dropped; 0 is 25 s.
 	ProbeTimeout time.Duration
 	// DialTimeout limits TCP, TLS and the first answer of the hub, each; 0 is 5 s.
 	DialTimeout time.Duration
@@ -77,6 +81,7 @@ type Config struct {
 func (c Config) withDefaults() Config {
 	for d, v := range map[*time.Duration]time.Duration{
 		&c.PingInterval:  defaultPing,
+		&c.ProbeAfter:    defaultProbeAfter,
 		&c.ProbeInterval: defaultProbeInterval,
 		&c.ProbeTimeout:  defaultProbeTimeout,
 		&c.DialTimeout:   defaultDial,

@@ -215,8 +215,9 @@ func (s *linkSupervisor) handleLinkUp(now time.Time, id uint64) {
 	s.probeTargets <- id // the only sender, and the channel is empty
 }
 
-// runProbes makes round trips over each link that comes up. It drops the link when they fail for too long and no other message arrives
-// either: an answer may be late because it waits behind something large. The server's own pings detect that sent data does not arrive.
+// runProbes watches each link that comes up. A link that no message arrives on is in doubt and gets round trips; it is dropped when they
+// fail for too long and no other message arrives either: an answer may be late because it waits behind something large. The server's own
+// pings detect that sent data does not arrive.
 func (s *linkSupervisor) runProbes(ctx context.Context) error {
 	for {
 		select {
@@ -229,29 +230,35 @@ func (s *linkSupervisor) runProbes(ctx context.Context) error {
 }
 
 func (s *linkSupervisor) probeLink(ctx context.Context, id uint64) {
-	good, came := time.Now(), s.remote.messagesReceived(id)
+	good, received := time.Now(), s.remote.messagesReceived(id)
 	t := time.NewTicker(s.cfg.ProbeInterval)
 	defer t.Stop()
 	for {
-		// A probe may take the remaining time, so that one that hangs is noticed in time.
-		left := s.cfg.ProbeTimeout - time.Since(good)
-		if left <= 0 {
-			s.log.Warn("link answers no probe, dropping it", zap.Duration("silent", time.Since(good)))
-			s.metrics.dropped.Inc()
-			s.remote.closeLink(id)
-			return
-		}
-		err := s.probeOnce(ctx, min(left, s.cfg.ProbeInterval))
-		if now := s.remote.messagesReceived(id); err == nil || now != came {
-			good, came = time.Now(), now
-		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-t.C:
 		}
 		if s.remote.connectionID() != id {
-			return // the next link gets its own probe
+			return // the next link is watched by its own call
+		}
+		if now := s.remote.messagesReceived(id); now != received {
+			good, received = time.Now(), now
+		}
+		silent := time.Since(good)
+		if silent < s.cfg.ProbeAfter {
+			continue
+		}
+		// A probe may take the remaining time, so that one that hangs is noticed in time.
+		left := s.cfg.ProbeTimeout - silent
+		if left <= 0 {
+			s.log.Warn("link answers no probe, dropping it", zap.Duration("silent", silent))
+			s.metrics.dropped.Inc()
+			s.remote.closeLink(id)
+			return
+		}
+		if s.probeOnce(ctx, min(left, s.cfg.ProbeInterval)) == nil {
+			good = time.Now()
 		}
 	}
 }

@@ -2,6 +2,7 @@ package leaf_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -96,7 +97,7 @@ func TestLink_ProbesDropLinkWithoutAnswers(t *testing.T) {
 	var broken atomic.Bool
 	var client atomic.Pointer[nats.Conn]
 	hub, _, l, nc := startLinkedLeaf(t, leaf.Config{
-		ProbeInterval: 100 * time.Millisecond, ProbeTimeout: 3 * time.Second,
+		ProbeAfter: 200 * time.Millisecond, ProbeInterval: 100 * time.Millisecond, ProbeTimeout: 3 * time.Second,
 		Probe: func(ctx context.Context) error {
 			if broken.Load() {
 				<-ctx.Done()
@@ -128,7 +129,7 @@ func TestLink_ProbesDropLinkWithoutAnswers(t *testing.T) {
 func TestLink_BusyLinkIsNotDropped(t *testing.T) {
 	answers := make(chan struct{})
 	hub, _, l, nc := startLinkedLeaf(t, leaf.Config{
-		ProbeInterval: 50 * time.Millisecond, ProbeTimeout: 2 * time.Second,
+		ProbeAfter: time.Millisecond, ProbeInterval: 50 * time.Millisecond, ProbeTimeout: 2 * time.Second,
 		Probe: func(ctx context.Context) error {
 			select {
 			case <-answers:
@@ -154,6 +155,35 @@ func TestLink_BusyLinkIsNotDropped(t *testing.T) {
 		t.Errorf("the link was %+v, now %+v", link, now)
 	}
 	close(answers)
+}
+
+// A link over which messages arrive costs the hub no probe; a silent one gets them.
+func TestLink_IsProbedOnlyWhenSilent(t *testing.T) {
+	var probes atomic.Int64
+	hub, _, l, nc := startLinkedLeaf(t, leaf.Config{
+		ProbeAfter: 2 * time.Second, ProbeInterval: 50 * time.Millisecond, ProbeTimeout: 10 * time.Second,
+		Probe: func(context.Context) error { probes.Add(1); return nil },
+	})
+	messages, err := nc.SubscribeSync("heartbeat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.WaitLink(true)
+	for began := time.Now(); time.Since(began) < 4*time.Second; {
+		if err := hub.Conn().Publish("heartbeat", nil); err != nil {
+			t.Fatal(err)
+		}
+		_, _ = messages.NextMsg(20 * time.Millisecond) // the first ones arrive before the hub knows of the subscription
+	}
+	if n := probes.Load(); n != 0 {
+		t.Errorf("%d probes of a link over which messages arrived, want none", n)
+	}
+	eventually(t, "a probe of the silent link", func() error {
+		if probes.Load() == 0 {
+			return errors.New("none yet")
+		}
+		return nil
+	})
 }
 
 func TestLink_ComesBackAfterHubRestart(t *testing.T) {
