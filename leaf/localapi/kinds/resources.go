@@ -12,10 +12,12 @@ import (
 	nodev1 "k8s.io/api/node/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/frond-edge/frond/api/wire"
 )
@@ -263,4 +265,38 @@ func (r *Resource) ListAPIResources() []metav1.APIResource {
 		})
 	}
 	return out
+}
+
+// SetType derives the constructors of objects and lists from the kind, and the singular name unless it is set: with a Go type if this
+// program has one, and otherwise schemaless.
+func (r *Resource) SetType() {
+	if r.Singular == "" {
+		r.Singular = strings.ToLower(r.Kind)
+	}
+	kind, list := r.GVK(), r.GVR.GroupVersion().WithKind(r.Kind+"List")
+	if scheme.Scheme.Recognizes(kind) && scheme.Scheme.Recognizes(list) {
+		r.Object, r.List = typedConstructor(kind), typedConstructor(list)
+		return
+	}
+	r.Schemaless = true
+	r.Object = func() runtime.Object {
+		u := &unstructured.Unstructured{}
+		u.SetGroupVersionKind(kind)
+		return u
+	}
+	r.List = func() runtime.Object {
+		u := &unstructured.UnstructuredList{}
+		u.SetGroupVersionKind(list)
+		return u
+	}
+}
+
+func typedConstructor(kind schema.GroupVersionKind) func() runtime.Object {
+	return func() runtime.Object {
+		obj, err := scheme.Scheme.New(kind)
+		if err != nil {
+			panic(err) // it is registered: SetType has checked
+		}
+		return obj
+	}
 }

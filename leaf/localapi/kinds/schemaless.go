@@ -2,12 +2,10 @@ package kinds
 
 import (
 	"io"
-	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/scheme"
 )
 
@@ -53,38 +51,4 @@ func (a schemalessEncoder) Encode(obj runtime.Object, w io.Writer) error {
 // Identifier separates the cached encodings of this encoder from others.
 func (a schemalessEncoder) Identifier() runtime.Identifier {
 	return "schemaless " + a.Encoder.Identifier()
-}
-
-// SetType derives the constructors of objects and lists from the kind, and the singular name unless it is set: with a Go type if this
-// program has one, and otherwise schemaless.
-func (r *Resource) SetType() {
-	if r.Singular == "" {
-		r.Singular = strings.ToLower(r.Kind)
-	}
-	kind, list := r.GVK(), r.GVR.GroupVersion().WithKind(r.Kind+"List")
-	if scheme.Scheme.Recognizes(kind) && scheme.Scheme.Recognizes(list) {
-		r.Object, r.List = typedConstructor(kind), typedConstructor(list)
-		return
-	}
-	r.Schemaless = true
-	r.Object = func() runtime.Object {
-		u := &unstructured.Unstructured{}
-		u.SetGroupVersionKind(kind)
-		return u
-	}
-	r.List = func() runtime.Object {
-		u := &unstructured.UnstructuredList{}
-		u.SetGroupVersionKind(list)
-		return u
-	}
-}
-
-func typedConstructor(kind schema.GroupVersionKind) func() runtime.Object {
-	return func() runtime.Object {
-		obj, err := scheme.Scheme.New(kind)
-		if err != nil {
-			panic(err) // it is registered: SetType has checked
-		}
-		return obj
-	}
 }

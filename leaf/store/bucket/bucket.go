@@ -50,13 +50,17 @@ type Config struct {
 
 // Bucket is one store's stream. It holds no state of its own and may be used concurrently; Publish orders writers.
 type Bucket struct {
-	cfg Config
-	js  jetstream.JetStream
-	log *zap.Logger
+	// Codec converts between records and the bucket's messages.
+	Codec Codec
+	cfg   Config
+	js    jetstream.JetStream
+	log   *zap.Logger
 }
 
 // New returns the bucket on js, which need not exist yet.
-func New(cfg Config, js jetstream.JetStream, log *zap.Logger) *Bucket { return &Bucket{cfg, js, log} }
+func New(cfg Config, js jetstream.JetStream, log *zap.Logger) *Bucket {
+	return &Bucket{Codec{TombstoneTTL: cfg.TombstoneTTL, Sealing: cfg.Sealing}, cfg, js, log}
+}
 
 // Ensure creates the bucket or updates its configuration.
 func (b *Bucket) Ensure(ctx context.Context) (jetstream.Stream, error) {
@@ -214,4 +218,48 @@ func mapServerError(err error) error {
 	default:
 		return err
 	}
+}
+
+// CarryQuarantine returns the records in quarantine for the bucket that replaces this one, each for the rest of its time.
+// Unreadable records are dropped: they serve only to investigate a fault.
+func (b *Bucket) CarryQuarantine(ctx context.Context) []record.Change {
+	list, err := b.listQuarantine(ctx)
+	if err != nil {
+		b.log.Warn("records in quarantine are lost with the bucket that is created again", zap.Error(err))
+		return nil
+	}
+	changes := make([]record.Change, 0, len(list))
+	for _, old := range list {
+		m, err := b.Codec.rewriteQuarantined(old)
+		if err != nil {
+			b.log.Warn("a record in quarantine is lost with the bucket that is created again", zap.String("subject", old.Subject), zap.Error(err))
+			continue
+		}
+		if m != nil {
+			changes = append(changes, record.Change{Raw: m})
+		}
+	}
+	return changes
+}
+
+// listQuarantine reads the records in quarantine one by one: the server may be unable to read a record between them.
+func (b *Bucket) listQuarantine(ctx context.Context) ([]*jetstream.RawStreamMsg, error) {
+	stream, err := b.Lookup(ctx)
+	if err != nil {
+		return nil, err
+	}
+	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(quarantinePrefix+">"))
+	if err != nil {
+		return nil, fmt.Errorf("list quarantine: %w", err)
+	}
+	var list []*jetstream.RawStreamMsg
+	for subject := range info.State.Subjects {
+		m, err := stream.GetLastMsgForSubject(ctx, subject)
+		if err != nil {
+			b.log.Warn("a record in quarantine cannot be read", zap.String("subject", subject), zap.Error(err))
+			continue
+		}
+		list = append(list, m)
+	}
+	return list, nil
 }

@@ -54,9 +54,17 @@ const (
 	sealedValue    = "yes"
 )
 
+// Codec converts between records and the messages of the bucket. It may be used concurrently.
+type Codec struct {
+	// TombstoneTTL is how long delete markers stay on disk, at least 1 s.
+	TombstoneTTL time.Duration
+	// Sealing seals the payloads of secret objects.
+	Sealing record.Sealing
+}
+
 // EncodeRecord returns the message of a record with computed checksums, sealed if it must be.
-func (b *Bucket) EncodeRecord(r *record.Record) (*nats.Msg, error) {
-	b.cfg.Sealing.Prepare(r)
+func (c Codec) EncodeRecord(r *record.Record) (*nats.Msg, error) {
+	c.Sealing.Prepare(r)
 	m := nats.NewMsg(objectPrefix + r.Key.String())
 	setHeader(m, headerState, string(r.State))
 	setHeader(m, headerUID, r.UID)
@@ -77,12 +85,12 @@ func (b *Bucket) EncodeRecord(r *record.Record) (*nats.Msg, error) {
 	case r.State != record.Live:
 		setHeader(m, headerKV, kvDelete)
 		if r.State == record.Tombstone {
-			setHeader(m, headerTTL, b.cfg.TombstoneTTL.String())
+			setHeader(m, headerTTL, c.TombstoneTTL.String())
 		}
 	case r.Salt == nil:
 		m.Data = r.Object
 	default:
-		data, err := b.cfg.Sealing.Seal(r)
+		data, err := c.Sealing.Seal(r)
 		if err != nil {
 			return nil, err
 		}
@@ -99,7 +107,7 @@ func setHeader(m *nats.Msg, header, value string) {
 }
 
 // parseRecord reverses EncodeRecord; sequence becomes the revision.
-func (b *Bucket) parseRecord(subject string, header nats.Header, data []byte, sequence uint64) (*record.Record, error) {
+func (c Codec) parseRecord(subject string, header nats.Header, data []byte, sequence uint64) (*record.Record, error) {
 	key, err := wire.ParseKey(strings.TrimPrefix(subject, objectPrefix))
 	if err != nil {
 		return nil, err
@@ -120,7 +128,7 @@ func (b *Bucket) parseRecord(subject string, header nats.Header, data []byte, se
 	}
 	switch r.State {
 	case record.Live:
-		if err := b.cfg.Sealing.Unseal(r, header.Get(headerSealed) != "", data); err != nil {
+		if err := c.Sealing.Unseal(r, header.Get(headerSealed) != "", data); err != nil {
 			return nil, err
 		}
 	case record.Gone, record.Tombstone:

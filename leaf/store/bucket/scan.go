@@ -183,7 +183,7 @@ func (b *Bucket) addMessage(got *Scan, subject string, header nats.Header, data 
 		cursor, err = parseCursor(header, data)
 		c.Cursor, got.NeverPlain = &cursor, header.Get(headerSealed) != ""
 	case strings.HasPrefix(subject, objectPrefix):
-		c.Record, err = b.parseRecord(subject, header, data, revision)
+		c.Record, err = b.Codec.parseRecord(subject, header, data, revision)
 	default:
 		err = errors.New("not a key of the store")
 	}

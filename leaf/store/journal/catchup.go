@@ -37,7 +37,7 @@ func (j *Journal) catchUp(ctx context.Context) error {
 	for _, b := range got.Bad {
 		j.cfg.Quarantined.Inc()
 		j.log.Error("foreign record in the bucket, put aside", zap.String("subject", b.Subject), zap.Error(b.Reason))
-		kept, err := j.bucket.Quarantine(b)
+		kept, err := j.bucket.Codec.Quarantine(b)
 		if err != nil {
 			return err
 		}

@@ -195,7 +195,7 @@ func (j *Journal) encodeCommit(changes []record.Change) (messages []*nats.Msg, s
 				return nil, 0, 0, err
 			}
 		case c.Record != nil:
-			if m, err = j.bucket.EncodeRecord(c.Record); err != nil {
+			if m, err = j.bucket.Codec.EncodeRecord(c.Record); err != nil {
 				return nil, 0, 0, err
 			}
 			old, ok := earlier[c.Record.Key]

@@ -34,7 +34,7 @@ func (o *opening) repairDamage(ctx context.Context) error {
 		if b.Data == nil {
 			continue
 		}
-		kept, err := o.Bucket.Quarantine(b)
+		kept, err := o.Bucket.Codec.Quarantine(b)
 		if err != nil {
 			return err
 		}
