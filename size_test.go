@@ -22,23 +22,10 @@ const (
 //
 // The types of edged/hollow stay: a CRI server is one type of 26 calls by its definition.
 var (
-	largePackages = map[string]bool{
-		"cmd/frond":      true,
-		"edged/agent":    true,
-		"leaf/localapi":  true,
-		"leaf/store":     true,
-		"loadtest":       true,
-		"streams/tunnel": true,
-	}
-	largeTypes = map[string]bool{
-		"edged/agent.Node":            true,
+	largePackages = map[string]bool{}
+	largeTypes    = map[string]bool{
 		"edged/hollow.Runtime":        true,
 		"edged/hollow.runtimeService": true,
-		"internal/toolchain.builder":  true,
-		"leaf/localapi.Server":        true,
-		"leaf/localapi.endpoint":      true,
-		"leaf/store.Store":            true,
-		"streams/tunnel.Conn":         true,
 	}
 )
 
