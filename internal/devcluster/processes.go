@@ -66,6 +66,14 @@ func (r *Processes) Ready(ctx context.Context, name string) error {
 // Launch starts a component that does not run and does not wait until it is ready. env is added to its environment, for this
 // run only.
 func (r *Processes) Launch(ctx context.Context, name string, env ...string) error {
+	return r.startStopped(ctx, name, func(p process.Component) error {
+		p.Command.Env = append(p.Command.Env, env...)
+		return r.supervisor.Start(p)
+	})
+}
+
+// startStopped calls start for a component that does not run, once its ports are free.
+func (r *Processes) startStopped(ctx context.Context, name string, start func(process.Component) error) error {
 	return r.f.Update(ctx, func() error {
 		p, err := r.catalog.find(name)
 		if err != nil {
@@ -77,8 +85,7 @@ func (r *Processes) Launch(ctx context.Context, name string, env ...string) erro
 		if err := r.supervisor.AwaitPorts(ctx, p); err != nil {
 			return err
 		}
-		p.Command.Env = append(p.Command.Env, env...)
-		return r.supervisor.Start(p)
+		return start(p)
 	})
 }
 
@@ -108,17 +115,7 @@ const startTimeout = 90 * time.Second
 func (r *Processes) Start(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("gave up after %s", startTimeout))
 	defer cancel()
-	return r.f.Update(ctx, func() error {
-		p, err := r.catalog.find(name)
-		if err != nil {
-			return err
-		}
-		if r.f.State.Processes[p.Name].Alive() {
-			return fmt.Errorf("%s runs already", name)
-		}
-		if err := r.supervisor.AwaitPorts(ctx, p); err != nil {
-			return err
-		}
+	return r.startStopped(ctx, name, func(p process.Component) error {
 		if err := r.supervisor.StartStage(ctx, []process.Component{p}); err != nil || !strings.HasPrefix(name, "hub-") {
 			return err
 		}

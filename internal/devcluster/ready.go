@@ -14,6 +14,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nkeys"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/frond-edge/frond/internal/devcluster/folder"
 	"github.com/frond-edge/frond/internal/devcluster/process"
@@ -27,12 +28,12 @@ func (c *catalog) edgeReady(ctx context.Context, name string) error {
 	if _, err := c.api.FromEdge(ctx, name, "http://"+folder.Loopback(c.f.State.Ports[name])+"/readyz"); err != nil {
 		return err
 	}
-	var n nodeObject
+	var n corev1.Node
 	if err := request.Component(ctx, c.f, request.Kube, "apiserver", "/api/v1/nodes/"+name, &n); err != nil {
 		return err
 	}
-	if status, message := n.condition("Ready"); status != "True" {
-		return fmt.Errorf("node %s: %w: %s", name, process.ErrNotReady, message)
+	if ready := readyCondition(&n); ready.Status != corev1.ConditionTrue {
+		return fmt.Errorf("node %s: %w: %s", name, process.ErrNotReady, ready.Message)
 	}
 	return nil
 }
@@ -45,29 +46,14 @@ func (c *catalog) ctrVersion(ctx context.Context, edge string) error {
 	return nil
 }
 
-// nodeObject has the fields of a Kubernetes Node that are read here.
-type nodeObject struct {
-	Metadata struct {
-		Name string `json:"name"`
-	} `json:"metadata"`
-	Status struct {
-		Conditions []struct {
-			Type    string `json:"type"`
-			Status  string `json:"status"`
-			Reason  string `json:"reason"`
-			Message string `json:"message"`
-		} `json:"conditions"`
-	} `json:"status"`
-}
-
-// condition returns the status of a condition, "" if the node has none of that type.
-func (n nodeObject) condition(kind string) (status, message string) {
+// readyCondition returns the Ready condition of a Node, with an empty status if it has none.
+func readyCondition(n *corev1.Node) corev1.NodeCondition {
 	for _, c := range n.Status.Conditions {
-		if c.Type == kind {
-			return c.Status, c.Message
+		if c.Type == corev1.NodeReady {
+			return c
 		}
 	}
-	return "", ""
+	return corev1.NodeCondition{}
 }
 
 // dialHub connects to one server of the hub with the system account.

@@ -7,6 +7,8 @@ import (
 	"text/tabwriter"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/frond-edge/frond/internal/devcluster/folder"
 	"github.com/frond-edge/frond/internal/devcluster/process"
 	"github.com/frond-edge/frond/internal/devcluster/request"
@@ -83,9 +85,9 @@ func readStatus(ctx context.Context, c *Cluster) Status {
 			Name: e, Link: string(c.StateOf(ctx, e, links)),
 			Connections: l.Connections, UpBytes: l.UpBytes, DownBytes: l.DownBytes,
 		}
-		var n nodeObject
+		var n corev1.Node
 		if request.Component(ctx, c.f, request.Kube, "apiserver", "/api/v1/nodes/"+e, &n) == nil {
-			edge.NodeReady, _ = n.condition("Ready")
+			edge.NodeReady = string(readyCondition(&n).Status)
 		}
 		s.Edges = append(s.Edges, edge)
 	}

@@ -155,7 +155,7 @@ func WriteControlPlane(l folder.Layout, ports map[string]int) error {
 		if err != nil {
 			return err
 		}
-		if err := writeKubeconfig(l.Path(k.file), "https://"+folder.Loopback(ports["apiserver"]), cluster.Cert, pair); err != nil {
+		if err := writeKubeconfig(l.Path(k.file), "https://"+folder.Loopback(ports["apiserver"]), cluster.Cert, certificateUser(pair)); err != nil {
 			return err
 		}
 	}

@@ -1,82 +1,29 @@
 package render
 
 import (
-	"encoding/base64"
 	"fmt"
-	"os"
 
 	"github.com/google/renameio/v2"
-	"sigs.k8s.io/yaml"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/frond-edge/frond/internal/devcluster/folder"
 	"github.com/frond-edge/frond/internal/devcluster/pki"
 )
 
-// kubeconfig is the subset of a kubeconfig file that is needed here; the keys are upstream's.
-type kubeconfig struct {
-	APIVersion     string          `json:"apiVersion"`
-	Kind           string          `json:"kind"`
-	Clusters       []namedCluster  `json:"clusters"`
-	Contexts       []namedContext  `json:"contexts"`
-	CurrentContext string          `json:"current-context"`
-	Users          []namedAuthInfo `json:"users"`
-}
-
-type namedCluster struct {
-	Name    string `json:"name"`
-	Cluster struct {
-		Server string `json:"server"`
-		CA     string `json:"certificate-authority-data"`
-	} `json:"cluster"`
-}
-
-type namedContext struct {
-	Name    string `json:"name"`
-	Context struct {
-		Cluster string `json:"cluster"`
-		User    string `json:"user"`
-	} `json:"context"`
-}
-
-type namedAuthInfo struct {
-	Name string `json:"name"`
-	User struct {
-		Cert string `json:"client-certificate-data,omitempty"`
-		Key  string `json:"client-key-data,omitempty"`
-		// TokenFile replaces the client certificate and key.
-		TokenFile string `json:"tokenFile,omitempty"`
-	} `json:"user"`
-}
-
-// writeKubeconfig writes a kubeconfig with embedded certificates, so that it may be copied.
-func writeKubeconfig(path, server, caFile string, pair pki.Pair) error {
-	k := newKubeconfig(server)
-	return k.write(path, map[string]*string{
-		caFile: &k.Clusters[0].Cluster.CA, pair.Cert: &k.Users[0].User.Cert, pair.Key: &k.Users[0].User.Key,
-	})
-}
-
-func newKubeconfig(server string) kubeconfig {
+// writeKubeconfig writes a kubeconfig of this user. Certificates and keys are embedded, so that it may be copied.
+func writeKubeconfig(path, server, caFile string, user clientcmdapi.AuthInfo) error {
 	const name = "frond-dev"
-	k := kubeconfig{APIVersion: "v1", Kind: "Config", CurrentContext: name}
-	k.Clusters = []namedCluster{{Name: name}}
-	k.Contexts = []namedContext{{Name: name}}
-	k.Users = []namedAuthInfo{{Name: name}}
-	k.Clusters[0].Cluster.Server = server
-	k.Contexts[0].Context.Cluster, k.Contexts[0].Context.User = name, name
-	return k
-}
-
-// write fills fields with the contents of files and writes the kubeconfig.
-func (k *kubeconfig) write(path string, files map[string]*string) error {
-	for file, field := range files {
-		data, err := os.ReadFile(file)
-		if err != nil {
-			return fmt.Errorf("read for kubeconfig: %w", err)
-		}
-		*field = base64.StdEncoding.EncodeToString(data)
+	k := clientcmdapi.Config{
+		Clusters:       map[string]*clientcmdapi.Cluster{name: {Server: server, CertificateAuthority: caFile}},
+		Contexts:       map[string]*clientcmdapi.Context{name: {Cluster: name, AuthInfo: name}},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{name: &user},
+		CurrentContext: name,
 	}
-	data, err := yaml.Marshal(k)
+	if err := clientcmdapi.FlattenConfig(&k); err != nil {
+		return fmt.Errorf("read for kubeconfig: %w", err)
+	}
+	data, err := clientcmd.Write(k)
 	if err != nil {
 		return fmt.Errorf("encode kubeconfig: %w", err)
 	}
@@ -86,12 +33,16 @@ func (k *kubeconfig) write(path string, files map[string]*string) error {
 	return nil
 }
 
+// certificateUser is the user of a client certificate.
+func certificateUser(pair pki.Pair) clientcmdapi.AuthInfo {
+	return clientcmdapi.AuthInfo{ClientCertificate: pair.Cert, ClientKey: pair.Key}
+}
+
 // CloudcoreToken returns the file with the token of cloudcore's service account.
 func CloudcoreToken(l folder.Layout) string { return l.Path("cloudcore.token") }
 
 // writeCloudcore writes the kubeconfig of the cloudcores. Their rights are those of deploy/rbac, as in any installation.
 func writeCloudcore(l folder.Layout, ports map[string]int, ca *pki.Authority) error {
-	k := newKubeconfig("https://" + folder.Loopback(ports["apiserver"]))
-	k.Users[0].User.TokenFile = CloudcoreToken(l)
-	return k.write(l.Path("cloudcore.kubeconfig"), map[string]*string{ca.Cert: &k.Clusters[0].Cluster.CA})
+	return writeKubeconfig(l.Path("cloudcore.kubeconfig"), "https://"+folder.Loopback(ports["apiserver"]), ca.Cert,
+		clientcmdapi.AuthInfo{TokenFile: CloudcoreToken(l)})
 }

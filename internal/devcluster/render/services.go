@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
 	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/internal/devcluster/folder"
 	"github.com/frond-edge/frond/internal/devcluster/pki"
@@ -42,7 +44,7 @@ const ProxyHealth = "127.0.0.1:10256"
 // passing the node, hence masqueradeAll. Connection tracking belongs to the host and is not changed.
 func writeProxy(l folder.Layout, s folder.State, clusterCA, edge string, serving pki.Pair) error {
 	e := l.Gateway(edge)
-	if err := writeKubeconfig(e.ProxyKubeconfig(), "https://"+folder.Loopback(s.Ports[edge+"-api"]), clusterCA, serving); err != nil {
+	if err := writeKubeconfig(e.ProxyKubeconfig(), "https://"+folder.Loopback(s.Ports[edge+"-api"]), clusterCA, certificateUser(serving)); err != nil {
 		return err
 	}
 	return folder.WriteFile(e.ProxyConfig(), fmt.Appendf(nil, `apiVersion: kubeproxy.config.k8s.io/v1alpha1
@@ -98,7 +100,6 @@ func WriteMetricsServer(l folder.Layout, s folder.State) error {
 	if err := folder.WriteFile(l.Path(folder.MetricsServer+".yaml"), []byte(manifest), 0o600); err != nil {
 		return err
 	}
-	k := newKubeconfig("https://" + folder.Loopback(s.Ports["apiserver"]))
-	k.Users[0].User.TokenFile = l.Path(folder.MetricsServer + ".token")
-	return k.write(l.Path(folder.MetricsServer+".kubeconfig"), map[string]*string{ca.Cert: &k.Clusters[0].Cluster.CA})
+	return writeKubeconfig(l.Path(folder.MetricsServer+".kubeconfig"), "https://"+folder.Loopback(s.Ports["apiserver"]), ca.Cert,
+		clientcmdapi.AuthInfo{TokenFile: l.Path(folder.MetricsServer + ".token")})
 }
