@@ -45,7 +45,7 @@ func stampedFlags(ctx context.Context, tree string, r recipe) (string, error) {
 		flags = append(flags, kubeStamp(version)...)
 	}
 	if slices.Contains(r.stamps, stampFrond) {
-		if version := describeTree(ctx, tree); version != "" {
+		if version := DescribeTree(ctx, tree); version != "" {
 			flags = append(flags, "-X "+modulePath+"/internal/buildinfo.version="+version)
 		}
 	}
@@ -91,9 +91,9 @@ func requiredVersion(file, module string) (string, error) {
 	return "", nil
 }
 
-// describeTree describes the state of the tree by its last tag and commit. It is "" where git or the repository is missing, as
+// DescribeTree describes the state of the tree by its last tag and commit. It is "" where git or the repository is missing, as
 // in an unpacked archive: the programs then report the version devel.
-func describeTree(ctx context.Context, tree string) string {
+func DescribeTree(ctx context.Context, tree string) string {
 	out, err := exec.CommandContext(ctx, "git", "-C", tree, "describe", "--tags", "--always", "--dirty").Output()
 	if err != nil {
 		return ""

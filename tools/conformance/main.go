@@ -9,6 +9,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -92,7 +93,7 @@ func (o options) runConformance(ctx context.Context, stdout, stderr io.Writer) (
 	if err := store.open(what); err != nil {
 		return false, err
 	}
-	what.Frond = treeVersion(ctx)
+	what.Frond = cmp.Or(toolchain.DescribeTree(ctx, "."), "devel") // an unpacked archive has no version
 	bed := &testbed{}
 	if !o.keep {
 		defer bed.stop(ctx, stderr)

@@ -12,7 +12,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"time"
 
@@ -74,15 +73,6 @@ func (b *testbed) serverVersion(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("read the version of the API server: %w", err)
 	}
 	return answer.GitVersion, nil
-}
-
-// treeVersion describes the state of the sources by their last tag and commit, as the programs are stamped.
-func treeVersion(ctx context.Context) string {
-	out, err := exec.CommandContext(ctx, "git", "describe", "--tags", "--always", "--dirty").Output()
-	if err != nil {
-		return "devel" // an unpacked archive
-	}
-	return strings.TrimSpace(string(out))
 }
 
 // clusterDir returns a short path, because the path of a development cluster is limited. It is the same for the same folder of results.
