@@ -3,6 +3,7 @@ package nodenames_test
 import (
 	"context"
 	"net/http"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,35 +18,37 @@ import (
 
 func TestResolver_NamesComeFromTheCloud(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var hostname string
-		asked, link := 0, streamstest.NewSwitchableLink()
+		var hostname atomic.Value // a string
+		hostname.Store("")
+		var asked atomic.Int64
+		link := streamstest.NewSwitchableLink()
 		link.SetUp(false)
 		names := nodenames.New("edge-1", func(_ context.Context, r wire.KubeRequest) (wire.KubeReply, error) {
-			asked++
+			asked.Add(1)
 			if r.Path != "/api/v1/nodes/edge-1" {
 				t.Errorf("asked for %s", r.Path)
 			}
-			body := `{"status":{"addresses":[{"type":"Hostname","address":"` + hostname + `"}]}}`
+			body := `{"status":{"addresses":[{"type":"Hostname","address":"` + hostname.Load().(string) + `"}]}}`
 			return wire.KubeReply{Code: http.StatusOK, Body: []byte(body)}, nil
 		}, link, zaptest.NewLogger(t))
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- names.Start(ctx) }()
-		expect := func(wantAsked int, want ...string) {
+		expect := func(wantAsked int64, want ...string) {
 			t.Helper()
 			synctest.Wait()
-			if diff := cmp.Diff(want, names.List()); diff != "" || asked != wantAsked {
-				t.Errorf("asked %d times, want %d; names (-want +got):\n%s", asked, wantAsked, diff)
+			if diff := cmp.Diff(want, names.List()); diff != "" || asked.Load() != wantAsked {
+				t.Errorf("asked %d times, want %d; names (-want +got):\n%s", asked.Load(), wantAsked, diff)
 			}
 		}
 		wait := func(d time.Duration) { <-time.After(d) }
 		expect(0) // no link
 		link.SetUp(true)
 		expect(1) // the Node has no Hostname yet
-		hostname = "edge-1"
+		hostname.Store("edge-1")
 		wait(time.Second)
 		expect(2, "edge-1", wire.TunnelAddress("edge-1").String())
-		hostname = "cloudcore"
+		hostname.Store("cloudcore")
 		wait(5 * time.Minute)
 		expect(3, "edge-1", wire.TunnelAddress("edge-1").String(), "cloudcore")
 		link.SetUp(false)
