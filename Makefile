@@ -55,7 +55,7 @@ AS_ROOT = $(shell test "$$(id -u)" = 0 && type nft ip systemctl /lib/systemd/sys
 # They run side by side: a stage has clusters of its own. LANES is how many of the latter run at once.
 COMPUTING := unit verify lint
 WAITING   := test-faults-processes test-e2e-containers test-faults-keys test-e2e-hollow test-kube test-attacks test-slow test-load test-conformance
-LANES     ?= 3
+LANES     ?= 2
 # Where the output of each stage is, below a name like its own.
 LOGS      ?= $(error make test runs the stages)
 

@@ -38,7 +38,7 @@ func TestRun_ShortSize(t *testing.T) {
 	for _, l := range report.Lines {
 		scenarios[l.Scenario] = true
 		if l.N == 0 || math.IsNaN(l.P50) || math.IsInf(l.P50, 0) {
-			t.Errorf("%s, %s: %+v", l.Scenario, l.Measure, l.Summary)
+			t.Errorf("%s, %s: %+v", l.Scenario, l.Text, l.Summary)
 		}
 	}
 	for _, want := range []string{

@@ -82,9 +82,9 @@ func settle(ctx context.Context, r *round) error { return poll.Sleep(ctx, r.w.si
 func measureServices(ctx context.Context, w *environment) error {
 	n := w.size.Services
 	had := 0
-	err := poll.Until(ctx, "kube-proxy has its first rules", func(ctx context.Context) (_ bool, err error) {
-		had, err = countProxyRules(ctx, w)
-		return had > 0, nil //nolint:nilerr // there is no map before
+	err := poll.Until(ctx, "kube-proxy has its first rules", func(ctx context.Context) (bool, error) {
+		had, _ = countProxyRules(ctx, w) // there is no map before
+		return had > 0, nil
 	})
 	if err != nil {
 		return err

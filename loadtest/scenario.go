@@ -75,10 +75,11 @@ type round struct {
 }
 
 // tookTime and the functions that follow are the statistics of a round.
-func tookTime(r *round) float64     { return results.Milliseconds(r.ended.Sub(r.began)) }
-func answerTime(r *round) float64   { return results.Milliseconds(r.written.Sub(r.began)) }
-func lagTime(r *round) float64      { return results.Milliseconds(r.ended.Sub(r.written)) }
-func answerRate(r *round) float64   { return results.PerSecond(len(r.names), r.written.Sub(r.began)) }
+func tookTime(r *round) float64   { return results.Milliseconds(r.ended.Sub(r.began)) }
+func answerTime(r *round) float64 { return results.Milliseconds(r.written.Sub(r.began)) }
+func lagTime(r *round) float64    { return results.Milliseconds(r.ended.Sub(r.written)) }
+func answerRate(r *round) float64 { return results.PerSecond(len(r.names), r.written.Sub(r.began)) }
+
 func deliveryRate(r *round) float64 { return results.PerSecond(r.deliveries(), r.ended.Sub(r.began)) }
 
 func (r *round) deliveries() int { return len(r.nodes) * len(r.names) }

@@ -99,7 +99,7 @@ func (h *Server) launch(ctx context.Context, program string, nodes int) error {
 	err := poll.Until(ctx, "the hub answers", func(ctx context.Context) (bool, error) {
 		nc, err := nats.Connect("nats://"+h.address, nats.Secure(h.client.Clone()), nats.UserInfo("cloud", hubPassword), nats.MaxReconnects(-1), nats.Timeout(connectTimeout))
 		if err != nil {
-			return false, nil
+			return false, nil //nolint:nilerr // it does not listen yet
 		}
 		js, err := jetstream.New(nc)
 		if err != nil || topology.Ensure(ctx, js, topology.HubTopology(1)) != nil {

@@ -85,7 +85,7 @@ func (c Config) Validate() error {
 		}
 	}
 	if c.MaxWindow > 1<<30 || c.Window > 1<<30 {
-		errs = append(errs, errors.New("Window, MaxWindow: more than 1 GiB")) // sent as 32 bits
+		errs = append(errs, fmt.Errorf("%s: more than 1 GiB", "Window, MaxWindow")) // sent as 32 bits
 	}
 	return errors.Join(errs...)
 }
