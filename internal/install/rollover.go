@@ -28,7 +28,6 @@ import (
 //
 // With switch the previous CA cross-signs the next (vouchers.crt), and servers show that certificate while it is valid. A gateway that
 // was offline during all three steps trusts the previous CA, and so the hub, and learns of the next when it renews its key.
-// away during all three steps believes the one before, and so the hub, and learns of the next when it renews its key.
 
 // Step is a step of a rollover.
 type Step string

@@ -84,8 +84,13 @@ func (c Config) Validate() error {
 			errs = append(errs, fmt.Errorf("%s: is negative", f.name))
 		}
 	}
-	if c.MaxWindow > 1<<30 || c.Window > 1<<30 {
-		errs = append(errs, fmt.Errorf("%s: more than 1 GiB", "Window, MaxWindow")) // sent as 32 bits
+	for _, window := range []struct {
+		name  string
+		bytes int
+	}{{"Window", c.Window}, {"MaxWindow", c.MaxWindow}} {
+		if window.bytes > 1<<30 { // sent as 32 bits
+			errs = append(errs, fmt.Errorf("%s: more than 1 GiB", window.name))
+		}
 	}
 	return errors.Join(errs...)
 }
