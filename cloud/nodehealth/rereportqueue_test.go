@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/test/kit"
 )
 
 func TestRereportQueue_AsksForDroppedReport(t *testing.T) {
@@ -97,13 +98,10 @@ func TestRereportQueue_BoundsFlood(t *testing.T) {
 	if n := times[rereportRequest{node: "bad"}]; n != 1 {
 		t.Errorf("asked %d times for everything", n)
 	}
-	for waiting := 1; waiting > 0; _, waiting = remembered("") {
-		select {
-		case <-asked:
-		case <-time.After(60 * time.Second):
-			t.Fatalf("%d are remembered for ever", waiting)
-		}
-	}
+	kit.Eventually(t, "nothing is remembered any more", func() bool {
+		_, waiting := remembered("")
+		return waiting == 0
+	})
 	cancel()
 	if err := g.Wait(); err != nil {
 		t.Error(err)
