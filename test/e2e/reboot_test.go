@@ -99,9 +99,9 @@ spec:
 // gateway itself.
 const bootClient = `echo boot >> /disk/boots
 while true; do
-  wget -qO- -T 1 http://10.96.0.77/hostname >> /disk/answers; echo >> /disk/answers
-  wget -qO- -T 1 http://10.96.0.78/hostname >> /disk/late; echo >> /disk/late
-  wget -qO- -T 1 http://$NODE_ADDRESS:8077/hostname >> /disk/port; echo >> /disk/port
+  timeout 1 wget -qO- http://10.96.0.77/hostname >> /disk/answers; echo >> /disk/answers
+  timeout 1 wget -qO- http://10.96.0.78/hostname >> /disk/late; echo >> /disk/late
+  timeout 1 wget -qO- http://$NODE_ADDRESS:8077/hostname >> /disk/port; echo >> /disk/port
   sleep 0.2
 done`
 

@@ -7,10 +7,11 @@ import (
 	"testing"
 )
 
-// TestTop waits until metrics-server has two samples; it scrapes every 10 s.
+// TestTop waits until metrics-server has two samples; it scrapes every 10 s. kubectl rounds memory down to whole MiB, so the pods hold some.
 func TestTop(t *testing.T) {
-	applyManifest(t, scriptPod("top-1", "edge-1", "while true; do sleep 0.1; done"))
-	applyManifest(t, scriptPod("top-2", "edge-2", "while true; do sleep 0.1; done"))
+	const busy = "held=$(yes | head -c 4000000); while true; do sleep 0.1; done"
+	applyManifest(t, scriptPod("top-1", "edge-1", busy))
+	applyManifest(t, scriptPod("top-2", "edge-2", busy))
 	awaitRunning(t, "app=top-1", 1)
 	awaitRunning(t, "app=top-2", 1)
 	shows := func(ctx context.Context, words []string, args ...string) string {
