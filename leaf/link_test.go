@@ -12,13 +12,14 @@ import (
 
 	"github.com/frond-edge/frond/leaf"
 	"github.com/frond-edge/frond/test/kit/leaftest"
+	"github.com/frond-edge/frond/test/kit/relaytest"
 )
 
 // startLinkedLeaf starts a leaf that is linked to a hub through a proxy; a responder at the hub answers "echo".
-func startLinkedLeaf(t *testing.T, cfg leaf.Config) (*leaftest.Hub, *leaftest.FaultProxy, *leaftest.Leaf, *nats.Conn) {
+func startLinkedLeaf(t *testing.T, cfg leaf.Config) (*leaftest.Hub, *relaytest.Relay, *leaftest.Leaf, *nats.Conn) {
 	t.Helper()
 	hub := leaftest.NewHub(t)
-	proxy := leaftest.NewFaultProxy(t, hub.Addr())
+	proxy := relaytest.Start(t, hub.Addr(), relaytest.Config{})
 	if _, err := hub.Conn().Subscribe("echo", func(m *nats.Msg) { _ = m.Respond(m.Data) }); err != nil {
 		t.Fatal(err)
 	}
@@ -54,10 +55,10 @@ func TestLink_CutAndHeal(t *testing.T) {
 }
 
 func TestLink_SilenceIsFoundByPings(t *testing.T) {
-	for name, directions := range map[string][]leaftest.Direction{
+	for name, directions := range map[string][]relaytest.Direction{
 		"both":     nil,
-		"to hub":   {leaftest.ToHub},
-		"from hub": {leaftest.FromHub},
+		"to hub":   {relaytest.ToTarget},
+		"from hub": {relaytest.FromTarget},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, proxy, l, nc := startLinkedLeaf(t, leaf.Config{})
@@ -80,7 +81,7 @@ func TestLink_HalfOpenIsFoundInTime(t *testing.T) {
 	t.Parallel()
 	_, proxy, l, nc := startLinkedLeaf(t, leaf.Config{PingInterval: 5 * time.Second, RedialMin: 2 * time.Second, RedialMax: 15 * time.Second})
 	begun := time.Now()
-	proxy.Silence(leaftest.FromHub)
+	proxy.Silence(relaytest.FromTarget)
 	l.WaitLink(false)
 	took := time.Since(begun)
 	t.Logf("found after %v", took)
@@ -197,7 +198,7 @@ func TestLink_ComesBackAfterHubRestart(t *testing.T) {
 
 func TestLink_FailsOverToSecondHubURL(t *testing.T) {
 	hub := leaftest.NewHub(t)
-	dead, live := leaftest.NewFaultProxy(t, hub.Addr()), leaftest.NewFaultProxy(t, hub.Addr())
+	dead, live := relaytest.Start(t, hub.Addr(), relaytest.Config{}), relaytest.Start(t, hub.Addr(), relaytest.Config{})
 	dead.Silence()
 	l := leaftest.StartLeaf(t, leaf.Config{
 		Hub:         []string{leaftest.URL(dead.Addr()), leaftest.URL(live.Addr())},
@@ -230,7 +231,7 @@ func TestLink_RedialReplacesTheLink(t *testing.T) {
 
 func TestLink_RejectedLeafIsNotUp(t *testing.T) {
 	hub := leaftest.NewHub(t)
-	proxy := leaftest.NewFaultProxy(t, hub.Addr())
+	proxy := relaytest.Start(t, hub.Addr(), relaytest.Config{})
 	proxy.Cut()
 	l := leaftest.StartLeaf(t, leaf.Config{Hub: []string{leaftest.URL(proxy.Addr())}})
 	if l.Link().Up {

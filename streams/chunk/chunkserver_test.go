@@ -21,13 +21,14 @@ import (
 	"github.com/frond-edge/frond/streams/metrics"
 	"github.com/frond-edge/frond/streams/subject"
 	"github.com/frond-edge/frond/test/kit"
+	"github.com/frond-edge/frond/test/kit/relaytest"
 	"github.com/frond-edge/frond/test/kit/streamstest"
 )
 
 // startSlowNode runs a node with a slow connection to the hub.
-func startSlowNode(t *testing.T, hub *server.Server, store deliver.Store, link link.Link, rate int) (*streamstest.SlowLink, *nats.Conn, *prometheus.Registry) {
+func startSlowNode(t *testing.T, hub *server.Server, store deliver.Store, link link.Link, rate int) (*relaytest.Relay, *nats.Conn, *prometheus.Registry) {
 	t.Helper()
-	slow := streamstest.NewSlowLink(t, hub.Addr().String(), rate)
+	slow := relaytest.Start(t, hub.Addr().String(), relaytest.Config{Rate: rate})
 	nc, err := nats.Connect("nats://"+slow.Addr(), nats.UserInfo("edge.1", ""), nats.CustomInboxPrefix(subject.InboxPrefix("edge.1")), nats.MaxReconnects(-1),
 		nats.ReconnectWait(50*time.Millisecond), nats.ReconnectJitter(0, 0), nats.Timeout(10*time.Second))
 	if err != nil {
@@ -53,7 +54,7 @@ func TestDelivery_LargeObjectComesInPieces(t *testing.T) {
 	cloud.PublishNext(t, streamstest.DesiredMessage("small", "0"))
 	slow, nc, _ := startSlowNode(t, hub, store, link, rate)
 	streamstest.WaitWithin(t, time.Minute, "the snapshot", func() bool { return streamstest.ObjectVersion(store.ObjectOf("small")) == "0" })
-	before, overtaken := slow.BytesDown(), false
+	before, overtaken := slow.Bytes(relaytest.FromTarget), false
 	store.Mu.Lock()
 	store.OnChange = func() {
 		_, whole := store.Objects[streamstest.ConfigMapKey("huge")]
@@ -80,18 +81,18 @@ func TestDelivery_LargeObjectComesInPieces(t *testing.T) {
 			t.Error("the small object came behind the large one")
 		}
 		store.Mu.Unlock()
-		if !cut && slow.BytesDown()-before > size/2 {
+		if !cut && slow.Bytes(relaytest.FromTarget)-before > size/2 {
 			cut = true
 			link.SetUp(false)
 			lost := nc.StatusChanged(nats.RECONNECTING)
 			again := nc.StatusChanged(nats.CONNECTED)
-			slow.Cut()
+			slow.Reset()
 			<-lost
 			<-again
 			link.SetUp(true)
 		}
 	}
-	took, came := time.Since(began), slow.BytesDown()-before
+	took, came := time.Since(began), slow.Bytes(relaytest.FromTarget)-before
 	t.Logf("the large object after %s, with %.2f times its bytes, cut %t", took.Round(time.Millisecond), float64(came)/size, cut)
 	if want := streamstest.LargeMessage("huge", "1", size); store.ObjectOf("huge") != string(want.Object) {
 		t.Error("the object is not what was published")
@@ -178,7 +179,7 @@ func TestDelivery_RestartFetchesPendingObjectAgain(t *testing.T) {
 			t.Error("the snapshot was believed without a pod")
 		}
 	}
-	slow := streamstest.NewSlowLink(t, hub.Addr().String(), 100<<10)
+	slow := relaytest.Start(t, hub.Addr().String(), relaytest.Config{Rate: 100 << 10})
 	start := func() (stop func(), reg *prometheus.Registry) {
 		nc, err := nats.Connect("nats://"+slow.Addr(), nats.UserInfo("edge.1", ""), nats.CustomInboxPrefix(subject.InboxPrefix("edge.1")))
 		if err != nil {

@@ -25,13 +25,14 @@ import (
 	"github.com/frond-edge/frond/streams/topology"
 	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/leaftest"
+	"github.com/frond-edge/frond/test/kit/relaytest"
 	"github.com/frond-edge/frond/test/kit/streamstest"
 )
 
 // gatewayUplink is a gateway's outbox with its pumps, behind a slow link, and the messages that the cloud received.
 type gatewayUplink struct {
 	*testing.T
-	slow   *streamstest.SlowLink
+	slow   *relaytest.Relay
 	leaf   *leaftest.Leaf
 	outbox *outbox.Outbox
 	hub    jetstream.JetStream
@@ -88,7 +89,7 @@ func newGatewayUplinkTo(t *testing.T, rate int, verb string) *gatewayUplink {
 		t.Fatal(err)
 	}
 	streamstest.StartPart(t, calls.Start)
-	u.slow = streamstest.NewSlowLink(t, hub.Addr(), rate)
+	u.slow = relaytest.Start(t, hub.Addr(), relaytest.Config{Rate: rate})
 	u.leaf = leaftest.StartLeaf(t, leaf.Config{Hub: []string{leaftest.URL(u.slow.Addr())}})
 	own := u.leaf.Client()
 	js, err := jetstream.New(own)
@@ -143,7 +144,7 @@ func TestPump_SendsLargeReportsInParts(t *testing.T) {
 	u := newGatewayUplink(t, rate)
 	small := u.storeReport(u.outbox.Report, "small", "0", 10)
 	streamstest.WaitWithin(t, time.Minute, "the first report", func() bool { return u.lastReceived("small") == small })
-	before := u.slow.BytesUp()
+	before := u.slow.Bytes(relaytest.ToTarget)
 	event, report := u.storeReport(u.outbox.ReportEvent, "event", "1", size), u.storeReport(u.outbox.Report, "huge", "1", size)
 	overtaken, cut := false, false
 	for i := 1; u.lastReceived("huge") != report || u.lastReceived("event") != event; i++ {
@@ -152,10 +153,10 @@ func TestPump_SendsLargeReportsInParts(t *testing.T) {
 		streamstest.WaitWithin(t, time.Minute, "a small report", func() bool { return u.lastReceived("small") == small })
 		t.Logf("small report %d after %s", i, time.Since(began).Round(time.Millisecond))
 		overtaken = overtaken || u.lastReceived("huge") == "" && u.lastReceived("event") == ""
-		if !cut && u.slow.BytesUp()-before > size {
+		if !cut && u.slow.Bytes(relaytest.ToTarget)-before > size {
 			cut = true
 			state, changed := u.leaf.WatchLink()
-			u.slow.Cut()
+			u.slow.Reset()
 			for state.Up {
 				<-changed
 				state, changed = u.leaf.WatchLink()
@@ -166,7 +167,7 @@ func TestPump_SendsLargeReportsInParts(t *testing.T) {
 			t.Fatal("never")
 		}
 	}
-	sent := u.slow.BytesUp() - before
+	sent := u.slow.Bytes(relaytest.ToTarget) - before
 	t.Logf("%.2f times the bytes of both went over the link", float64(sent)/(2*size))
 	if !overtaken || !cut {
 		t.Errorf("a small report came first: %t; the link was cut: %t", overtaken, cut)

@@ -14,7 +14,7 @@ import (
 	"github.com/frond-edge/frond/streams/tunnel"
 	"github.com/frond-edge/frond/streams/tunnel/protocol"
 	"github.com/frond-edge/frond/test/kit"
-	"github.com/frond-edge/frond/test/kit/leaftest"
+	"github.com/frond-edge/frond/test/kit/relaytest"
 )
 
 func TestDialer_OfflineNodeFailsAtOnce(t *testing.T) {
@@ -144,8 +144,8 @@ func awaitError(t *testing.T, what string, ended <-chan error) error {
 
 func TestConn_SilentLinkIsNoticedByBothEnds(t *testing.T) {
 	t.Parallel()
-	for name, directions := range map[string][]leaftest.Direction{
-		"both": nil, "to hub": {leaftest.ToHub}, "from hub": {leaftest.FromHub},
+	for name, directions := range map[string][]relaytest.Direction{
+		"both": nil, "to hub": {relaytest.ToTarget}, "from hub": {relaytest.FromTarget},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

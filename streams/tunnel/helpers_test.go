@@ -19,7 +19,7 @@ import (
 	"github.com/frond-edge/frond/streams/subject"
 	"github.com/frond-edge/frond/streams/tunnel"
 	"github.com/frond-edge/frond/test/kit"
-	"github.com/frond-edge/frond/test/kit/leaftest"
+	"github.com/frond-edge/frond/test/kit/relaytest"
 )
 
 const (
@@ -116,7 +116,7 @@ type tunnelPair struct {
 	server                    *tunnel.Server
 	listener                  *tunnel.Listener
 	hub                       *server.Server
-	link, client              *leaftest.FaultProxy // between leaf and hub, between cloud and hub; nil in benchmarks
+	link, client              *relaytest.Relay // between leaf and hub, between cloud and hub; nil in benchmarks
 	stopCloud, stopNode       func()
 
 	acceptor sync.Once
@@ -142,7 +142,7 @@ func startPairOver(t testing.TB, cloudCfg, nodeCfg tunnel.Config, over func(addr
 	if bench { // proxies would distort the measurement
 		e.cloudNC, e.nodeNC = cloudConn(t, h.ClientURL()), nodeConn(t, startLeaf(t, node, over(leafAddr(h)), secret))
 	} else {
-		e.link, e.client = leaftest.NewFaultProxy(t, leafAddr(h)), leaftest.NewFaultProxy(t, h.Addr().String())
+		e.link, e.client = relaytest.Start(t, leafAddr(h), relaytest.Config{}), relaytest.Start(t, h.Addr().String(), relaytest.Config{})
 		e.cloudNC, e.nodeNC = cloudConn(t, "nats://"+e.client.Addr()), nodeConn(t, startLeaf(t, node, e.link.Addr(), nil))
 	}
 	var err error

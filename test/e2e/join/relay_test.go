@@ -15,6 +15,7 @@ import (
 
 	"github.com/frond-edge/frond/internal/devcluster/wan"
 	"github.com/frond-edge/frond/test/kit"
+	"github.com/frond-edge/frond/test/kit/relaytest"
 )
 
 // dialTimeout bounds the dial to a target.
@@ -54,29 +55,12 @@ func startRelay(t *testing.T, namespace, address string, serve func(ctx context.
 	l, err := wan.Listen(namespace, address)
 	kit.Must(t, err)
 	r := &relay{}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	var serving sync.WaitGroup
-	serving.Go(func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			c := &relayCall{from: conn.RemoteAddr().String()}
-			r.mu.Lock()
-			r.calls = append(r.calls, c)
-			r.mu.Unlock()
-			serving.Go(func() {
-				defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-				defer func() { _ = conn.Close() }()
-				serve(ctx, conn, c)
-			})
-		}
-	})
-	t.Cleanup(func() {
-		cancel()
-		_ = l.Close()
-		serving.Wait()
+	relaytest.Serve(t, l, func(ctx context.Context, conn net.Conn) {
+		c := &relayCall{from: conn.RemoteAddr().String()}
+		r.mu.Lock()
+		r.calls = append(r.calls, c)
+		r.mu.Unlock()
+		serve(ctx, conn, c)
 	})
 	return r
 }
@@ -104,26 +88,11 @@ func forwardTo(namespace string, targets ...string) func(context.Context, net.Co
 			to, err := wan.Dial(dctx, namespace, targets[(first+i)%len(targets)])
 			cancel()
 			if err == nil {
-				copyBoth(ctx, conn, conn, to, c)
+				relaytest.Join(ctx, conn, io.TeeReader(conn, c), to)
 				return
 			}
 		}
 	}
-}
-
-// copyBoth copies bytes in both directions until one end is closed. Bytes read from conn are recorded.
-func copyBoth(ctx context.Context, from io.Reader, conn, to net.Conn, c *relayCall) {
-	defer context.AfterFunc(ctx, func() { _ = to.Close() })()
-	var both sync.WaitGroup
-	both.Go(func() {
-		_, _ = io.Copy(to, io.TeeReader(from, c))
-		_ = to.Close()
-	})
-	both.Go(func() {
-		_, _ = io.Copy(conn, to)
-		_ = conn.Close()
-	})
-	both.Wait()
 }
 
 // connectProxy serves HTTP CONNECT to the known hosts and ports, and refuses others.
@@ -149,7 +118,7 @@ func connectProxy(namespace string, known map[string]string) func(context.Contex
 			_ = to.Close()
 			return
 		}
-		copyBoth(ctx, in, conn, to, c)
+		relaytest.Join(ctx, conn, io.TeeReader(in, c), to)
 	}
 }
 

@@ -1,4 +1,4 @@
-// Package leaftest gives tests a real hub, real leafs and a link between them that can be cut.
+// Package leaftest gives tests a real hub and real leafs. Package relaytest gives them a link between the two that can be cut.
 //
 // All servers run in the test's process on 127.0.0.1 with free ports, and end with the test.
 package leaftest
