@@ -1,6 +1,9 @@
 package gateway
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+)
 
 // metrics are the counters of what the tunnels do not count themselves.
 type metrics struct {
@@ -24,21 +27,18 @@ const (
 )
 
 func newMetrics(reg prometheus.Registerer) *metrics {
+	f := promauto.With(reg)
 	opts := func(name, help string) prometheus.Opts {
 		return prometheus.Opts{Namespace: "frond", Subsystem: "gateway", Name: name, Help: help}
 	}
-	m := &metrics{
-		refused: prometheus.NewCounterVec(prometheus.CounterOpts(opts("refused_total", "Requests refused, by reason.")), []string{"reason"}),
-		passed:  prometheus.NewCounter(prometheus.CounterOpts(opts("passed_total", "Connections to targets that are not edge nodes."))),
-		passing: prometheus.NewGauge(prometheus.GaugeOpts(opts("passing", "Connections that are open to targets that are not edge nodes."))),
-		ports:   prometheus.NewGauge(prometheus.GaugeOpts(opts("ports", "Ports of nodes that are open, for an apiserver that knows no proxy."))),
-		opening: prometheus.NewHistogram(prometheus.HistogramOpts{
+	return &metrics{
+		refused: f.NewCounterVec(prometheus.CounterOpts(opts("refused_total", "Requests refused, by reason.")), []string{"reason"}),
+		passed:  f.NewCounter(prometheus.CounterOpts(opts("passed_total", "Connections to targets that are not edge nodes."))),
+		passing: f.NewGauge(prometheus.GaugeOpts(opts("passing", "Connections that are open to targets that are not edge nodes."))),
+		ports:   f.NewGauge(prometheus.GaugeOpts(opts("ports", "Ports of nodes that are open, for an apiserver that knows no proxy."))),
+		opening: f.NewHistogram(prometheus.HistogramOpts{
 			Namespace: "frond", Subsystem: "gateway", Name: "open_seconds", Help: "From asking for a stream until the node has accepted it.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 2, 12),
 		}),
 	}
-	if reg != nil {
-		reg.MustRegister(m.refused, m.passed, m.passing, m.opening, m.ports)
-	}
-	return m
 }

@@ -1,6 +1,9 @@
 package identity
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+)
 
 // Metrics counts recorded keys and refusals.
 type Metrics struct {
@@ -11,18 +14,15 @@ type Metrics struct {
 
 // NewMetrics creates the metrics and registers them; a nil registerer leaves them unregistered.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
+	f := promauto.With(reg)
 	counters := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "frond", Subsystem: "identity", Name: name, Help: help}, labels)
+		return f.NewCounterVec(prometheus.CounterOpts{Namespace: "frond", Subsystem: "identity", Name: name, Help: help}, labels)
 	}
-	m := &Metrics{
+	return &Metrics{
 		refusals: counters("refusals_total", "Links, enrolments and renewals refused.", "reason"),
 		lockouts: counters("lockouts_total", "Times that wrong tokens locked somebody out for the rest of a minute.", "by"),
 		changes:  counters("changes_total", "Keys recorded.", "what"),
 	}
-	if reg != nil {
-		reg.MustRegister(m.refusals, m.lockouts, m.changes)
-	}
-	return m
 }
 
 // CountRefusal counts a refused link, enrolment or renewal.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"go.uber.org/zap"
 	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
@@ -72,14 +73,12 @@ func New(cfg *rest.Config, classic bool, guard *NamespaceGuard, metrics promethe
 	// An answer is forwarded unchanged: following a redirect could send the request, with its credentials, elsewhere.
 	asIs := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	client.CheckRedirect, bare.CheckRedirect, own.CheckRedirect = asIs, asIs, asIs
-	k := &Server{
+	return &Server{
 		base: base, client: client, tokenClient: bare, ownClient: own, guard: guard, csrs: &csrLimiter{limiters: map[string]*rate.Limiter{}}, logLimit: rate.Sometimes{Interval: refusalLogInterval}, log: log,
-		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+		refused: promauto.With(metrics).NewCounterVec(prometheus.CounterOpts{
 			Namespace: "frond", Subsystem: "kube", Name: "refused_total", Help: "Kubernetes requests of nodes that were not granted, by the code of the answer.",
 		}, []string{"code"}),
-	}
-	metrics.MustRegister(k.refused)
-	return k, nil
+	}, nil
 }
 
 // Handle is the call.Handler of subject.VerbKube.

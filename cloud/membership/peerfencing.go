@@ -6,6 +6,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 )
@@ -26,14 +27,12 @@ type PeerFencer struct {
 // NewPeerFencer creates a fencer of the replicas that failed delivers. closeConn closes a connection of a server of the
 // hub and reports whether there was one; lost receives each replica once its connections are closed.
 func NewPeerFencer(failed <-chan FailedPeer, closeConn func(ctx context.Context, server string, client uint64) (bool, error), lost chan<- string, metrics prometheus.Registerer, log *zap.Logger) *PeerFencer {
-	s := &PeerFencer{
+	return &PeerFencer{
 		failed: failed, closeConn: closeConn, lost: lost, log: log,
-		closedConns: prometheus.NewCounter(prometheus.CounterOpts{
+		closedConns: promauto.With(metrics).NewCounter(prometheus.CounterOpts{
 			Namespace: "frond", Name: "replica_connections_closed_total", Help: "Hub connections of failed cloudcore replicas that this replica closed.",
 		}),
 	}
-	metrics.MustRegister(s.closedConns)
-	return s
 }
 
 // Start fences failed replicas until ctx ends and then returns nil.

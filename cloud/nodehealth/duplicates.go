@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"go.uber.org/zap"
 
 	"github.com/frond-edge/frond/api/names"
@@ -72,14 +73,12 @@ type NodeCommands struct {
 func NewDuplicateDetector(owns func(string) bool, commands NodeCommands, warn func(node, reason, message string),
 	newProbeID func() string, metrics prometheus.Registerer, log *zap.Logger,
 ) *DuplicateDetector {
-	w := &DuplicateDetector{
+	return &DuplicateDetector{
 		owns: owns, commands: commands, recordEvent: warn, newProbeID: newProbeID, log: log, nodes: map[string]*nodeAgents{},
-		fencedTotal: prometheus.NewCounter(prometheus.CounterOpts{
+		fencedTotal: promauto.With(metrics).NewCounter(prometheus.CounterOpts{
 			Namespace: "frond", Name: "duplicate_nodes_total", Help: "Agents fenced, or kept so, as another one of the same identity was there first.",
 		}),
 	}
-	metrics.MustRegister(w.fencedTotal)
-	return w
 }
 
 // ProbeAttached probes a node that has attached. It does not block.

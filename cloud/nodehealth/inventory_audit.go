@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"go.uber.org/zap"
 
 	"github.com/frond-edge/frond/api/names"
@@ -56,15 +57,13 @@ type mismatchRecord struct {
 // a full resync, and warn writes an event on its Node; neither blocks.
 func NewInventoryAuditor(owns func(string) bool, expected InventorySource, resync func(string) error, warn func(node, reason, message string), metrics prometheus.Registerer, log *zap.Logger) *InventoryAuditor {
 	counter := func(name, help string) prometheus.Counter {
-		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "frond", Subsystem: "audit", Name: name, Help: help})
+		return promauto.With(metrics).NewCounter(prometheus.CounterOpts{Namespace: "frond", Subsystem: "audit", Name: name, Help: help})
 	}
-	a := &InventoryAuditor{
+	return &InventoryAuditor{
 		owns: owns, expected: expected, resync: resync, recordEvent: warn, log: log, nodes: map[string]*mismatchRecord{},
 		compared: counter("compared_total", "Heartbeats whose census was compared with what the stream holds."),
 		differed: counter("differences_total", "Nodes whose objects differed from the stream twice in a row, and that were asked for a full resync."),
 	}
-	metrics.MustRegister(a.compared, a.differed)
-	return a
 }
 
 // CompareInventory compares the inventory of a heartbeat; epoch identifies the stream's present incarnation. It does not block.

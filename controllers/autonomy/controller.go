@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -72,17 +73,13 @@ type TolerationController struct {
 func New(kube kubernetes.Interface, objects cache.Cache, groups *NodeGroups, owner controllers.Ownership, warn Warn, changed func(node string),
 	metrics prometheus.Registerer, log *zap.Logger,
 ) *TolerationController {
-	k := &TolerationController{
+	return &TolerationController{
 		kube: kube, objects: objects, groups: groups, owner: owner, faults: newFaultReporter(owner.Owns, warn, log), onChange: changed, log: log,
 		choices: map[string]choice{}, waitingSince: map[types.NamespacedName]time.Time{},
-		writes: prometheus.NewCounter(prometheus.CounterOpts{
+		writes: promauto.With(metrics).NewCounter(prometheus.CounterOpts{
 			Name: "frond_autonomy_writes_total", Help: "Pods whose tolerations were changed for the sake of their node's autonomy.",
 		}),
 	}
-	if metrics != nil {
-		metrics.MustRegister(k.writes)
-	}
-	return k
 }
 
 // Start maintains the tolerations until ctx ends and then returns nil. The caller must start the cache.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"go.uber.org/zap"
 	"golang.org/x/time/rate"
 	certificatesv1 "k8s.io/api/certificates/v1"
@@ -71,17 +72,13 @@ type Approver struct {
 func New(names AllowedNames, kube kubernetes.Interface, objects cache.Cache, owns func(node string) bool,
 	warn func(node, reason, message string), metrics prometheus.Registerer, log *zap.Logger,
 ) *Approver {
-	a := &Approver{
+	return &Approver{
 		names: names, kube: kube, objects: objects, owns: owns, warn: warn, log: log, budgets: map[string]*rate.Limiter{},
-		decisions: prometheus.NewCounterVec(prometheus.CounterOpts{
+		decisions: promauto.With(metrics).NewCounterVec(prometheus.CounterOpts{
 			Name: "frond_csr_decisions_total",
 			Help: "Requests of gateways for a serving certificate, by what came of them: approved, denied; delayed when the node asks too often.",
 		}, []string{"decision"}),
 	}
-	if metrics != nil {
-		metrics.MustRegister(a.decisions)
-	}
-	return a
 }
 
 // Start decides on requests until ctx ends and then returns nil. The caller must start the cache.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"go.uber.org/zap"
 	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
@@ -59,16 +60,12 @@ type Evictor struct {
 func New(protected controllers.ProtectedNamespaces, objects cache.Cache, owns func(node string) bool, remove Delete,
 	warn func(node, reason, message string), metrics prometheus.Registerer, log *zap.Logger,
 ) *Evictor {
-	e := &Evictor{
+	return &Evictor{
 		protected: protected, objects: objects, owns: owns, deletePod: remove, warn: warn, log: log, limiters: map[string]*rate.Limiter{},
-		evicted: prometheus.NewCounter(prometheus.CounterOpts{
+		evicted: promauto.With(metrics).NewCounter(prometheus.CounterOpts{
 			Name: "frond_protected_pods_evicted_total", Help: "Pods of protected namespaces that were bound to a gateway and have been deleted.",
 		}),
 	}
-	if metrics != nil {
-		metrics.MustRegister(e.evicted)
-	}
-	return e
 }
 
 // Start evicts until ctx ends and then returns nil. The caller must start the cache.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -82,7 +83,7 @@ type nodeHealth struct {
 // that changes. Call EnqueueIfLost when the result of autonomy changes. version returns the version of the Kubernetes
 // API, "" while it is not known. metrics may be nil.
 func New(kube kubernetes.Interface, objects cache.Cache, owner controllers.Ownership, revoked func(node string) bool, autonomy Autonomy, version func() string, metrics prometheus.Registerer, log *zap.Logger) *Monitor {
-	writes := prometheus.NewCounterVec(prometheus.CounterOpts{
+	writes := promauto.With(metrics).NewCounterVec(prometheus.CounterOpts{
 		Name: "frond_nodes_writes_total", Help: "Writes to Kubernetes that heartbeats caused, by what was written.",
 	}, []string{"what"})
 	m := &Monitor{
@@ -94,7 +95,7 @@ func New(kube kubernetes.Interface, objects cache.Cache, owner controllers.Owner
 		writer: &nodeWriter{kube: kube, writes: writes, log: log},
 	}
 	if metrics != nil {
-		metrics.MustRegister(writes, gauges{m})
+		metrics.MustRegister(gauges{m})
 	}
 	return m
 }

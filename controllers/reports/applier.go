@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"go.uber.org/zap"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -61,11 +62,7 @@ type target struct {
 // serve Pods and Nodes from an informer's memory.
 func New(cfg Config, own, node kubernetes.Interface, cached client.Reader, stillLast LatestCheck, log *zap.Logger) *Applier {
 	f := func(name, help string, labels ...string) *prometheus.CounterVec {
-		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "frond_reports_" + name, Help: help}, labels)
-		if cfg.Metrics != nil {
-			cfg.Metrics.MustRegister(c)
-		}
-		return c
+		return promauto.With(cfg.Metrics).NewCounterVec(prometheus.CounterOpts{Name: "frond_reports_" + name, Help: help}, labels)
 	}
 	t := &target{
 		cached: cached, own: own, node: node, isLatest: stillLast, onOvertaken: cfg.OnOvertaken, addressing: cfg.Addressing, protected: cfg.Protected, log: log,

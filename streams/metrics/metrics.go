@@ -1,7 +1,10 @@
 // Package metrics counts what the packages below streams move.
 package metrics
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+)
 
 // Metrics counts the messages of this process. Create one per process with New.
 type Metrics struct {
@@ -28,19 +31,20 @@ type Metrics struct {
 
 // New returns the metrics and registers them; a nil registerer leaves them unregistered.
 func New(reg prometheus.Registerer) *Metrics {
+	f := promauto.With(reg)
 	counter := func(name, help string) prometheus.Counter {
-		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "frond", Name: name, Help: help})
+		return f.NewCounter(prometheus.CounterOpts{Namespace: "frond", Name: name, Help: help})
 	}
 	counters := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "frond", Name: name, Help: help}, labels)
+		return f.NewCounterVec(prometheus.CounterOpts{Namespace: "frond", Name: name, Help: help}, labels)
 	}
 	gauges := func(name, help string, labels ...string) *prometheus.GaugeVec {
-		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "frond", Name: name, Help: help}, labels)
+		return f.NewGaugeVec(prometheus.GaugeOpts{Namespace: "frond", Name: name, Help: help}, labels)
 	}
 	gauge := func(name, help string) prometheus.Gauge {
-		return prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "frond", Name: name, Help: help})
+		return f.NewGauge(prometheus.GaugeOpts{Namespace: "frond", Name: name, Help: help})
 	}
-	m := &Metrics{
+	return &Metrics{
 		Published:          counters("published_total", "Messages stored by a stream, by plane and operation.", "plane", "op"),
 		Conflicts:          counter("publish_conflicts_total", "Publishes refused because another writer was first."),
 		Delivered:          counter("delivered_total", "Desired messages that reached this node."),
@@ -50,7 +54,7 @@ func New(reg prometheus.Registerer) *Metrics {
 		DeadLettersDropped: counters("garbage_dropped_total", "Messages that cannot be read and were too many to be kept as dead letters, by plane.", "plane"),
 		HeartbeatsDropped:  counter("beats_dropped_total", "Heartbeats of nodes that send too many of them."),
 		Attaches:           counters("attaches_total", "Attaches by result.", "result"),
-		Latency: prometheus.NewHistogram(prometheus.HistogramOpts{
+		Latency: f.NewHistogram(prometheus.HistogramOpts{
 			Namespace: "frond", Name: "delivery_seconds", Help: "From the change seen in the cloud to the node's disk; holds both clocks' difference.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 2, 18),
 		}),
@@ -64,9 +68,4 @@ func New(reg prometheus.Registerer) *Metrics {
 		Parts:          counters("parts_total", "Parts of large reports sent by this node, by result.", "result"),
 		LinkBudget:     gauges("link_take_bytes", "What this node's link is believed to carry in about a second, by plane: no more is on its way at a time.", "plane"),
 	}
-	if reg != nil {
-		reg.MustRegister(m.Published, m.Conflicts, m.Delivered, m.Acked, m.Ignored, m.DeadLetters, m.DeadLettersDropped, m.HeartbeatsDropped, m.Attaches, m.Latency,
-			m.OutboxDepth, m.OutboxAge, m.Reports, m.Calls, m.PendingObjects, m.PendingBytes, m.Pieces, m.Parts, m.LinkBudget)
-	}
-	return m
 }

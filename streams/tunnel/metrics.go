@@ -2,6 +2,7 @@ package tunnel
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/frond-edge/frond/streams/tunnel/protocol"
 )
@@ -18,22 +19,19 @@ type Metrics struct {
 
 // NewMetrics returns the metrics and registers them; a nil registerer leaves them unregistered.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
+	f := promauto.With(reg)
 	opts := func(name, help string) prometheus.Opts {
 		return prometheus.Opts{Namespace: "frond", Subsystem: "tunnel", Name: name, Help: help}
 	}
-	bytes := prometheus.NewCounterVec(prometheus.CounterOpts(opts("bytes_total", "Bytes of streams, by direction.")), []string{"direction"})
-	m := &Metrics{
-		streams:  prometheus.NewGauge(prometheus.GaugeOpts(opts("streams", "Streams that are open or being opened."))),
-		opened:   prometheus.NewCounter(prometheus.CounterOpts(opts("opened_total", "Streams that both ends agreed on."))),
-		refused:  prometheus.NewCounterVec(prometheus.CounterOpts(opts("refused_total", "Streams not opened and messages not taken, by reason.")), []string{"reason"}),
-		broken:   prometheus.NewCounterVec(prometheus.CounterOpts(opts("broken_total", "Streams that ended with an error, by reason.")), []string{"reason"}),
+	bytes := f.NewCounterVec(prometheus.CounterOpts(opts("bytes_total", "Bytes of streams, by direction.")), []string{"direction"})
+	return &Metrics{
+		streams:  f.NewGauge(prometheus.GaugeOpts(opts("streams", "Streams that are open or being opened."))),
+		opened:   f.NewCounter(prometheus.CounterOpts(opts("opened_total", "Streams that both ends agreed on."))),
+		refused:  f.NewCounterVec(prometheus.CounterOpts(opts("refused_total", "Streams not opened and messages not taken, by reason.")), []string{"reason"}),
+		broken:   f.NewCounterVec(prometheus.CounterOpts(opts("broken_total", "Streams that ended with an error, by reason.")), []string{"reason"}),
 		sent:     bytes.WithLabelValues("sent"),
 		received: bytes.WithLabelValues("received"),
 	}
-	if reg != nil {
-		reg.MustRegister(m.streams, m.opened, m.refused, m.broken, bytes)
-	}
-	return m
 }
 
 func (m *Metrics) countRefused(code protocol.Code) {

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
 // Metrics counts the answers to the hub, and how long they took.
@@ -14,19 +15,16 @@ type Metrics struct {
 
 // NewMetrics creates the metrics and registers them; a nil registerer leaves them unregistered.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
-	m := &Metrics{
-		answers: prometheus.NewCounterVec(prometheus.CounterOpts{
+	f := promauto.With(reg)
+	return &Metrics{
+		answers: f.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "frond", Subsystem: "identity", Name: "answers_total", Help: "Answers to the hub about links.",
 		}, []string{"result"}),
-		answerTime: prometheus.NewHistogram(prometheus.HistogramOpts{
+		answerTime: f.NewHistogram(prometheus.HistogramOpts{
 			Namespace: "frond", Subsystem: "identity", Name: "answer_seconds", Help: "From the hub's question to the answer.",
 			Buckets: prometheus.ExponentialBuckets(0.0001, 2, 14),
 		}),
 	}
-	if reg != nil {
-		reg.MustRegister(m.answers, m.answerTime)
-	}
-	return m
 }
 
 func (m *Metrics) countAnswer(result string) { m.answers.WithLabelValues(result).Inc() }

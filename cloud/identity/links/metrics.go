@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/frond-edge/frond/cloud/identity"
 )
@@ -17,20 +18,17 @@ type Metrics struct {
 
 // NewMetrics creates the metrics and registers them; a nil registerer leaves them unregistered.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
+	f := promauto.With(reg)
 	counters := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "frond", Subsystem: "identity", Name: name, Help: help}, labels)
+		return f.NewCounterVec(prometheus.CounterOpts{Namespace: "frond", Subsystem: "identity", Name: name, Help: help}, labels)
 	}
-	m := &Metrics{
+	return &Metrics{
 		kicks:      counters("kicks_total", "Links closed.", "reason"),
 		violations: counters("offences_total", "Links that the hub closed for what came over them; without a node: in the lobby.", "node", "reason"),
-		nodesByTimeLeft: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		nodesByTimeLeft: f.NewGaugeVec(prometheus.GaugeOpts{
 			Namespace: "frond", Subsystem: "identity", Name: "nodes", Help: "Nodes by how long their key is still enough.",
 		}, []string{"left"}),
 	}
-	if reg != nil {
-		reg.MustRegister(m.kicks, m.violations, m.nodesByTimeLeft)
-	}
-	return m
 }
 
 func (m *Metrics) countKick(reason identity.Reason) { m.kicks.WithLabelValues(string(reason)).Inc() }
