@@ -26,6 +26,9 @@ const (
 	dirMode       = 0o700
 )
 
+// LocalInboxPrefix is the prefix of the inboxes of LocalConn. No hub lets a node subscribe to it.
+const LocalInboxPrefix = "_LOCAL"
+
 // Server is the NATS server of a node. Create it with New and call Start once.
 type Server struct {
 	cfg       Config
@@ -172,6 +175,12 @@ func (s *Server) Conn(name string, opts ...nats.Option) (*nats.Conn, error) {
 		return nil, fmt.Errorf("connect %s to the leaf server: %w", name, err)
 	}
 	return nc, nil
+}
+
+// LocalConn returns a connection like Conn, for requests that this server answers itself. The hub does not let the node subscribe to its
+// inboxes, so they do not cross the link: each that does takes memory on every server of the hub.
+func (s *Server) LocalConn(name string) (*nats.Conn, error) {
+	return s.Conn(name, nats.CustomInboxPrefix(LocalInboxPrefix))
 }
 
 // InProcessConn connects a client to the current server. It returns ErrNotRunning while there is none.

@@ -58,7 +58,7 @@ func newAgent(t *testing.T, hub *server.Server, st *store.Store) *agentProcess {
 				a.link.Fence(fenceTime)
 			}
 		},
-	}, log)
+	}, metrics.New(nil), log)
 	var stops []func()
 	for _, part := range []func(context.Context) error{orders.Start, a.link.Start, beater.Start, a.delivery.Start} {
 		stops = append(stops, startPart(t, part))

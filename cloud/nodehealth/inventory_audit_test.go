@@ -123,7 +123,7 @@ func (g *auditFixture) startDelivery() {
 	if err != nil {
 		g.Fatal(err)
 	}
-	orders := call.NewCommandListener(edgeNode, nc, map[string]func([]byte){call.VerbResync: func([]byte) { delivery.Resync() }}, zaptest.NewLogger(g.T))
+	orders := call.NewCommandListener(edgeNode, nc, map[string]func([]byte){call.VerbResync: func([]byte) { delivery.Resync() }}, metrics.New(nil), zaptest.NewLogger(g.T))
 	first, second := startPart(g.T, delivery.Start), startPart(g.T, orders.Start)
 	g.stop = func() { first(); second() }
 }

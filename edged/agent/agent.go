@@ -81,13 +81,18 @@ func (n *Node) runParts(ctx context.Context, identity *nodeidentity.Identity, se
 	}
 	defer nc.Close()
 	conns <- nc
+	local, err := server.LocalConn("storage")
+	if err != nil {
+		return err
+	}
+	defer local.Close()
 	bulk, err := server.Conn("tunnels")
 	if err != nil {
 		return err
 	}
 	defer bulk.Close()
 	parts, err := assembleParts(ctx, &foundation{
-		cfg: n.cfg, metrics: n.metrics, log: n.log, identity: identity, leaf: server, link: leafLink{server}, nc: nc, bulk: bulk,
+		cfg: n.cfg, metrics: n.metrics, log: n.log, identity: identity, leaf: server, link: leafLink{server}, nc: nc, local: local, bulk: bulk,
 	})
 	if err != nil {
 		return err

@@ -34,6 +34,8 @@ type foundation struct {
 	leaf     *leaf.Server
 	link     leafLink
 	nc       *nats.Conn
+	// local is for the node's own streams: its inboxes do not cross the link.
+	local *nats.Conn
 	// bulk is a separate connection for tunnels, so that they never delay a delivery.
 	bulk *nats.Conn
 }

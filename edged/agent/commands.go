@@ -11,11 +11,12 @@ import (
 )
 
 // commandHandlers returns the handlers of the cloud's commands to this node.
-func commandHandlers(down downward, again *resync.Reporter, beater *call.Heartbeater) map[string]func([]byte) {
+func commandHandlers(down downward, again *resync.Reporter, nudges *call.ReportRequests, beater *call.Heartbeater) map[string]func([]byte) {
 	return map[string]func([]byte){
 		call.VerbResync:  func([]byte) { down.delivery.Resync() },
 		call.VerbDied:    func(server []byte) { down.delivery.ServerDied(string(server)) },
 		call.VerbReports: func([]byte) { again.RequestReport() },
+		call.VerbReport:  nudges.Enqueue,
 		call.VerbWho:     beater.AnswerProbe,
 		call.VerbFence: func(instance []byte) {
 			if own, _ := down.delivery.Identity(); own == string(instance) {

@@ -32,7 +32,7 @@ import (
 
 // openStore creates the node's own streams and opens the store.
 func openStore(ctx context.Context, f *foundation) (*store.Store, *outbox.Outbox, error) {
-	js, err := jetstream.New(f.nc)
+	js, err := jetstream.New(f.local)
 	if err != nil {
 		return nil, nil, fmt.Errorf("jetstream: %w", err)
 	}
@@ -52,7 +52,7 @@ func openStore(ctx context.Context, f *foundation) (*store.Store, *outbox.Outbox
 	if err != nil {
 		return nil, nil, fmt.Errorf("open the store: %w", err)
 	}
-	sink, err := outbox.New(f.cfg.Node, st.Cursor().StoreEpoch, f.nc)
+	sink, err := outbox.New(f.cfg.Node, st.Cursor().StoreEpoch, f.local)
 	return st, sink, err
 }
 
@@ -84,11 +84,11 @@ func buildDelivery(f *foundation, st *store.Store) (d downward, err error) {
 // buildMessaging creates the parts that transfer messages, and the node's own health.
 func buildMessaging(f *foundation, down downward, sink *outbox.Outbox, api *localapi.Server, kubelet *kubeletHealth, disk *diskmonitor.Monitor) ([]lifecycle.Part, error) {
 	node, st := f.cfg.Node, down.store
-	reports, err := outbox.NewPump(subject.Report, f.nc, down.gate, down.metrics, f.log.Named("pump"))
+	reports, err := outbox.NewPump(subject.Report, f.local, f.nc, down.gate, down.metrics, f.log.Named("pump"))
 	if err != nil {
 		return nil, err
 	}
-	events, err := outbox.NewPump(subject.Event, f.nc, down.gate, down.metrics, f.log.Named("pump"))
+	events, err := outbox.NewPump(subject.Event, f.local, f.nc, down.gate, down.metrics, f.log.Named("pump"))
 	if err != nil {
 		return nil, err
 	}
@@ -105,8 +105,8 @@ func buildMessaging(f *foundation, down downward, sink *outbox.Outbox, api *loca
 		return beat
 	}, f.log.Named("beat"))
 	again := resync.New(node, st.Store, f.link, sink, api.LockKey, f.log.Named("resync"))
-	orders := call.NewCommandListener(node, f.nc, commandHandlers(down, again, beater), f.log.Named("orders"))
-	nudges := call.NewReportRequests(node, f.nc, again.ReportRequested, down.metrics, f.log.Named("nudges"))
+	nudges := call.NewReportRequests(again.ReportRequested, down.metrics, f.log.Named("nudges"))
+	orders := call.NewCommandListener(node, f.nc, commandHandlers(down, again, nudges, beater), down.metrics, f.log.Named("orders"))
 	server := health.New(f.cfg.Listen, f.metrics, readinessChecks(f, down, disk, kubelet)...)
 	return []lifecycle.Part{
 		{Name: "health", Start: server.Start, Ready: server.Ready()},

@@ -3,14 +3,18 @@ package hubconf_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap/zaptest"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/leaf"
 	"github.com/frond-edge/frond/streams/call"
 	"github.com/frond-edge/frond/streams/metrics"
 	"github.com/frond-edge/frond/streams/subject"
@@ -149,4 +153,35 @@ func leafIDs(t *testing.T, h *hubtest.Hub, i int) string {
 		ids[l.ID] = l.Name
 	}
 	return fmt.Sprint(ids)
+}
+
+// The inboxes of a gateway's requests to itself do not cross the link; those of its requests to the cloud do.
+func TestHub_LocalInboxesStayInTheGateway(t *testing.T) {
+	w := startTestHub(t)
+	gateway := w.hub.StartLeaf("tls", w.hub.LeafAddr(1), thief, w.thiefKey)
+	for _, prefix := range []string{leaf.LocalInboxPrefix, subject.InboxPrefix(thief)} {
+		nc, err := nats.Connect("", nats.InProcessServer(gateway), nats.CustomInboxPrefix(prefix))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer nc.Close()
+		if _, err := nc.SubscribeSync(nc.NewInbox()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var crossed []string
+	w.eventually("the inbox of requests to the cloud", func() bool {
+		links, err := w.hub.Server(1).Leafz(&server.LeafzOptions{Subscriptions: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		crossed = nil
+		for _, link := range links.Leafs {
+			crossed = append(crossed, link.Subs...)
+		}
+		return slices.ContainsFunc(crossed, func(subj string) bool { return strings.HasPrefix(subj, subject.InboxPrefix(thief)+".") })
+	})
+	if at := slices.IndexFunc(crossed, func(subj string) bool { return strings.HasPrefix(subj, leaf.LocalInboxPrefix) }); at >= 0 {
+		t.Errorf("%s crossed the link", crossed[at])
+	}
 }

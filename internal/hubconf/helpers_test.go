@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/frond-edge/frond/streams/call"
+	"github.com/frond-edge/frond/streams/metrics"
 	"github.com/frond-edge/frond/streams/subject"
 	"github.com/frond-edge/frond/streams/topology"
 	"github.com/frond-edge/frond/test/kit"
@@ -157,7 +158,7 @@ func (w *testHub) countCommands(node string) func() int {
 		defer mu.Unlock()
 		obeyed++
 	}
-	w.startPart(call.NewCommandListener(node, w.honestConns[node], map[string]func([]byte){call.VerbResync: obey}, zaptest.NewLogger(w)).Start)
+	w.startPart(call.NewCommandListener(node, w.honestConns[node], map[string]func([]byte){call.VerbResync: obey}, metrics.New(nil), zaptest.NewLogger(w)).Start)
 	return func() int {
 		mu.Lock()
 		defer mu.Unlock()

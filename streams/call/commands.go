@@ -3,11 +3,13 @@ package call
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/nats-io/nats.go"
 	"go.uber.org/zap"
 
 	"github.com/frond-edge/frond/streams/internal/envelope"
+	"github.com/frond-edge/frond/streams/metrics"
 	"github.com/frond-edge/frond/streams/subject"
 )
 
@@ -18,13 +20,16 @@ const (
 	VerbWho     = "who"     // every agent of this name sends a heartbeat that repeats the payload
 	VerbFence   = "fence"   // the instance named in the payload is fenced for FenceDuration
 	VerbDied    = "died"    // the payload names a dead hub server (its memory consumers are lost) or cloudcore (its calls are lost)
+	VerbReport  = "report"  // report the object whose key is the payload again
 )
 
+// anyVerb is the last token of the subject that matches all commands to a node.
+const anyVerb = "*"
+
 // commandQueue holds commands that arrive while one is executed; further ones are dropped, because the cloud repeats them.
-const commandQueue = 16
+const commandQueue = 256
 
 const (
-
 	// headerCloud marks the messages that a cloudcore sends to a node. Another node of the same cell can name this node's subjects as the
 	// reply subject of a JetStream request; no reply has this header, nor has any stored message.
 	headerCloud = "Frond-Cloud"
@@ -48,41 +53,51 @@ func isAuthentic(msg *nats.Msg, log *zap.Logger) bool {
 	return false
 }
 
-// CommandListener receives the cloud's commands on a node.
+// CommandListener receives the cloud's commands on a node, all with one subscription: each one costs the hub memory on every server.
 type CommandListener struct {
 	node     string
 	nc       *nats.Conn
 	handlers map[string]func(payload []byte)
+	metrics  *metrics.Metrics
 	log      *zap.Logger
 }
 
 // NewCommandListener returns the listener of a node; handlers maps each verb to its handler, which must not block.
-func NewCommandListener(node string, nc *nats.Conn, handlers map[string]func(payload []byte), log *zap.Logger) *CommandListener {
-	return &CommandListener{node: node, nc: nc, handlers: handlers, log: log}
+func NewCommandListener(node string, nc *nats.Conn, handlers map[string]func(payload []byte), metrics *metrics.Metrics, log *zap.Logger) *CommandListener {
+	return &CommandListener{node: node, nc: nc, handlers: handlers, metrics: metrics, log: log}
 }
 
 // Start listens until ctx ends and then returns nil.
 func (o *CommandListener) Start(ctx context.Context) error {
 	incoming := make(chan *nats.Msg, commandQueue)
-	obey := make(map[string]func([]byte), len(o.handlers))
-	for verb, handle := range o.handlers {
-		subj := subject.CommandSubject(o.node, verb)
-		sub, err := o.nc.ChanSubscribe(subj, incoming)
-		if err != nil {
-			return fmt.Errorf("hear orders: %w", err)
-		}
-		defer func() { _ = sub.Unsubscribe() }() // fails only when the connection is gone
-		obey[subj] = handle
+	all := subject.CommandSubject(o.node, anyVerb)
+	sub, err := o.nc.ChanSubscribe(all, incoming)
+	if err != nil {
+		return fmt.Errorf("hear orders: %w", err)
 	}
+	defer func() { _ = sub.Unsubscribe() }() // fails only when the connection is gone
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case msg := <-incoming:
-			o.log.Debug("order", zap.String("subject", msg.Subject))
-			if handle := obey[msg.Subject]; handle != nil && isAuthentic(msg, o.log) {
-				handle(msg.Data)
-			}
+			o.executeCommand(strings.TrimPrefix(msg.Subject, strings.TrimSuffix(all, anyVerb)), msg)
 		}
 	}
+}
+
+// executeCommand calls the handler of a verb. A refused message loses nothing, and the hub's dead letters are unreachable without the
+// link, so it is counted and logged.
+func (o *CommandListener) executeCommand(verb string, msg *nats.Msg) {
+	if !isAuthentic(msg, o.log) {
+		o.metrics.DeadLetters.WithLabelValues(string(planeCall)).Inc()
+		return
+	}
+	handle := o.handlers[verb]
+	if handle == nil { // of a newer cloudcore
+		o.log.Info("order not known to this version", zap.String("verb", envelope.SanitizeText(verb)))
+		return
+	}
+	o.log.Debug("order", zap.String("verb", verb))
+	handle(msg.Data)
 }

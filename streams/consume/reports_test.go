@@ -43,7 +43,7 @@ func startReporting(t *testing.T, hub *server.Server, link link.Link, a *streams
 	if err != nil {
 		t.Fatal(err)
 	}
-	pump, err := outbox.NewPump(subject.Report, nc, link, metrics, zaptest.NewLogger(t))
+	pump, err := outbox.NewPump(subject.Report, nc, nc, link, metrics, zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}

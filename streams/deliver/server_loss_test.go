@@ -49,7 +49,7 @@ func TestDelivery_ReattachesWhenConsumerServerDied(t *testing.T) {
 	orders := call.NewCommandListener("edge.1", node, map[string]func([]byte){call.VerbDied: func(server []byte) {
 		delivery.ServerDied(string(server))
 		heard.Add(1)
-	}}, zaptest.NewLogger(t))
+	}}, metrics.New(nil), zaptest.NewLogger(t))
 	streamstest.StartPart(t, orders.Start)
 	streamstest.StartPart(t, delivery.Start)
 	version := 0

@@ -103,7 +103,7 @@ func newGatewayUplinkTo(t *testing.T, rate int, verb string) *gatewayUplink {
 		t.Fatal(err)
 	}
 	for _, plane := range []subject.Plane{subject.Report, subject.Event} {
-		pump, err := outbox.NewPump(plane, own, leafLink{u.leaf}, metrics, log)
+		pump, err := outbox.NewPump(plane, own, own, leafLink{u.leaf}, metrics, log)
 		if err != nil {
 			t.Fatal(err)
 		}

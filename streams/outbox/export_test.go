@@ -34,5 +34,5 @@ func QueuedUploads(states int) int {
 
 // NewSlowTimeoutPump is NewPump with a pump that waits for an hour for the hub's answers.
 func NewSlowTimeoutPump(plane subject.Plane, nc *nats.Conn, link link.Link, metrics *metrics.Metrics, log *zap.Logger) (*Pump, error) {
-	return newPump(plane, nc, link, time.Hour, metrics, log)
+	return newPump(plane, nc, nc, link, time.Hour, metrics, log)
 }

@@ -83,10 +83,11 @@ func (o *Outbox) storeReport(ctx context.Context, plane subject.Plane, m wire.Me
 // Two states of one object go over one connection in order, and a report that was replaced in the outbox is never sent again, so an older
 // state cannot overtake a newer one.
 type Pump struct {
-	plane     subject.Plane
-	stream    string
-	nc        *nats.Conn
-	js        jetstream.JetStream
+	plane  subject.Plane
+	stream string
+	nc     *nats.Conn
+	// leaf reads the outbox, js publishes to the hub.
+	leaf, js  jetstream.JetStream
 	link      link.Link
 	bandwidth *flow.BandwidthEstimator
 	// uploadedParts is the upload progress of payloads sent in parts, by payload id. It survives a link change, but not the process; only
@@ -100,15 +101,19 @@ type Pump struct {
 // Waiting returns the depth of the outbox at its last reading, at most 5 s ago.
 func (p *Pump) Waiting() uint64 { return p.waiting.Load() }
 
-// NewPump returns the pump of a plane, Report or Event.
-func NewPump(plane subject.Plane, nc *nats.Conn, link link.Link, metrics *metrics.Metrics, log *zap.Logger) (*Pump, error) {
-	return newPump(plane, nc, link, topology.PumpTimeout, metrics, log)
+// NewPump returns the pump of a plane, Report or Event. It reads the outbox over local, and sends over nc.
+func NewPump(plane subject.Plane, local, nc *nats.Conn, link link.Link, metrics *metrics.Metrics, log *zap.Logger) (*Pump, error) {
+	return newPump(plane, local, nc, link, topology.PumpTimeout, metrics, log)
 }
 
-func newPump(plane subject.Plane, nc *nats.Conn, link link.Link, timeout time.Duration, metrics *metrics.Metrics, log *zap.Logger) (*Pump, error) {
+func newPump(plane subject.Plane, local, nc *nats.Conn, link link.Link, timeout time.Duration, metrics *metrics.Metrics, log *zap.Logger) (*Pump, error) {
 	// runSession limits what may be in flight, anew for each link. The library's own limit would also count the messages that a lost link
 	// never answered, because the library keeps them until their timeout.
 	js, err := jetstream.New(nc, jetstream.WithPublishAsyncTimeout(timeout))
+	if err != nil {
+		return nil, fmt.Errorf("pump: %w", err)
+	}
+	leaf, err := jetstream.New(local)
 	if err != nil {
 		return nil, fmt.Errorf("pump: %w", err)
 	}
@@ -116,7 +121,7 @@ func newPump(plane subject.Plane, nc *nats.Conn, link link.Link, timeout time.Du
 	if plane == subject.Event {
 		stream = subject.OutboxEventsStream
 	}
-	return &Pump{plane: plane, stream: stream, nc: nc, js: js, uploadedParts: map[string]uploadProgress{}, link: link, bandwidth: flow.NewBandwidthEstimator(metrics.LinkBudget.WithLabelValues(string(plane))), metrics: metrics, log: log}, nil
+	return &Pump{plane: plane, stream: stream, nc: nc, leaf: leaf, js: js, uploadedParts: map[string]uploadProgress{}, link: link, bandwidth: flow.NewBandwidthEstimator(metrics.LinkBudget.WithLabelValues(string(plane))), metrics: metrics, log: log}, nil
 }
 
 // Start pumps until ctx ends and then returns nil.
@@ -181,7 +186,7 @@ func (p *Pump) watchDepth(ctx context.Context) error {
 
 // readDepth returns how many reports wait and for how long the oldest has waited.
 func (p *Pump) readDepth(ctx context.Context) (messages uint64, oldest time.Duration, err error) {
-	stream, err := p.js.Stream(ctx, p.stream)
+	stream, err := p.leaf.Stream(ctx, p.stream)
 	if err != nil {
 		return 0, 0, fmt.Errorf("outbox: %w", err)
 	}

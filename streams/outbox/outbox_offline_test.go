@@ -59,7 +59,7 @@ func TestOutbox_SurvivesRebootOffline(t *testing.T) {
 	l = leaftest.StartLeaf(t, leaf.Config{Dir: dir, Hub: []string{leaftest.URL(hub.Addr())}})
 	nc := l.Client()
 	for _, plane := range []subject.Plane{subject.Report, subject.Event} {
-		pump, err := outbox.NewPump(plane, nc, leafLink{l}, metrics.New(nil), zaptest.NewLogger(t))
+		pump, err := outbox.NewPump(plane, nc, nc, leafLink{l}, metrics.New(nil), zaptest.NewLogger(t))
 		if err != nil {
 			t.Fatal(err)
 		}

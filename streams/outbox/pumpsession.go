@@ -50,7 +50,7 @@ type pumpSession struct {
 
 // runSession moves reports from the outbox while the link is up, and reports whether the hub took any.
 func (p *Pump) runSession(ctx context.Context, linkChanged <-chan struct{}) (moved bool, err error) {
-	consumer, err := p.js.Consumer(ctx, p.stream, topology.PumpConsumer)
+	consumer, err := p.leaf.Consumer(ctx, p.stream, topology.PumpConsumer)
 	if err != nil {
 		return false, fmt.Errorf("outbox: %w", err)
 	}
