@@ -53,7 +53,8 @@ var folderRules = map[string]folderRule{
 	"controllers/references": {programs: []string{"cloudcore", "frond"}, imports: []string{"api/..."}},
 
 	// The gateway half.
-	"leaf":           {programs: edgecore, imports: []string{"api/..."}},
+	"leaf":           {programs: edgecore, imports: []string{"api/...", "leaf/redial"}},
+	"leaf/redial":    {programs: []string{"edgecore", "loadtest"}},
 	"leaf/store":     {programs: edgecore, imports: []string{"api/...", "internal/failpoint"}},
 	"leaf/access":    {programs: edgecore, imports: []string{"api/...", "leaf/store"}},
 	"leaf/localapi":  {programs: edgecore, imports: []string{"api/...", "leaf/store", "leaf/access", "internal/certs"}},
@@ -99,7 +100,7 @@ var folderRules = map[string]folderRule{
 
 	// What is not part of a running Frond.
 	"cmd":      {programs: all, imports: []string{"api/...", "cloud", "controllers/references", "deploy/...", "edged/...", "internal/...", "loadtest"}},
-	"loadtest": {programs: []string{"loadtest"}, imports: []string{"api/...", "streams/...", "internal/..."}},
+	"loadtest": {programs: []string{"loadtest"}, imports: []string{"api/...", "leaf/redial", "streams/...", "internal/..."}},
 	"tools":    {imports: []string{"internal/..."}},
 	"test":     {imports: []string{"api/...", "leaf", "streams/...", "internal/..."}},
 	// Test helpers that lie beside what they help to test.

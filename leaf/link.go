@@ -9,20 +9,13 @@ import (
 
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/frond-edge/frond/leaf/redial"
 )
 
 // linkPollInterval is how often the supervisor checks the link. nats-server has no event for a link that it dialled; a check takes a lock
 // and a length.
 const linkPollInterval = 100 * time.Millisecond
-
-// outageDivisor: a link that has been down for t is dialled again after t/outageDivisor. It then comes back at most a quarter later than
-// possible, and long outages cost the hub few dials.
-const outageDivisor = 4
-
-// outageCredit is how much outage a link compensates, as a multiple of its own duration. A link that was soon lost hardly shortens the
-// pauses, so a hub that accepts and drops the node is not dialled every second. A link that worked does, so hub servers that are restarted
-// one after the other do not cost more each time.
-const outageCredit = 4
 
 // LinkState is the state of the link to the hub.
 type LinkState struct {
@@ -64,6 +57,7 @@ func (s *Server) setProblem(text string) {
 	err := errors.New(text)
 	if strings.Contains(text, "Authorization Violation") || strings.Contains(text, "Authentication Timeout") {
 		err = ErrRefused
+		s.dial.setRefused()
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -110,7 +104,7 @@ type linkSupervisor struct {
 	server        *Server
 	metrics       *linkMetrics
 	log           *zap.Logger
-	backoff       redialBackoff
+	backoff       redial.Backoff
 	state         LinkState
 	lastSeenID    uint64 // id of the connection at the last check
 	linkID        uint64 // id of the connection that counts as the link
@@ -121,7 +115,7 @@ type linkSupervisor struct {
 func newLinkSupervisor(cfg Config, r hubLink, server *Server, m *linkMetrics, log *zap.Logger) *linkSupervisor {
 	return &linkSupervisor{
 		cfg: cfg, remote: r, server: server, metrics: m, log: log.Named("link"),
-		backoff: redialBackoff{min: cfg.RedialMin, max: cfg.RedialMax, jitter: rand.Float64},
+		backoff: redial.Backoff{Min: cfg.RedialMin, Max: cfg.RedialMax, StalledMax: cfg.StalledMax, Jitter: rand.Float64},
 		// Room for one: only the newest link is worth a probe.
 		probeTargets: make(chan uint64, 1),
 	}
@@ -139,7 +133,7 @@ func (s *linkSupervisor) run(ctx context.Context) error {
 func (s *linkSupervisor) superviseLink(ctx context.Context) error {
 	t := time.NewTicker(linkPollInterval)
 	defer t.Stop()
-	s.backoff.startOutage(time.Now())
+	s.backoff.StartOutage(time.Now())
 	s.dialHub(time.Now())
 	for {
 		select {
@@ -165,7 +159,7 @@ func (s *linkSupervisor) checkLink(now time.Time) {
 	case s.linkID == 0 && confirmed:
 		s.handleLinkUp(now, id)
 	}
-	if id == 0 && s.backoff.due(now) {
+	if id == 0 && s.backoff.Due(now) {
 		s.metrics.redials.Inc()
 		s.dialHub(now)
 	}
@@ -173,7 +167,8 @@ func (s *linkSupervisor) checkLink(now time.Time) {
 
 // dialHub dials, and logs an obstacle to dialling once.
 func (s *linkSupervisor) dialHub(now time.Time) {
-	s.backoff.scheduleNext(now)
+	s.backoff.ScheduleNext(now, s.server.dial.current().Stalled(now))
+	s.server.dial.begin()
 	err := s.remote.replaceRemote()
 	switch {
 	case err == nil:
@@ -188,14 +183,14 @@ func (s *linkSupervisor) dialHub(now time.Time) {
 func (s *linkSupervisor) handleLinkLost(now time.Time) {
 	s.log.Warn("link to the hub lost, dialling again", zap.Duration("up", now.Sub(s.state.Since)))
 	s.linkID = 0
-	s.backoff.startOutage(now)
+	s.backoff.StartOutage(now)
 	s.state = LinkState{Since: now, Reconnects: s.state.Reconnects}
 	s.metrics.up.Set(0)
 	s.server.setLink(s.state)
 }
 
 func (s *linkSupervisor) handleLinkUp(now time.Time, id uint64) {
-	s.backoff.endOutage(now)
+	s.backoff.EndOutage(now)
 	s.linkID = id
 	n := s.state.Reconnects
 	if s.state.Since.IsZero() {
@@ -272,38 +267,3 @@ func (s *linkSupervisor) probeOnce(ctx context.Context, limit time.Duration) err
 	}
 	return err
 }
-
-// redialBackoff decides when to dial. It has no clock.
-type redialBackoff struct {
-	min, max time.Duration
-	jitter   func() float64 // in [0,1)
-
-	outageStart time.Time // start of the outage
-	linkedSince time.Time // start of the link; zero while there is none
-	nextDial    time.Time // when to dial next
-}
-
-// startOutage starts an outage. The part of earlier outages that their links have not compensated counts as its beginning.
-func (p *redialBackoff) startOutage(now time.Time) {
-	if p.linkedSince.IsZero() {
-		p.outageStart = now
-	} else {
-		before := min(p.linkedSince.Sub(p.outageStart), outageDivisor*p.max) // a longer outage does not lengthen any pause
-		p.outageStart = now.Add(-max(0, before-outageCredit*now.Sub(p.linkedSince)))
-	}
-	p.linkedSince = time.Time{}
-	p.scheduleNext(now)
-}
-
-// scheduleNext sets the time of the dial after one at now.
-func (p *redialBackoff) scheduleNext(now time.Time) {
-	wait := float64(min(max(now.Sub(p.outageStart)/outageDivisor, p.min), p.max))
-	p.nextDial = now.Add(time.Duration(wait * (0.6 + 0.4*p.jitter())))
-}
-
-func (p *redialBackoff) due(now time.Time) bool {
-	return p.linkedSince.IsZero() && !now.Before(p.nextDial)
-}
-
-// endOutage ends an outage.
-func (p *redialBackoff) endOutage(now time.Time) { p.linkedSince = now }

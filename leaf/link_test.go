@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -239,4 +240,36 @@ func TestLink_RejectedLeafIsNotUp(t *testing.T) {
 	}
 	proxy.Heal()
 	l.WaitLink(true)
+}
+
+// A hub that accepts connections and does not answer is overloaded; one that closes them at once is not.
+func TestLink_StalledDial(t *testing.T) {
+	for name, hold := range map[string]bool{"silent": true, "closing": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			relaytest.Serve(t, l, func(ctx context.Context, _ net.Conn) {
+				if hold {
+					<-ctx.Done()
+				}
+			})
+			server := leaftest.StartLeaf(t, leaf.Config{Hub: []string{leaftest.URL(l.Addr().String())}, RedialMin: time.Minute})
+			eventually(t, "the hub is reached", func() error {
+				if d := server.Dial(); d.ReachedAt.IsZero() || d.ClosedAt.IsZero() != hold {
+					return fmt.Errorf("dial %+v", d)
+				}
+				return nil
+			})
+			dial := server.Dial()
+			if got := dial.Stalled(dial.ReachedAt.Add(5 * time.Second)); got != hold {
+				t.Errorf("stalled after 5 s: %t, want %t", got, hold)
+			}
+			if dial.Stalled(dial.ReachedAt.Add(time.Second)) {
+				t.Error("stalled after a second")
+			}
+		})
+	}
 }

@@ -13,12 +13,20 @@ type natsLogger struct {
 	fatal chan error // holds the first fatal error
 	// onError is called with each error.
 	onError func(text string)
+	// onNotice is called with each notice.
+	onNotice func(text string)
 }
 
-func (l *natsLogger) Noticef(format string, v ...any) { l.log.Debug(fmt.Sprintf(format, v...)) }
-func (l *natsLogger) Debugf(format string, v ...any)  { l.log.Debug(fmt.Sprintf(format, v...)) }
-func (l *natsLogger) Tracef(format string, v ...any)  { l.log.Debug(fmt.Sprintf(format, v...)) }
-func (l *natsLogger) Warnf(format string, v ...any)   { l.log.Warn(fmt.Sprintf(format, v...)) }
+func (l *natsLogger) Debugf(format string, v ...any) { l.log.Debug(fmt.Sprintf(format, v...)) }
+func (l *natsLogger) Tracef(format string, v ...any) { l.log.Debug(fmt.Sprintf(format, v...)) }
+func (l *natsLogger) Warnf(format string, v ...any)  { l.log.Warn(fmt.Sprintf(format, v...)) }
+
+// Noticef logs at Debug.
+func (l *natsLogger) Noticef(format string, v ...any) {
+	text := fmt.Sprintf(format, v...)
+	l.log.Debug(text)
+	l.onNotice(text)
+}
 
 // Errorf logs at Warn: the supervisor or a client's error decides about faults that the server could not handle itself.
 func (l *natsLogger) Errorf(format string, v ...any) {

@@ -37,6 +37,6 @@ func serverOptions(cfg Config) *server.Options {
 	o.LeafNode.Compression.Mode = server.CompressionOff // its decoder runs before authentication, where it once had a panic
 	o.LeafNode.DialTimeout = cfg.DialTimeout
 	// The link supervisor dials again long before. This interval is the fallback.
-	o.LeafNode.ReconnectInterval = 2 * cfg.RedialMax
+	o.LeafNode.ReconnectInterval = 2 * cfg.StalledMax
 	return o
 }

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/nats-io/nats-server/v2/server"
@@ -92,46 +91,5 @@ func TestConfig_ValidateNamesFaults(t *testing.T) {
 				t.Errorf("error %v, want one with %q", err, tt.want)
 			}
 		})
-	}
-}
-
-func TestRedialBackoff_Pauses(t *testing.T) {
-	all := leaf.RedialTimes(0, 10*time.Minute)
-	if n := len(all[0]); n > 85 { // 9 s each with the least jitter, and some before
-		t.Errorf("%d dials in 10 minutes, want at most 85", n)
-	}
-	if first := all[0][0]; first > 2*time.Second {
-		t.Errorf("first dial after %v, want at most 2 s", first)
-	}
-	for _, p := range all[0] {
-		if p > 15*time.Second || p < time.Second {
-			t.Errorf("pause of %v, want 1 to 15 s", p)
-		}
-	}
-	// A link of a second does not shorten the pauses of a long outage much; one of a minute does.
-	all = leaf.RedialTimes(0, 2*time.Minute, -time.Second, 20*time.Second, -time.Minute, 20*time.Second)
-	if p := all[1][0]; p < 8*time.Second {
-		t.Errorf("after a short link the first dial came after %v, want the pause of a long outage", p)
-	}
-	if p := all[2][0]; p > 2*time.Second {
-		t.Errorf("after a stable link the first dial came after %v, want at most 2 s", p)
-	}
-	// A hub that drops the node after a moment, again and again, is dialled less and less; one whose servers die one after the other is
-	// dialled as soon each time.
-	flapping, deaths := []time.Duration{}, []time.Duration{}
-	for range 40 {
-		flapping = append(flapping, 20*time.Second, -300*time.Millisecond)
-		deaths = append(deaths, 3*time.Second, -6*time.Second)
-	}
-	all = leaf.RedialTimes(0, flapping...)
-	if p := all[39][0]; p < 8*time.Second {
-		t.Errorf("a hub that drops us was dialled %v after it had", p)
-	}
-	all = leaf.RedialTimes(0.9, deaths...)
-	if p := all[39][0]; p > 2*time.Second {
-		t.Errorf("after 40 deaths of servers the first dial came after %v, want at most 2 s", p)
-	}
-	if a, b := leaf.RedialTimes(0, time.Minute), leaf.RedialTimes(0.9, time.Minute); cmp.Equal(a, b) {
-		t.Error("jitter changes nothing")
 	}
 }

@@ -36,9 +36,9 @@ func remoteOptions(cfg Config, turn uint64) (*server.RemoteLeafOpts, error) {
 		return nil, errors.New("a hub's URL is none") // the cause repeats the text, which may hold a password
 	}
 	r := &server.RemoteLeafOpts{
-		TLSTimeout:       cfg.DialTimeout.Seconds(),
+		TLSTimeout:       cfg.HandshakeTimeout.Seconds(),
 		DialTimeout:      cfg.DialTimeout,
-		FirstInfoTimeout: cfg.DialTimeout,
+		FirstInfoTimeout: cfg.HandshakeTimeout,
 		// The configured list is authoritative: addresses that hub servers report of each other may be unreachable from here.
 		IgnoreDiscoveredServers: true,
 	}

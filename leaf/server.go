@@ -39,6 +39,8 @@ type Server struct {
 	readyOnce sync.Once // closes ready
 	// redialRequests holds a request for a new link.
 	redialRequests chan struct{}
+	// dial is the progress of the current dial.
+	dial dialProgress
 
 	mu          sync.Mutex // guards all below
 	nats        *server.Server
@@ -96,7 +98,7 @@ func (s *Server) runServer(ctx context.Context, opts *server.Options) error {
 	if err != nil {
 		return fmt.Errorf("make nats-server: %w", err)
 	}
-	bridge := &natsLogger{log: s.log.Named("nats"), fatal: make(chan error, 1), onError: s.setProblem}
+	bridge := &natsLogger{log: s.log.Named("nats"), fatal: make(chan error, 1), onError: s.setProblem, onNotice: s.dial.observeNotice}
 	ns.SetLoggerV2(bridge, false, false, false)
 	ns.Start() // does not block without a listener
 	defer func() {

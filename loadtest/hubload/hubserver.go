@@ -142,7 +142,7 @@ func (h *Server) writeConfig(ctx context.Context, nodes int) error {
 			return err
 		}
 	}
-	secure := fmt.Sprintf("ca_file: %q, cert_file: %q, key_file: %q, verify: true, timeout: 60", ca.Cert, pair.Cert, pair.Key)
+	secure := fmt.Sprintf("ca_file: %q, cert_file: %q, key_file: %q, verify: true, timeout: 5", ca.Cert, pair.Cert, pair.Key)
 	var conf strings.Builder
 	fmt.Fprintf(&conf, `server_name: "hub"
 listen: %q

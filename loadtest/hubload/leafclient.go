@@ -43,12 +43,17 @@ func dialLeaf(ctx context.Context, address, node string, config *tls.Config, del
 	if err != nil {
 		return nil, fmt.Errorf("dial: %w", err)
 	}
-	defer func() {
-		if err != nil {
-			_ = conn.Close()
-		}
-	}()
-	l = &leafClient{node: node, conn: conn, in: bufio.NewReaderSize(conn, 512), delivered: delivered}
+	if l, err = logInLeaf(ctx, conn, node, delivered); err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// logInLeaf logs in on a connection and subscribes. It closes the connection if ctx ends meanwhile.
+func logInLeaf(ctx context.Context, conn net.Conn, node string, delivered *atomic.Int64) (*leafClient, error) {
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	l := &leafClient{node: node, conn: conn, in: bufio.NewReaderSize(conn, 512), delivered: delivered}
 	connect, err := json.Marshal(map[string]any{
 		"server_id": "N-" + node, "name": node, "user": wire.Escape(node), "pass": hubPassword, "version": "2.15.2",
 		"headers": true, "jetstream": true, "domain": wire.Escape(node), "tls_required": true,
