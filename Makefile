@@ -45,7 +45,7 @@ check: verify lint unit ## Format, lint, layout and unit tests: before every com
 # The linters include all of go vet, so no test run vets again.
 .PHONY: unit
 unit: ## Unit tests with the race detector, without a cluster
-	$(RACE) $(SUM) "$(FAST)" -- -race -shuffle=on -vet=off -timeout 20m
+	$(RACE) $(SUM) "$(FAST)" -- -race -shuffle=on -vet=off -timeout 20m -p 3
 	$(GO) -C tools/images test -shuffle=on -vet=off ./...
 
 # ,root where this machine lets root do all that tests want: `make tools` installs the programs, if apt-get finds a network.
@@ -55,7 +55,7 @@ AS_ROOT = $(shell test "$$(id -u)" = 0 && type nft ip systemctl /lib/systemd/sys
 # They run side by side: a stage has clusters of its own. LANES is how many of the latter run at once.
 COMPUTING := unit verify lint
 WAITING   := test-faults-processes test-e2e-containers test-faults-keys test-e2e-hollow test-kube test-attacks test-slow test-load test-conformance
-LANES     ?= 2
+LANES     ?= 3
 # Where the output of each stage is, below a name like its own.
 LOGS      ?= $(error make test runs the stages)
 
