@@ -52,10 +52,11 @@ unit: ## Unit tests with the race detector, without a cluster
 AS_ROOT = $(shell test "$$(id -u)" = 0 && type nft ip systemctl /lib/systemd/systemd >/dev/null 2>&1 && unshare --net --mount true 2>/dev/null && echo ,root)
 
 # The stages of `make test` that need most of the processors, and those that run real processes and mostly wait, the longest first.
-# They run side by side: a stage has clusters of its own. LANES is how many of the latter run at once.
+# They run side by side: a stage has clusters of its own. LANES is how many of the latter run at once; three clusters are too many for two
+# processors.
 COMPUTING := unit verify lint
 WAITING   := test-faults-processes test-e2e-containers test-faults-keys test-e2e-hollow test-kube test-attacks test-slow test-load test-conformance
-LANES     ?= 3
+LANES     ?= 2
 # Where the output of each stage is, below a name like its own.
 LOGS      ?= $(error make test runs the stages)
 
