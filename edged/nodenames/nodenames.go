@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/api/wire"
 )
 
@@ -90,6 +91,22 @@ func (n *Resolver) Start(ctx context.Context) error {
 	}
 }
 
+// hostnameOf returns the Hostname that the cloud has given a Node. Before, a new Node has the one that its kubelet created it with. The
+// cloud adds the address in the tunnel together with its Hostname.
+func hostnameOf(addresses []corev1.NodeAddress) (string, error) {
+	hostname, fromCloud := "", false
+	for _, a := range addresses {
+		if a.Type == corev1.NodeHostName {
+			hostname = a.Address
+		}
+		fromCloud = fromCloud || a.Type == names.AddressTunnel
+	}
+	if hostname == "" || !fromCloud {
+		return "", errors.New("the cloud has not named the Node yet")
+	}
+	return hostname, nil
+}
+
 func (n *Resolver) fetchHostname(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -104,10 +121,5 @@ func (n *Resolver) fetchHostname(ctx context.Context) (string, error) {
 	if err := json.Unmarshal(reply.Body, &node); err != nil {
 		return "", fmt.Errorf("read the Node: %w", err)
 	}
-	for _, a := range node.Status.Addresses {
-		if a.Type == corev1.NodeHostName && a.Address != "" {
-			return a.Address, nil
-		}
-	}
-	return "", errors.New("the Node has no Hostname yet")
+	return hostnameOf(node.Status.Addresses)
 }
