@@ -99,21 +99,11 @@ func aggregatedImages(src sources) ([]image, error) {
 	}, nil
 }
 
-// netcat is busybox' nc without the flags that it does not know: verbose, and an answer to Telnet's questions.
-const netcat = `#!/bin/sh
-for arg; do
-  shift
-  case $arg in -v|-t) ;; *) set -- "$@" "$arg" ;; esac
-done
-exec busybox nc "$@"
-`
-
 // agnhostFiles are what tests expect of this image beside its program.
 func agnhostFiles() []file {
 	return []file{
 		{name: "agnhost-2", link: "agnhost"}, // tests that override the entry point tell it by this name
 		{name: "uploads", dir: true, mode: 0o755},
-		{name: "usr/local/bin/nc", text: netcat, mode: 0o755},
 		{name: "etc/passwd", mode: 0o644, text: "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n" +
 			"user-defined-in-image:x:1000:1000::/home/user-defined-in-image:/bin/sh\n"},
 		{name: "etc/group", mode: 0o644, text: "root:x:0:\nnogroup:x:65534:\nuser-defined-in-image:x:1000:\n" +
