@@ -191,6 +191,7 @@ func (s *linkSupervisor) handleLinkLost(now time.Time) {
 
 func (s *linkSupervisor) handleLinkUp(now time.Time, id uint64) {
 	s.backoff.EndOutage(now)
+	s.server.dial.begin() // what comes of the link is no longer the dial's
 	s.linkID = id
 	n := s.state.Reconnects
 	if s.state.Since.IsZero() {

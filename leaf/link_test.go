@@ -242,6 +242,14 @@ func TestLink_RejectedLeafIsNotUp(t *testing.T) {
 	l.WaitLink(true)
 }
 
+// A link that is lost after hours is no dial that the hub left unanswered for hours.
+func TestLink_IsNoStalledDial(t *testing.T) {
+	_, _, l, _ := startLinkedLeaf(t, leaf.Config{})
+	if d := l.Dial(); d.Stalled(time.Now().Add(time.Hour)) {
+		t.Errorf("the dial of a link counts as unanswered: %+v", d)
+	}
+}
+
 // A hub that accepts connections and does not answer is overloaded; one that closes them at once is not.
 func TestLink_StalledDial(t *testing.T) {
 	for name, hold := range map[string]bool{"silent": true, "closing": false} {
