@@ -86,6 +86,7 @@ func assembleParts(ctx context.Context, f *foundation) ([]lifecycle.Part, error)
 		return nil, err
 	}
 	parts := slices.Concat([]lifecycle.Part{
+		{Name: "store", Start: func(ctx context.Context) error { <-ctx.Done(); return st.Close() }},
 		{Name: "localapi", Start: api.Start, Ready: api.Ready()},
 		newSocketPart(f.cfg.LocalAPI),
 		{Name: "tunnels", Start: tunnels.Start},

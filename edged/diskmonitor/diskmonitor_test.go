@@ -83,6 +83,7 @@ func newDiskGateway(t *testing.T) *diskGateway {
 		Merge: merge.Desired, HighWaterFile: filepath.Join(g.dir, "mark"), SyncTimeout: 5 * time.Second,
 	}, log)
 	kit.Must(t, err)
+	t.Cleanup(func() { kit.Must(t, g.store.Close()) })
 	g.outbox, err = outbox.New("edge-1", g.store.Cursor().StoreEpoch, nc)
 	kit.Must(t, err)
 	api, err := localapi.New(localapi.Config{Node: "edge-1"}, g.store, offlineCloud{}, g.outbox, log)

@@ -63,6 +63,7 @@ func (n *node) openStore(cfg store.Config) {
 		n.t.Fatal(err)
 	}
 	n.Store = s
+	n.t.Cleanup(func() { must(n.t, s.Close()) })
 }
 
 // restart stops the leaf, runs between, and opens leaf and store again from the disk.

@@ -117,7 +117,7 @@ const (
 	Deleted  = index.Deleted
 )
 
-// Store holds the objects of one node. Create it with Open. It needs no Close: it holds no goroutine and no file.
+// Store holds the objects of one node. Create it with Open. It holds no goroutine, and one file, until Close.
 type Store struct {
 	cfg     Config
 	log     *zap.Logger
@@ -160,6 +160,14 @@ func Open(ctx context.Context, js jetstream.JetStream, cfg Config, log *zap.Logg
 	return &Store{
 		cfg: cfg, log: log, metrics: metrics, index: parts.Index, journal: parts.Journal, lastGood: parts.Copy, remoteWriter: journal.NewToken(),
 	}, nil
+}
+
+// Close closes the file of the high-water mark, after the commit in progress. Nobody may write any more; reads still work.
+func (s *Store) Close() error {
+	if err := s.journal.Close(); err != nil {
+		return fmt.Errorf("close the mark of the store: %w", err)
+	}
+	return nil
 }
 
 // Get returns one object, or ErrNotFound.

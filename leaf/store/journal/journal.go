@@ -92,6 +92,13 @@ func (j *Journal) Adopt(neverPlain bool) {
 // Sums returns the sums over all records and over all names. No commit may run meanwhile.
 func (j *Journal) Sums() (sum, names uint64) { return j.recordSum, j.nameSum }
 
+// Close waits until nothing is committed and closes the mark's file. A later commit opens it again.
+func (j *Journal) Close() error {
+	j.writer <- struct{}{}
+	defer j.writer.Release()
+	return j.mark.Close()
+}
+
 // Exclusive runs do while nothing is committed. clean is false if the outcome of the last commit is unknown.
 func (j *Journal) Exclusive(ctx context.Context, do func(clean bool) error) error {
 	if err := j.writer.Acquire(ctx); err != nil {
