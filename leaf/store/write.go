@@ -70,8 +70,8 @@ func (s *Store) ForgetDeletion(ctx context.Context, key wire.Key) error {
 
 // Apply stores messages of the hub in the order of their sequences and then moves the cursor to sequence, all synced to
 // disk. The caller has passed every message for this node up to sequence; messages beyond it may be included. A message
-// that is not newer than the store, by the cursor or by the object's own sequence, is ignored. A message that is not an
-// object is counted and ignored: the caller should have refused it.
+// that is not newer than the store, by the cursor or by the object's own sequence, is ignored. The caller has refused payloads
+// that are not JSON. A message that is not an object is counted and ignored.
 func (s *Store) Apply(ctx context.Context, messages []wire.Message, sequence uint64) error {
 	if err := s.remoteWriter.Acquire(ctx); err != nil {
 		return fmt.Errorf("apply: %w", err)

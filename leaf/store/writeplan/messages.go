@@ -3,6 +3,7 @@
 package writeplan
 
 import (
+	"bytes"
 	"cmp"
 	"slices"
 
@@ -151,7 +152,7 @@ func (p *MessagePlan) newTombstone(m wire.Message, uid string) *record.Record {
 }
 
 func (p *MessagePlan) planApply(old *record.Record, m wire.Message) string {
-	if _, err := record.ParseUID(m.Object); err != nil {
+	if !hasObject(m) {
 		return ignoredInvalid
 	}
 	r := &record.Record{
@@ -177,6 +178,21 @@ func (p *MessagePlan) planApply(old *record.Record, m wire.Message) string {
 	return ""
 }
 
+// hasObject reports whether a message carries an object. If it names the object's UID and version, its sender has read them from
+// the object, and a receiver has checked that the payload is JSON: it is not parsed again.
+func hasObject(m wire.Message) bool {
+	if m.UID != "" && m.Version != "" {
+		trimmed := bytes.TrimLeft(m.Object, " \t\r\n")
+		return len(trimmed) > 0 && trimmed[0] == '{'
+	}
+	_, err := record.ParseUID(m.Object)
+	return err == nil
+}
+
+func isSameSlice(a, b []byte) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
+}
+
 // isOtherHistory reports whether a message belongs to another Kubernetes history than the record. The API was then restored
 // to a state in which the object existed, so the node's own deletion never happened in that history.
 func isOtherHistory(old *record.Record, m wire.Message) bool {
@@ -192,7 +208,7 @@ func (p *MessagePlan) mergeObject(old, r *record.Record) {
 		return
 	}
 	object, err := p.merge(r.Key, old.Object, r.Object)
-	if err == nil {
+	if err == nil && !isSameSlice(object, r.Object) {
 		_, err = record.ParseUID(object)
 	}
 	if err != nil {

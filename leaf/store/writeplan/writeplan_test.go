@@ -114,3 +114,26 @@ func TestApplyMessages(t *testing.T) {
 		})
 	}
 }
+
+// A message that names its object's UID and version is not parsed; any other one is.
+func TestApplyMessages_ReadsIdentityFromHeaders(t *testing.T) {
+	for name, tt := range map[string]struct {
+		uid, version, object string
+		applied              int
+	}{
+		"named":            {"u", "6", `{"kind":"Pod"}`, 1},
+		"named, no object": {"u", "6", `null`, 0},
+		"named, empty":     {"u", "6", ` `, 0},
+		"no UID":           {"", "6", `{"metadata":{}}`, 1},
+		"no UID, no name":  {"", "6", `{"kind":"Pod"}`, 0},
+		"no version":       {"u", "", `{"metadata":`, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := wire.Message{Key: podKey("a"), Op: wire.Apply, UID: tt.uid, Version: tt.version, Sequence: 6, Object: []byte(tt.object)}
+			p := writeplan.ApplyMessages([]wire.Message{m}, writeplan.Position{UpTo: 6}, func(wire.Key) *record.Record { return nil }, nil)
+			if p.Applied != tt.applied || len(p.Changes) != tt.applied || p.Applied == 1 && p.Changes[0].Record.UID != tt.uid {
+				t.Errorf("%d applied, %d changes; want %d", p.Applied, len(p.Changes), tt.applied)
+			}
+		})
+	}
+}
