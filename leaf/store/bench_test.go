@@ -8,19 +8,31 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/leaf/store"
 )
+
+// processorTime returns the time that this process, with its server, has spent on processors.
+func processorTime(b *testing.B) time.Duration {
+	b.Helper()
+	var usage unix.Rusage
+	must(b, unix.Getrusage(unix.RUSAGE_SELF, &usage))
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+}
 
 // BenchmarkApply stores messages of 2 KiB for 1,000 objects; each batch is synced to disk.
 func BenchmarkApply(b *testing.B) {
 	data := strings.Repeat("x", 2000)
 	for _, size := range []int{1, 3, 16, 256, 1000} {
 		b.Run(fmt.Sprint("batch=", size), func(b *testing.B) {
-			n := newNode(b, store.Config{})
+			dir := b.TempDir()
+			n := openNode(b, dir, store.Config{HighWaterFile: filepath.Join(dir, "store.mark")})
 			must(b, n.Replace(b.Context(), nil, "s1", 0))
-			seq := uint64(0)
+			seq, revision, before := uint64(0), n.Revision(), processorTime(b)
 			for b.Loop() {
 				batch := make([]wire.Message, 0, size)
 				for range size {
@@ -30,6 +42,8 @@ func BenchmarkApply(b *testing.B) {
 				must(b, n.Apply(b.Context(), batch, seq))
 			}
 			b.ReportMetric(float64(seq)/b.Elapsed().Seconds(), "msg/s")
+			b.ReportMetric(float64((processorTime(b)-before).Microseconds())/float64(b.N), "cpu-us/op")
+			b.ReportMetric(float64(n.Revision()-revision)/float64(b.N), "records/op")
 		})
 	}
 }

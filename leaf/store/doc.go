@@ -8,8 +8,8 @@
 //   - Put, Delete, Apply and Replace return after the server has synced the change to disk (given a server with
 //     SyncAlways). Readers and watchers see a change after that, never before.
 //   - The revision is the bucket's stream sequence. It grows with every write and is the local resourceVersion.
-//   - The cursor is written after the objects that it covers and in the same order of commits: after a crash it can be
-//     behind them, never ahead.
+//   - The cursor is written with the last of the objects that it covers, or after them, and in the same order of commits:
+//     after a crash it can be behind them, never ahead.
 //   - A hub message that arrives late or twice changes nothing.
 //   - An object deleted here stays hidden from late messages with its UID until the cloud's tombstone, a full snapshot
 //     without it, or an object with another UID arrives.

@@ -17,6 +17,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/internal/failpoint"
 	"github.com/frond-edge/frond/leaf"
 	"github.com/frond-edge/frond/leaf/store"
 )
@@ -107,28 +108,48 @@ func TestStore_SurvivesKill(t *testing.T) {
 	dir := t.TempDir()
 	own := uint64(0) // the newest acked local write
 	for round := range rounds {
-		acked, put := killChild(t, dir, time.Duration(20+rand.IntN(400))*time.Millisecond)
-		n := openNode(t, dir, store.Config{})
-		cursor := n.Cursor()
-		t.Logf("round %d: acked %d, cursor %d, %d objects", round, acked, cursor.Sequence, len(onlyEntries(n.All())))
-		if cursor.StreamEpoch != "s1" || cursor.Sequence < acked {
-			t.Fatalf("cursor %+v after %d was acked", cursor, acked)
-		}
+		acked, put := killChild(t, dir, time.Duration(20+rand.IntN(400))*time.Millisecond, "")
 		own = max(own, put)
-		checkCrash(t, n, own)
-		n.js.Conn().Close()
-		n.leaf.Stop()
+		checkKilled(t, dir, fmt.Sprint("round ", round), acked, own)
 	}
+}
+
+// The same with a kill at each point of a commit, of which the store passes some several times before.
+func TestStore_SurvivesKillAtEachPoint(t *testing.T) {
+	dir := t.TempDir()
+	own := uint64(0)
+	for _, count := range []int{1, 2, 3, 10, 77} {
+		for _, point := range []string{"save.begun", "save.sent", "save.batched", "save.synced"} {
+			at := fmt.Sprint(point, ":", count)
+			acked, put := killChild(t, dir, time.Minute, at)
+			own = max(own, put)
+			checkKilled(t, dir, at, acked, own)
+		}
+	}
+}
+
+// checkKilled opens the store of a killed child, whose newest acked writes are given.
+func checkKilled(t *testing.T, dir, when string, acked, own uint64) {
+	t.Helper()
+	n := openNode(t, dir, store.Config{})
+	cursor := n.Cursor()
+	t.Logf("%s: acked %d, cursor %d, %d objects", when, acked, cursor.Sequence, len(onlyEntries(n.All())))
+	if acked > 0 && (cursor.StreamEpoch != "s1" || cursor.Sequence < acked) {
+		t.Fatalf("%s: cursor %+v after %d was acked", when, cursor, acked)
+	}
+	checkCrash(t, n, own)
+	n.js.Conn().Close()
+	n.leaf.Stop()
 }
 
 func onlyEntries(list []store.Entry, _ uint64) []store.Entry { return list }
 
-// killChild runs a child on dir and kills it some time after it opened its store. It returns the last
-// sequence that it acked, and the last one whose local write it acked.
-func killChild(t *testing.T, dir string, after time.Duration) (acked, own uint64) {
+// killChild runs a child on dir and kills it some time after it opened its store; with a point of package failpoint the child
+// kills itself there before. It returns the last sequence that it acked, and the last one whose local write it acked.
+func killChild(t *testing.T, dir string, after time.Duration, point string) (acked, own uint64) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
-	cmd.Env = append(os.Environ(), crashDir+"="+dir)
+	cmd.Env = append(os.Environ(), crashDir+"="+dir, failpoint.Env+"="+point)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	must(t, err)

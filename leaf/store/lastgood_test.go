@@ -241,16 +241,18 @@ func TestRebuild_TakesLastGoodRecords(t *testing.T) {
 	must(t, err)
 	must(t, n.Apply(t.Context(), []wire.Message{applyMessage(51, "o20", "u20", "newer")}, 51))
 	must(t, n.SaveLastGood(t.Context()))
-	last, err := stream.GetLastMsgForSubject(t.Context(), "$KV.store.meta.cursor")
+	last, err := stream.GetLastMsgForSubject(t.Context(), old.Subject)
 	must(t, err)
-	// The older record is back, with the sums of the newest commit, as after a loss that the mark does not reveal.
+	// The older record is back, with the sums and the cursor of the newest commit, as after a loss that the mark does not reveal.
 	again := &nats.Msg{Subject: old.Subject, Data: old.Data, Header: nats.Header{}}
 	for h := range old.Header {
 		if strings.HasPrefix(h, "Frond-") {
 			again.Header[h] = old.Header[h]
 		}
 	}
-	again.Header["Frond-Sum"], again.Header["Frond-Names"] = last.Header["Frond-Sum"], last.Header["Frond-Names"]
+	for _, h := range []string{"Frond-Sum", "Frond-Names", "Frond-Cursor"} {
+		again.Header[h] = last.Header[h]
+	}
 	_, err = n.js.PublishMsg(t.Context(), again)
 	must(t, err)
 	n = n.reopenDamaged(true, "content-of-33") // the server can neither read nor overwrite it

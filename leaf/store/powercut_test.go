@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"path/filepath"
 	"strconv"
@@ -117,6 +118,21 @@ func TestPowerCut(t *testing.T) {
 		}
 	}
 	t.Logf("%d cuts, %d syncs, %d messages acked", cuts, m.Syncs(), acked)
+}
+
+// A message of the hub costs one sync: its record carries the cursor. More syncs are the server's own, of its index.
+func TestApply_OneSyncPerMessage(t *testing.T) {
+	m := faultfs.Mount(t)
+	n := openNode(t, m.Dir, store.Config{HighWaterFile: filepath.Join(m.Dir, "store.mark")})
+	must(t, n.Replace(t.Context(), nil, "s1", 0))
+	const messages = 200
+	before := m.Syncs()
+	for seq := uint64(1); seq <= messages; seq++ {
+		must(t, n.Apply(t.Context(), []wire.Message{applyMessage(seq, fmt.Sprint("o", seq%10), "u", "x")}, seq))
+	}
+	if syncs := m.Syncs() - before; syncs < messages || syncs > messages+messages/10 {
+		t.Errorf("%d syncs for %d messages", syncs, messages)
+	}
 }
 
 // The same with a server that does not sync: the file system really drops unsynced writes, and the store reports it.

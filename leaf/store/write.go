@@ -68,8 +68,8 @@ func (s *Store) ForgetDeletion(ctx context.Context, key wire.Key) error {
 	return nil
 }
 
-// Apply stores messages of the hub in the order of their sequences and then moves the cursor to sequence, all synced to
-// disk. The caller has passed every message for this node up to sequence; messages beyond it may be included. A message
+// Apply stores messages of the hub in the order of their sequences and with the last of them moves the cursor to sequence, all
+// synced to disk. The caller has passed every message for this node up to sequence; messages beyond it may be included. A message
 // that is not newer than the store, by the cursor or by the object's own sequence, is ignored. The caller has refused payloads
 // that are not JSON. A message that is not an object is counted and ignored.
 func (s *Store) Apply(ctx context.Context, messages []wire.Message, sequence uint64) error {
@@ -111,8 +111,8 @@ func (s *Store) Replace(ctx context.Context, messages []wire.Message, streamEpoc
 	return nil
 }
 
-// writeMessages plans and commits messages in chunks. After the last chunk it commits, with held, the deletions of objects
-// that are not held, and then the cursor.
+// writeMessages plans and commits messages in chunks. The last chunk ends with the cursor. With held the cursor comes after a
+// further commit, of the deletions of objects that are not held.
 func (s *Store) writeMessages(ctx context.Context, messages []wire.Message, at writeplan.Position, held map[wire.Key]struct{}, final wire.Cursor) error {
 	messages = writeplan.SortBySequence(messages)
 	for last := false; !last; {
@@ -121,10 +121,10 @@ func (s *Store) writeMessages(ctx context.Context, messages []wire.Message, at w
 		var plan *writeplan.MessagePlan
 		err := s.journal.Update(ctx, func() ([]record.Change, error) {
 			plan = writeplan.ApplyMessages(messages[:n], at, s.index.Lookup, s.cfg.Merge)
-			if last && held == nil {
-				return append(plan.Changes, record.Change{Cursor: &final}), nil
+			if !last || held != nil || len(plan.Changes) == 0 && final == s.Cursor() {
+				return plan.Changes, nil
 			}
-			return plan.Changes, nil
+			return writeplan.EndWithCursor(plan.Changes, final), nil
 		})
 		if err != nil {
 			return err

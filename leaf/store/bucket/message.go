@@ -28,6 +28,9 @@ const (
 	// stateVoid marks the former place of a record that was moved into quarantine.
 	stateVoid = "void"
 	voidTTL   = time.Hour
+
+	// carriedCheckSize is the length of the checksum of a cursor in a header: a wrong one passes with a chance of 2^-64.
+	carriedCheckSize = 8
 )
 
 var errChecksum = errors.New("checksum does not match")
@@ -46,6 +49,7 @@ const (
 	headerSubject  = "Frond-Subject"
 	headerReason   = "Frond-Reason"
 	headerNames    = "Frond-Names"
+	headerCursor   = "Frond-Cursor"
 	headerLastGood = "Frond-Last-Good"
 	headerSealed   = "Frond-Sealed"
 	headerKV       = "KV-Operation"
@@ -163,10 +167,55 @@ func EncodeCursor(c wire.Cursor, neverPlain bool) (*nats.Msg, error) {
 	return m, nil
 }
 
-// SetSums adds the sums over all records and over all names, as they are after the message.
-func SetSums(m *nats.Msg, sum, names uint64) {
-	setHeader(m, headerSum, strconv.FormatUint(sum, 16))
-	setHeader(m, headerNames, strconv.FormatUint(names, 16))
+// State is what a store is after a message of its bucket. Each message says it, so that the last one that a crash leaves proves
+// how far the store is, and that nothing before it was lost.
+type State struct {
+	// Sum and Names are the sums over all records and over all names; see record.Record.ChecksumTerm.
+	Sum, Names uint64
+	// Cursor is the store's cursor. Without a store epoch a message does not carry it.
+	Cursor wire.Cursor
+}
+
+// SetState adds the state of the store after a message to the message.
+func SetState(m *nats.Msg, s State) {
+	setHeader(m, headerSum, strconv.FormatUint(s.Sum, 16))
+	setHeader(m, headerNames, strconv.FormatUint(s.Names, 16))
+	if s.Cursor.StoreEpoch != "" && m.Subject != cursorSubject { // a cursor's own record has it as its payload
+		setHeader(m, headerCursor, encodeCarriedCursor(s.Cursor))
+	}
+}
+
+// encodeCarriedCursor returns a cursor as one line: both epochs, quoted, the sequence, and a checksum of these.
+func encodeCarriedCursor(c wire.Cursor) string {
+	text := strconv.Quote(c.StoreEpoch) + " " + strconv.Quote(c.StreamEpoch) + " " + strconv.FormatUint(c.Sequence, 10)
+	check := record.Checksum(text)
+	return text + " " + hex.EncodeToString(check[:carriedCheckSize])
+}
+
+// parseCarriedCursor returns the cursor that a message carries, nil for none.
+func parseCarriedCursor(header nats.Header) (*wire.Cursor, error) {
+	line := header.Get(headerCursor)
+	if line == "" {
+		return nil, nil
+	}
+	end := max(0, strings.LastIndexByte(line, ' '))
+	check := record.Checksum(line[:end])
+	if line[end:] != " "+hex.EncodeToString(check[:carriedCheckSize]) {
+		return nil, fmt.Errorf("header %s: %w", headerCursor, errChecksum)
+	}
+	var c wire.Cursor
+	rest, err := line[:end], error(nil)
+	for _, epoch := range []*string{&c.StoreEpoch, &c.StreamEpoch} {
+		quoted, _ := strconv.QuotedPrefix(rest) // "" fails in Unquote
+		if *epoch, err = strconv.Unquote(quoted); err != nil {
+			return nil, fmt.Errorf("header %s: %w", headerCursor, err)
+		}
+		rest = strings.TrimPrefix(rest[len(quoted):], " ")
+	}
+	if c.Sequence, err = strconv.ParseUint(rest, 10, 64); err != nil {
+		return nil, fmt.Errorf("header %s: %w", headerCursor, err)
+	}
+	return &c, nil
 }
 
 func parseCursor(header nats.Header, data []byte) (wire.Cursor, error) {

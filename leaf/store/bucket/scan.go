@@ -26,7 +26,7 @@ const (
 
 // Scan is the result of reading the bucket.
 type Scan struct {
-	// Changes are the undamaged records and the cursor, in the order of their revisions.
+	// Changes are the undamaged records, in the order of their revisions.
 	Changes []record.Change
 	Bad     []BadRecord
 	// End is the bucket's last sequence.
@@ -38,16 +38,20 @@ type Scan struct {
 	Unreadable bool
 	// NeverPlain: the bucket has never held a secret as plain text.
 	NeverPlain bool
+	// carried is the cursor that the last message carries, own the one with a record of its own; nil for none.
+	carried, own *wire.Cursor
 }
 
-// Cursor returns the bucket's cursor, or its zero value if there is none.
-func (f *Scan) Cursor() (cursor wire.Cursor) {
-	for _, c := range f.Changes {
-		if c.Cursor != nil {
-			cursor = *c.Cursor
+// Cursor returns the bucket's cursor, or its zero value if there is none. It is that of the last message. A message that an older
+// version or another writer wrote carries none: then it is that of the cursor's own record. The cursors that earlier messages
+// carry do not count, as the store may have been set back after them.
+func (f *Scan) Cursor() wire.Cursor {
+	for _, c := range []*wire.Cursor{f.carried, f.own} {
+		if c != nil {
+			return *c
 		}
 	}
-	return cursor
+	return wire.Cursor{}
 }
 
 // BadRecord is a message of the bucket that is damaged or foreign. Without Data it could not be read at all.
@@ -173,23 +177,32 @@ func (b *Bucket) fetchBatch(ctx context.Context, consumer jetstream.Consumer, go
 // addMessage adds one message of the bucket to a scan.
 func (b *Bucket) addMessage(got *Scan, subject string, header nats.Header, data []byte, revision uint64) {
 	got.LastSequence, got.Sum, got.Names = revision, header.Get(headerSum), header.Get(headerNames)
-	c := record.Change{Revision: revision}
-	var err error
+	carried, err := parseCarriedCursor(header)
+	got.carried = carried
 	switch {
 	case strings.HasPrefix(subject, quarantinePrefix), header.Get(headerState) == stateVoid:
 		return
 	case subject == cursorSubject:
-		var cursor wire.Cursor
-		cursor, err = parseCursor(header, data)
-		c.Cursor, got.NeverPlain = &cursor, header.Get(headerSealed) != ""
+		err = got.addCursor(header, data)
 	case strings.HasPrefix(subject, objectPrefix):
-		c.Record, err = b.Codec.parseRecord(subject, header, data, revision)
+		r, recordErr := b.Codec.parseRecord(subject, header, data, revision)
+		if err = cmp.Or(recordErr, err); err == nil {
+			got.Changes = append(got.Changes, record.Change{Record: r, Revision: revision})
+		}
 	default:
 		err = errors.New("not a key of the store")
 	}
 	if err != nil {
 		got.Bad = append(got.Bad, BadRecord{subject, header, data, revision, err})
-		return
 	}
-	got.Changes = append(got.Changes, c)
+}
+
+// addCursor adds the cursor's own record.
+func (f *Scan) addCursor(header nats.Header, data []byte) error {
+	cursor, err := parseCursor(header, data)
+	if err != nil {
+		return err
+	}
+	f.carried, f.own, f.NeverPlain = &cursor, &cursor, header.Get(headerSealed) != ""
+	return nil
 }

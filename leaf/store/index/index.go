@@ -155,17 +155,22 @@ func (x *Index) Sums() (sum, names uint64) {
 // applyChange makes one durable change visible to readers and watchers. The caller holds mu.
 func (x *Index) applyChange(c record.Change) {
 	x.revision = c.Revision
-	switch {
-	case c.Cursor != nil:
-		x.cursor = *c.Cursor
-		for key := range x.ahead {
-			if r := x.records[key]; r == nil || r.State != record.Tombstone || x.isPassed(r) {
-				x.dropTombstone(key, r)
-			}
-		}
-	case c.Record != nil:
+	if c.Record != nil {
 		c.Record.Revision = c.Revision
 		x.applyRecord(c.Record)
+	}
+	if c.Cursor != nil {
+		x.moveCursor(*c.Cursor)
+	}
+}
+
+// moveCursor sets the cursor and drops the tombstones that it has passed. The caller holds mu.
+func (x *Index) moveCursor(cursor wire.Cursor) {
+	x.cursor = cursor
+	for key := range x.ahead {
+		if r := x.records[key]; r == nil || r.State != record.Tombstone || x.isPassed(r) {
+			x.dropTombstone(key, r)
+		}
 	}
 }
 

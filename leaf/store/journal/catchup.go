@@ -13,7 +13,8 @@ import (
 )
 
 // catchUp updates memory from the bucket after a commit of unknown outcome or a foreign write. Foreign writes and deletions
-// are undone: memory holds the acked state. The caller holds writer.
+// are undone: memory holds the acked state. A message that can be read may still not be on disk, as the server counts one whose
+// write failed. So the cursor moves only with another commit, which is synced. The caller holds writer.
 func (j *Journal) catchUp(ctx context.Context) error {
 	stream, err := j.bucket.Lookup(ctx)
 	if err != nil {
@@ -43,10 +44,13 @@ func (j *Journal) catchUp(ctx context.Context) error {
 		}
 		undo = append(undo, kept, j.undoForeign(b))
 	}
-	if len(undo) == 0 {
+	if got.LastSequence == 0 { // nothing was written since the last acked commit
 		return nil
 	}
-	cursor := j.index.Cursor()
+	cursor := got.Cursor()
+	if cursor.StoreEpoch == "" {
+		cursor = j.index.Cursor()
+	}
 	return j.commit(ctx, append(undo, record.Change{Cursor: &cursor}))
 }
 
@@ -101,6 +105,7 @@ func (j *Journal) rebuild(ctx context.Context, changes []record.Change, cursor w
 	if err := j.bucket.Recreate(ctx, j.index.Revision()); err != nil {
 		return fmt.Errorf("rebuild: %w", err)
 	}
+	j.state.Cursor = wire.Cursor{} // up to the last message, as a partial bucket must hold no cursor
 	if err := j.CommitAll(ctx, append(j.appendRemembered(changes), record.Change{Cursor: &cursor})); err != nil {
 		return fmt.Errorf("rebuild: %w", err)
 	}
@@ -108,7 +113,7 @@ func (j *Journal) rebuild(ctx context.Context, changes []record.Change, cursor w
 }
 
 // appendRemembered appends the records in memory of all other objects to changes: a change may not be in memory yet. Tombstones
-// come first: a commit that ends in a tombstone carries a cursor, and a partial bucket must hold no cursor that fits.
+// come first: the sums do not contain them, so only what follows shows whether all are there.
 func (j *Journal) appendRemembered(changes []record.Change) []record.Change {
 	changed := map[wire.Key]bool{}
 	for _, c := range changes {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -50,8 +51,8 @@ type Journal struct {
 	sequenceRefused bool
 	// suspectKeys are the keys of the commit whose outcome is unknown.
 	suspectKeys []wire.Key
-	// recordSum is the sum over all records, nameSum the sum over all names; see record.Record.ChecksumTerm.
-	recordSum, nameSum uint64
+	// state is what the bucket's last message says of the store. While the bucket is rebuilt it has no cursor.
+	state bucket.State
 	// neverPlain: the bucket has never held a secret as plain text.
 	neverPlain bool
 }
@@ -85,12 +86,13 @@ func (t Token) Release() { <-t }
 
 // Adopt declares that the index equals the bucket. neverPlain: the bucket has never held a secret as plain text.
 func (j *Journal) Adopt(neverPlain bool) {
-	j.recordSum, j.nameSum = j.index.Sums()
+	j.state.Sum, j.state.Names = j.index.Sums()
+	j.state.Cursor = j.index.Cursor()
 	j.neverPlain, j.dirty = neverPlain, false
 }
 
 // Sums returns the sums over all records and over all names. No commit may run meanwhile.
-func (j *Journal) Sums() (sum, names uint64) { return j.recordSum, j.nameSum }
+func (j *Journal) Sums() (sum, names uint64) { return j.state.Sum, j.state.Names }
 
 // Close waits until nothing is committed and closes the mark's file. A later commit opens it again.
 func (j *Journal) Close() error {
@@ -121,21 +123,26 @@ func (j *Journal) Update(ctx context.Context, decide func() ([]record.Change, er
 		}
 	}
 	for attempt := 1; ; attempt++ {
-		if j.dirty {
-			if err := j.catchUp(ctx); err != nil {
-				return fmt.Errorf("catch up with the bucket: %w", err)
-			}
-		}
-		changes, err := decide()
-		if err != nil || len(changes) == 0 {
-			return err
-		}
-		err = j.commit(ctx, changes)
+		err := j.decideAndCommit(ctx, decide)
 		if !errors.Is(err, bucket.ErrForeignWrite) || attempt == maxCommitAttempts {
 			return err
 		}
 		j.log.Warn("bucket changed by another writer, reading it again", zap.Int("attempt", attempt))
 	}
+}
+
+// decideAndCommit makes one attempt of an Update. The caller holds writer.
+func (j *Journal) decideAndCommit(ctx context.Context, decide func() ([]record.Change, error)) error {
+	if j.dirty {
+		if err := j.catchUp(ctx); err != nil {
+			return fmt.Errorf("catch up with the bucket: %w", err)
+		}
+	}
+	changes, err := decide()
+	if err != nil || len(changes) == 0 {
+		return err
+	}
+	return j.commit(ctx, changes)
 }
 
 // CommitAll commits changes in chunks. Only the recovery of a store that nobody uses yet may call it.
@@ -153,12 +160,12 @@ func (j *Journal) CommitAll(ctx context.Context, changes []record.Change) error 
 // commit writes changes in order, waits until they are synced, and applies them for readers. The caller holds writer.
 // Cancelling ctx does not interrupt a commit: once it has started, commit waits for its outcome.
 func (j *Journal) commit(ctx context.Context, changes []record.Change) error {
-	if last := changes[len(changes)-1]; last.Record != nil && last.Record.State == record.Tombstone || last.Raw != nil {
-		// The last message of a commit carries the sums, which prove that no earlier record was lost. It must not expire.
-		cursor := j.index.Cursor()
+	if cursor := j.cursorAfter(changes); changes[len(changes)-1].Expires() && cursor.StoreEpoch != "" {
+		// The last message of a commit proves that no earlier record was lost, and is the only one with the newest cursor. It must
+		// not expire.
 		changes = append(changes, record.Change{Cursor: &cursor})
 	}
-	messages, sum, names, err := j.encodeCommit(changes)
+	messages, state, err := j.encodeCommit(changes)
 	if err != nil {
 		return err
 	}
@@ -179,42 +186,56 @@ func (j *Journal) commit(ctx context.Context, changes []record.Change) error {
 	}
 	failpoint.At("save.synced")
 	j.dirty, j.sequenceRefused, j.suspectKeys = false, false, nil
-	j.recordSum, j.nameSum = sum, names
+	j.state = state
 	j.cfg.SyncSeconds.Observe(time.Since(begun).Seconds())
 	for i := range changes {
 		changes[i].Revision = base + uint64(i) + 1
 	}
 	j.index.Apply(changes)
-	j.mark.Save(Mark{Revision: base + uint64(len(changes)), Sum: sum, Names: names, Cursor: j.index.Cursor()})
+	j.mark.Save(Mark{Revision: base + uint64(len(changes)), Sum: state.Sum, Names: state.Names, Cursor: j.index.Cursor()})
 	return nil
 }
 
-// encodeCommit returns the messages of a commit, and the two sums after it.
-func (j *Journal) encodeCommit(changes []record.Change) (messages []*nats.Msg, sum, names uint64, err error) {
-	sum, names = j.recordSum, j.nameSum
+// cursorAfter returns the cursor after changes.
+func (j *Journal) cursorAfter(changes []record.Change) wire.Cursor {
+	for _, c := range slices.Backward(changes) {
+		if c.Cursor != nil {
+			return *c.Cursor
+		}
+	}
+	return j.state.Cursor
+}
+
+// encodeCommit returns the messages of a commit, each with the state of the store after it, and the last of these states. A
+// message before the last keeps the old cursor, so that the rest of the commit may be lost.
+func (j *Journal) encodeCommit(changes []record.Change) (messages []*nats.Msg, state bucket.State, err error) {
+	state = j.state
 	messages = make([]*nats.Msg, 0, len(changes))
 	earlier := map[wire.Key]*record.Record{}
 	for _, c := range changes {
 		m := c.Raw
+		if c.Cursor != nil {
+			state.Cursor = *c.Cursor
+		}
 		switch {
-		case c.Cursor != nil:
-			if m, err = bucket.EncodeCursor(*c.Cursor, j.neverPlain); err != nil {
-				return nil, 0, 0, err
-			}
 		case c.Record != nil:
 			if m, err = j.bucket.Codec.EncodeRecord(c.Record); err != nil {
-				return nil, 0, 0, err
+				return nil, state, err
 			}
 			old, ok := earlier[c.Record.Key]
 			if !ok {
 				old = j.index.Lookup(c.Record.Key)
 			}
-			sum += c.Record.ChecksumTerm() - old.ChecksumTerm()
-			names += c.Record.NameTerm() - old.NameTerm()
+			state.Sum += c.Record.ChecksumTerm() - old.ChecksumTerm()
+			state.Names += c.Record.NameTerm() - old.NameTerm()
 			earlier[c.Record.Key] = c.Record
+		case c.Cursor != nil:
+			if m, err = bucket.EncodeCursor(*c.Cursor, j.neverPlain); err != nil {
+				return nil, state, err
+			}
 		}
-		bucket.SetSums(m, sum, names)
+		bucket.SetState(m, state)
 		messages = append(messages, m)
 	}
-	return messages, sum, names, nil
+	return messages, state, nil
 }

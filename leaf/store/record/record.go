@@ -72,8 +72,8 @@ type Record struct {
 	nameHash uint64
 }
 
-// Change is one message of a commit: a record, a cursor, or raw bytes for quarantine. With none of them it only counts for
-// its Revision.
+// Change is one message of a commit: a record, a cursor, a record that carries a new cursor, or raw bytes for quarantine. With
+// none of them it only counts for its Revision.
 type Change struct {
 	Record *Record
 	Cursor *wire.Cursor
@@ -81,6 +81,9 @@ type Change struct {
 	// Revision is the change's sequence in the bucket; 0 before it is committed.
 	Revision uint64
 }
+
+// Expires reports whether the change's message is removed after a time, so that a commit must not end with it.
+func (c Change) Expires() bool { return c.Raw != nil || c.Record != nil && !c.Record.IsDurable() }
 
 // IsDurable reports whether the record must stay on disk permanently: such records make up the sum that proves that none was lost.
 func (r *Record) IsDurable() bool { return r != nil && r.State != Tombstone }

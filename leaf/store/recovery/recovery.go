@@ -74,7 +74,7 @@ func Open(ctx context.Context, cfg Config, parts Parts, log *zap.Logger) error {
 	o.Index.Load(o.got.Cursor(), o.got.Changes, o.got.End)
 	neverPlain := cfg.Sealed && (o.got.End == 0 || o.got.NeverPlain)
 	o.Journal.Adopt(neverPlain)
-	if err := o.repairDamage(ctx); err != nil {
+	if err := o.repairDamage(ctx, neverPlain); err != nil {
 		return err
 	}
 	return o.resealBucket(ctx, neverPlain)

@@ -18,7 +18,8 @@ import (
 )
 
 // repairDamage moves bad records into quarantine. It clears the cursor if an object or the cursor itself was damaged or is missing.
-func (o *opening) repairDamage(ctx context.Context) error {
+// Unless neverPlain, the cursor's own record no longer says that the bucket has never held a secret as plain text.
+func (o *opening) repairDamage(ctx context.Context, neverPlain bool) error {
 	cursor := o.Index.Cursor()
 	sum, _ := o.Journal.Sums()
 	damage := o.listDamage(cursor.StoreEpoch, sum)
@@ -51,7 +52,7 @@ func (o *opening) repairDamage(ctx context.Context) error {
 	if o.got.Unreadable {
 		return o.Journal.ReplaceDamaged(ctx, changes, cursor)
 	}
-	if len(changes) > 0 || cursor != o.Index.Cursor() {
+	if len(changes) > 0 || cursor != o.Index.Cursor() || o.got.NeverPlain && !neverPlain {
 		changes = append(changes, record.Change{Cursor: &cursor})
 	}
 	err := o.Journal.CommitAll(ctx, changes)

@@ -73,6 +73,16 @@ func SortBySequence(messages []wire.Message) []wire.Message {
 	return slices.SortedStableFunc(slices.Values(messages), bySequence)
 }
 
+// EndWithCursor makes the changes end with a cursor. Their last record carries it, unless that expires: then, or without changes,
+// the cursor is a message of its own.
+func EndWithCursor(changes []record.Change, cursor wire.Cursor) []record.Change {
+	if n := len(changes); n > 0 && changes[n-1].Record.IsDurable() {
+		changes[n-1].Cursor = &cursor
+		return changes
+	}
+	return append(changes, record.Change{Cursor: &cursor})
+}
+
 // CountChunk returns how many of the messages belong in the next commit.
 func CountChunk(messages []wire.Message) int {
 	size := 0
