@@ -129,14 +129,15 @@ func (o options) startRegistry(ctx context.Context, cluster *devcluster.Cluster,
 }
 
 func (o options) registryCommand(ctx context.Context, paths toolchain.Paths) ([]string, error) {
-	args := []string{paths.TestImages, "-listen", registryAddress, "-blobs", filepath.Join(o.dir, "images"), "-agnhost", paths.Agnhost}
-	if o.subset {
-		return args, nil
-	}
-	args = append(args, "-sample-apiserver", paths.SampleAPIServer, "-etcd", paths.Kube)
 	packages := filepath.Join(o.dir, "packages")
 	if out, err := exec.CommandContext(ctx, paths.TestImages, "-fetch", "-packages", packages).CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("get the packages of test images: %w: %s", err, bytes.TrimSpace(out))
 	}
-	return append(args, "-packages", packages), nil
+	args := []string{
+		paths.TestImages, "-listen", registryAddress, "-blobs", filepath.Join(o.dir, "images"), "-agnhost", paths.Agnhost, "-packages", packages,
+	}
+	if o.subset {
+		return args, nil
+	}
+	return append(args, "-sample-apiserver", paths.SampleAPIServer, "-etcd", paths.Kube), nil
 }

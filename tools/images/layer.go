@@ -73,11 +73,23 @@ func fetchPackages(ctx context.Context, dir string) error {
 		"-qq", "-y", "--download-only", "--no-install-recommends", "-o", "APT::Sandbox::User=root",
 		"-o", "Dir::State::status=" + none, "-o", "Dir::Cache::archives=" + dir, "install",
 	}, debianPackages()...)
-	if out, err := exec.CommandContext(ctx, "apt-get", args...).CombinedOutput(); err != nil {
-		return fmt.Errorf("download packages: %w: %s", err, bytes.TrimSpace(out))
+	if err := runAptGet(ctx, args); err != nil { // a fresh machine has no package lists, or old ones
+		if err := runAptGet(ctx, []string{"-qq", "update"}); err != nil {
+			return fmt.Errorf("download packages: %w", err)
+		}
+		if err := runAptGet(ctx, args); err != nil {
+			return fmt.Errorf("download packages: %w", err)
+		}
 	}
 	if err := os.WriteFile(list, []byte(wanted), 0o644); err != nil { // last: with it all of them are there
 		return fmt.Errorf("note which packages are there: %w", err)
+	}
+	return nil
+}
+
+func runAptGet(ctx context.Context, args []string) error {
+	if out, err := exec.CommandContext(ctx, "apt-get", args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("apt-get: %w: %s", err, bytes.TrimSpace(out))
 	}
 	return nil
 }
