@@ -1,5 +1,5 @@
-// Package controllers contains cloudcore's controllers, one folder each, and what they share: ProcessQueue, Follow, Ownership. Peers
-// never import each other; package cloud assembles them. Each resource has one writer:
+// Package controllers contains cloudcore's controllers, one folder each, and what they share: ProcessQueue, PriorityQueue, Follow,
+// Ownership. Peers never import each other; package cloud assembles them. Each resource has one writer:
 //
 //	what                                              writer
 //	stream DESIRED: messages and purges               desired.Engine of the node's owner

@@ -14,6 +14,17 @@ type Inventory struct {
 
 // Add adds an object.
 func (c *Inventory) Add(key Key, uid, version string) {
+	c.Sum += hashObject(key, uid, version)
+	c.Objects++
+}
+
+// Remove removes an object that was added.
+func (c *Inventory) Remove(key Key, uid, version string) {
+	c.Sum -= hashObject(key, uid, version)
+	c.Objects--
+}
+
+func hashObject(key Key, uid, version string) uint64 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(key.String() + "\x00" + uid + "\x00" + version)) // a hash never fails
 	x := h.Sum64()
@@ -22,6 +33,5 @@ func (c *Inventory) Add(key Key, uid, version string) {
 	x *= 0xff51afd7ed558ccd
 	x ^= x >> 33
 	x *= 0xc4ceb9fe1a85ec53
-	c.Sum += x ^ x>>33
-	c.Objects++
+	return x ^ x>>33
 }

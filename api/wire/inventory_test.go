@@ -24,8 +24,18 @@ func TestInventory_DependsOnContentNotOnOrder(t *testing.T) {
 			t.Errorf("%s: no difference", name)
 		}
 	}
-	if two := sum(func(c *wire.Inventory) { c.Add(b, "u", "2"); c.Add(a, "u", "1") }); two != one {
-		t.Errorf("in another order: %+v, want %+v", two, one)
+	for name, same := range map[string]wire.Inventory{
+		"in another order": sum(func(c *wire.Inventory) { c.Add(b, "u", "2"); c.Add(a, "u", "1") }),
+		"after a change": sum(func(c *wire.Inventory) {
+			c.Add(a, "u", "1")
+			c.Add(b, "u", "1")
+			c.Remove(b, "u", "1")
+			c.Add(b, "u", "2")
+		}),
+	} {
+		if same != one {
+			t.Errorf("%s: %+v, want %+v", name, same, one)
+		}
 	}
 	data, err := json.Marshal(wire.Heartbeat{Inventory: &one})
 	if err != nil {

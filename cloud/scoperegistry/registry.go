@@ -18,16 +18,22 @@ const (
 	scopesPrefix = "scopes."
 	// registryTimeout bounds one request to the registry.
 	registryTimeout = 5 * time.Second
-	// registryWatchPeriod is how long one watch of the registry lasts. It lives on one server of the hub and may end
-	// with it silently, so each is followed by another, which reports all entries again.
-	registryWatchPeriod = time.Minute
+	// renewEvery is how long one watch of the registry lasts, and so how long an entry may stay unseen if its server dies.
+	// The next one costs two requests.
+	renewEvery = time.Minute
+	// fullReadRounds is the number of watches after which one reads all entries, once an hour: a change that the hub itself has
+	// lost is not in what follows. With 100,000 nodes that have scopes it is 40 MB and a second of CPU.
+	fullReadRounds = 60
 )
 
 // Registry is a scopes.Registry: one value per node, replaced by compare and set.
-type Registry struct{ kv jetstream.KeyValue }
+type Registry struct {
+	kv         jetstream.KeyValue
+	renewEvery time.Duration
+}
 
 // New returns the registry in a bucket of the hub.
-func New(kv jetstream.KeyValue) Registry { return Registry{kv} }
+func New(kv jetstream.KeyValue) Registry { return Registry{kv: kv, renewEvery: renewEvery} }
 
 func scopesKey(node string) string { return scopesPrefix + wire.Escape(node) }
 
@@ -72,36 +78,106 @@ func wrapConflict(err error) error {
 	return err
 }
 
-// Watch implements scopes.Registry. It follows one watch of the bucket by another before the server of either can end silently.
+// Watch implements scopes.Registry. A watch lives on one server of the hub and may end with it silently. It is therefore
+// followed by another every renewEvery, which starts after the last entry that was received, so that nothing is read twice.
 func (r Registry) Watch(ctx context.Context, each func(node string, value []byte), all func()) error {
-	watcher, err := r.kv.Watch(ctx, scopesPrefix+"*")
-	if err != nil {
-		return fmt.Errorf("watch the registry: %w", err)
+	w := watch{Registry: r, each: each, all: all}
+	if err := w.begin(ctx, 0); err != nil {
+		return err
 	}
-	defer func() { _ = watcher.Stop() }() // fails only when the connection is gone
-	ticker := time.NewTicker(registryWatchPeriod)
+	defer func() { _ = w.watcher.Stop() }() // fails only when the connection is gone
+	ticker := time.NewTicker(r.renewEvery)
 	defer ticker.Stop()
-	for {
+	for round := 1; ; {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-ticker.C:
-			next, err := r.kv.Watch(ctx, scopesPrefix+"*")
-			if err != nil {
-				return fmt.Errorf("watch the registry: %w", err)
+			if err := w.renew(ctx, round%fullReadRounds == 0); err != nil {
+				return err
 			}
-			_ = watcher.Stop() // the same
-			watcher = next
-		case entry, ok := <-watcher.Updates():
-			switch {
-			case !ok:
+			round++
+		case entry, ok := <-w.watcher.Updates():
+			if !ok {
 				return errors.New("the watch of the registry ended")
-			case entry == nil:
-				all()
-			default:
-				emitEntry(entry, each)
 			}
+			w.receive(entry)
 		}
+	}
+}
+
+// watch follows the entries of nodes.
+type watch struct {
+	Registry
+
+	each    func(node string, value []byte)
+	all     func()
+	watcher jetstream.KeyWatcher
+	// resumed: watcher did not start with the first entry, and its end of the existing entries means nothing.
+	resumed bool
+	// seen is the revision of the last entry received; all entries up to it were.
+	seen uint64
+}
+
+// begin starts a watch after a revision, which ends the one before; 0: with all entries.
+func (w *watch) begin(ctx context.Context, after uint64) error {
+	var options []jetstream.WatchOpt
+	if after > 0 {
+		options = append(options, jetstream.ResumeFromRevision(after+1))
+	}
+	next, err := w.kv.Watch(ctx, scopesPrefix+"*", options...)
+	if err != nil {
+		return fmt.Errorf("watch the registry: %w", err)
+	}
+	if w.watcher != nil {
+		_ = w.watcher.Stop() // fails only when the connection is gone
+	}
+	w.watcher, w.resumed, w.seen = next, after > 0, after
+	return nil
+}
+
+// renew starts the next watch: after the last entry that was received, unless all are to be read, or the bucket was replaced
+// by one with lower revisions.
+func (w *watch) renew(ctx context.Context, whole bool) error {
+	after := w.seen
+	if whole {
+		after = 0
+	}
+	if after > 0 {
+		last, err := w.lastRevision(ctx)
+		if err != nil {
+			return err
+		}
+		if last < after {
+			after = 0
+		}
+	}
+	return w.begin(ctx, after)
+}
+
+// lastRevision returns the revision of the bucket's last entry, of whatever kind.
+func (w *watch) lastRevision(ctx context.Context) (uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, registryTimeout)
+	defer cancel()
+	status, err := w.kv.Status(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("read the registry's last revision: %w", err)
+	}
+	bucket, ok := status.(*jetstream.KeyValueBucketStatus)
+	if !ok {
+		return 0, fmt.Errorf("the registry's status is a %T", status)
+	}
+	return bucket.StreamInfo().State.LastSeq, nil
+}
+
+// receive handles one entry, or nil: the end of those that existed when the watch began.
+func (w *watch) receive(entry jetstream.KeyValueEntry) {
+	switch {
+	case entry != nil:
+		w.seen = max(w.seen, entry.Revision())
+		emitEntry(entry, w.each)
+	case !w.resumed:
+		w.all()
 	}
 }
 

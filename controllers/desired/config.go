@@ -43,8 +43,8 @@ type Restore = deletionguard.Restore
 type Config struct {
 	// ClusterEpoch identifies the Kubernetes history; it is set on each message.
 	ClusterEpoch string
-	// Workers is the number of concurrent publishes; 0: 64. One publish is a round trip of about 1 ms to a quorum, so
-	// 64 keep it busy.
+	// Workers is the number of concurrent publishes of changes, and of those that repair; 0: 64. One publish is a round
+	// trip of about 1 ms to a quorum, so 64 keep it busy.
 	Workers int
 	// TombstoneAge is the minimum age of a tombstone before it is purged, whoever has acked it. Until then the object's
 	// subject is not empty, so that a writer that was stopped between its decision and its write is refused; 0: 15 minutes.

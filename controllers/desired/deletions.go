@@ -6,7 +6,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/controllers"
 	"github.com/frond-edge/frond/controllers/desired/deletionguard"
+	"github.com/frond-edge/frond/controllers/desired/dispatch"
 	"github.com/frond-edge/frond/controllers/desired/payload"
 	"github.com/frond-edge/frond/controllers/desired/published"
 )
@@ -14,7 +16,14 @@ import (
 // deletions asks the deletion guard before a tombstone is published, and carries out its verdicts.
 type deletions struct {
 	nodes  *nodeTable
+	work   evaluationQueue
 	policy deletionguard.Policy
+}
+
+// evaluationQueue is what deletions asks of a dispatch.Queue.
+type evaluationQueue interface {
+	Load(n *dispatch.Node, p controllers.Priority)
+	AddAfter(p controllers.Priority, it dispatch.Item, after time.Duration)
 }
 
 // evaluate evaluates all that a node would lose now.
@@ -36,10 +45,10 @@ func (d deletions) evaluate(s *nodeState, now time.Time) deletionguard.Verdict {
 	in.Alive = func(key wire.Key) bool { return !gone && t.needs.Needs(s, key) && d.podExists(key) }
 	v := s.guard.Evaluate(d.policy, in)
 	if v.EvaluateAfter > 0 {
-		t.queue.AddAfter(workItem{node: s.name}, v.EvaluateAfter)
+		d.work.AddAfter(controllers.Urgent, dispatch.Item{Node: s.work}, v.EvaluateAfter)
 	}
 	if v.Release {
-		t.addItem(workItem{node: s.name})
+		d.work.Load(s.work, controllers.Urgent)
 	}
 	if v.Changed && t.cfg.OnHold != nil {
 		t.cfg.OnHold(s.name, v.Hold)
@@ -68,7 +77,7 @@ func (d deletions) allowed(s *nodeState, key wire.Key, held published.Record) bo
 	}
 	v := d.evaluate(s, time.Now())
 	if v.RetryAfter > 0 {
-		d.nodes.queue.AddAfter(workItem{node: s.name, key: key}, v.RetryAfter)
+		d.work.AddAfter(controllers.Urgent, dispatch.Item{Node: s.work, Key: key}, v.RetryAfter)
 		return false
 	}
 	if v.Held {

@@ -15,6 +15,8 @@
 // Guarantees:
 //   - The last state of each wanted object is published at least once; changes in between may be skipped.
 //   - Messages are in order per node and object.
+//   - A change waits for no work on other nodes but other changes: not for the loads and comparisons of a takeover, a resync
+//     or an audit, which in turn do not wait for changes.
 //   - An object that is no longer wanted ends as a tombstone with the UID that was published.
 //   - A delivery makes no request to the apiserver.
 //   - Several engines may serve one node at a time, as each publish names the message it replaces. An engine that was
@@ -29,8 +31,9 @@
 // decided about the objects of a kind that is not synced.
 //
 // The packages below this one are its parts: kinds, objectcache and kindsync read Kubernetes; graph, needs and grants say
-// which node is to have what; payload, published, decision and deletionguard say what is to be sent; streamaudit checks it.
-// This one holds them together: nodeTable owns the lock of what is known of the nodes, reconciler processes its queue.
+// which node is to have what; source, payload, published, decision and deletionguard say what is to be sent; dispatch says
+// when; streamaudit checks it. This one holds them together: nodeTable owns the lock of what is known of the nodes,
+// reconciler processes the queue.
 //
 // It does not deliver: package streams does, and reports through Engine.RecordAck what a node has on disk.
 package desired

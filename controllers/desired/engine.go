@@ -13,9 +13,10 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers"
 	"github.com/frond-edge/frond/controllers/desired/deletionguard"
+	"github.com/frond-edge/frond/controllers/desired/dispatch"
 	"github.com/frond-edge/frond/controllers/desired/kindsync"
 	"github.com/frond-edge/frond/controllers/desired/objectcache"
-	"github.com/frond-edge/frond/controllers/desired/payload"
+	"github.com/frond-edge/frond/controllers/desired/source"
 	"github.com/frond-edge/frond/controllers/desired/streamaudit"
 )
 
@@ -41,8 +42,6 @@ const (
 	// waitMax bounds the retry delay of an item that only waits for a valid lease. The wait sends no request, and an
 	// election that took seconds should not delay work for seconds more.
 	waitMax = time.Second
-	// encodedLimit bounds the memory of cached encodings: room for the objects that change while thousands of nodes wait for them.
-	encodedLimit = 32 << 20
 )
 
 // New creates an Engine over a cache made with CacheOptions. It starts nothing.
@@ -56,19 +55,14 @@ func New(config Config, objects cache.Cache, publisher Publisher, owner Ownershi
 	e.nodes = newNodeTable(e.cfg, e.objects, e.informers, owner, log)
 	e.reconciler = &reconciler{
 		cfg: e.cfg, nodes: decisions{e.nodes}, objects: e.objects, deletions: newDeletions(e.cfg, e.nodes), publisher: publisher, owner: owner,
-		metrics: e.nodes.metrics, log: log, encoded: payload.NewCache(encodedLimit),
-		waitBackoff: workqueue.NewTypedItemExponentialFailureRateLimiter[workItem](retryBase, waitMax),
-	}
-	for id, k := range e.nodes.fixed {
-		if k.References != nil {
-			e.reconciler.referring = append(e.reconciler.referring, id)
-		}
+		metrics: e.nodes.metrics, log: log, source: source.New(e.objects, e.nodes.fixed),
+		waitBackoff: workqueue.NewTypedItemExponentialFailureRateLimiter[dispatch.Item](retryBase, waitMax),
 	}
 	return e, nil
 }
 
 func newDeletions(cfg *Config, nodes *nodeTable) deletions {
-	return deletions{nodes: nodes, policy: deletionguard.Policy{Guard: cfg.Guard, Restore: cfg.Restore, VerifiedSince: cfg.VerifiedSince}}
+	return deletions{nodes: nodes, work: nodes.work, policy: deletionguard.Policy{Guard: cfg.Guard, Restore: cfg.Restore, VerifiedSince: cfg.VerifiedSince}}
 }
 
 // NeedLeaderElection returns false: each replica serves the nodes that it owns.
@@ -79,11 +73,8 @@ func (e *Engine) Ready() <-chan struct{} { return e.ready }
 
 // Start follows the objects and publishes until ctx ends. The caller must start the cache.
 func (e *Engine) Start(ctx context.Context) error {
-	queue := controllers.NewQueue[workItem](retryBase, retryMax)
-	defer queue.ShutDown()
-	e.nodes.mu.Lock()
-	e.nodes.queue = queue
-	e.nodes.mu.Unlock()
+	shut := e.nodes.work.Open(retryBase, retryMax)
+	defer shut()
 
 	stop, err := kindsync.StartFixed(ctx, e.cache, e.nodes.fixed, e.nodes.addFixed, e.nodes.eventHandler)
 	defer stop()
@@ -95,32 +86,33 @@ func (e *Engine) Start(ctx context.Context) error {
 	g.Go(func() error { return e.informers.Run(gctx, follower) })
 	g.Go(func() error { return e.prober.Run(gctx, follower) })
 	e.prober.Await(ctx)
+	changed := e.owner.Changed()
+	e.nodes.takeAllOwnership()
 	close(e.ready)
 
 	g.Go(func() error {
-		e.watchOwnership(gctx)
+		e.watchOwnership(gctx, changed)
 		return nil
 	})
 	g.Go(func() error {
 		streamaudit.Audit{Nodes: auditedNodes{e.nodes}, Stream: e.reconciler.publisher, Every: e.cfg.CompareEvery, Log: e.log}.Run(gctx)
 		return nil
 	})
-	controllers.ProcessQueue(gctx, queue, e.cfg.Workers, func(ctx context.Context, it workItem) error {
-		return e.reconciler.processItem(ctx, queue, it)
-	})
+	e.nodes.work.Run(gctx, e.cfg.Workers, e.reconciler)
 	return controllers.IgnoreCanceled(ctx, g.Wait())
 }
 
-// watchOwnership keeps the stream's content loaded for each owned node, and for no other.
-func (e *Engine) watchOwnership(ctx context.Context) {
+// watchOwnership keeps the stream's content loaded for each owned node, and for no other. changed is closed at the next
+// change of ownership.
+func (e *Engine) watchOwnership(ctx context.Context, changed <-chan struct{}) {
 	for {
-		changed := e.owner.Changed()
-		e.nodes.takeAllOwnership()
 		select {
 		case <-changed:
 		case <-ctx.Done():
 			return
 		}
+		changed = e.owner.Changed()
+		e.nodes.takeAllOwnership()
 	}
 }
 
@@ -132,7 +124,7 @@ func (e *Engine) AdmitNode(node string) { e.nodes.admit(node) }
 // (wire.Cursor.StreamEpoch). It does not block.
 func (e *Engine) RecordAck(node string, sequence uint64) {
 	if s := e.nodes.lookup(node); s != nil {
-		e.nodes.enqueue(node, s.published.Acked(sequence, time.Now().Add(-e.cfg.TombstoneAge))...)
+		e.nodes.work.Repair(s.work, s.published.Acked(sequence, time.Now().Add(-e.cfg.TombstoneAge))...)
 	}
 }
 
@@ -140,10 +132,10 @@ func (e *Engine) RecordAck(node string, sequence uint64) {
 // lost or restored, or when an audit found a difference.
 func (e *Engine) Resync(nodes ...string) {
 	if len(nodes) == 0 {
-		nodes = e.nodes.names(func(*nodeState) bool { return true })
+		nodes = e.nodes.names(func(s *nodeState) bool { return s.published.Loaded() || e.nodes.work.AwaitsLoad(s.work) })
 	}
 	for _, node := range nodes {
-		e.nodes.enqueue(node, wire.Key{})
+		e.nodes.load(node)
 	}
 }
 

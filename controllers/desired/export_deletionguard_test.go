@@ -7,9 +7,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	toolscache "k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/util/workqueue"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/controllers"
+	"github.com/frond-edge/frond/controllers/desired/dispatch"
 	"github.com/frond-edge/frond/controllers/desired/kinds"
 	"github.com/frond-edge/frond/controllers/desired/objectcache"
 )
@@ -25,20 +26,17 @@ type GuardHarness struct {
 	Delays  []time.Duration
 }
 
-// recordingQueue is a queue that only records the reloads of the node.
-type recordingQueue struct {
-	workqueue.TypedRateLimitingInterface[workItem]
-	harness *GuardHarness
-}
+// recordingQueue only records the reloads of the node.
+type recordingQueue struct{ harness *GuardHarness }
 
-func (a recordingQueue) Add(it workItem) {
-	if it == (workItem{node: a.harness.node.name}) {
+func (a recordingQueue) Load(n *dispatch.Node, _ controllers.Priority) {
+	if n == a.harness.node.work {
 		a.harness.Resyncs++
 	}
 }
 
-func (a recordingQueue) AddAfter(it workItem, d time.Duration) {
-	if it.node == a.harness.node.name {
+func (a recordingQueue) AddAfter(_ controllers.Priority, it dispatch.Item, d time.Duration) {
+	if it.Node == a.harness.node.work {
 		a.harness.Delays = append(a.harness.Delays, d)
 	}
 }
@@ -54,7 +52,7 @@ func NewGuardHarness(cfg Config, annotations map[string]string) *GuardHarness {
 		objects.Add(objectcache.Kind{Spec: k, Store: toolscache.NewIndexer(toolscache.MetaNamespaceKeyFunc, toolscache.Indexers{})})
 	}
 	g.deletions = newDeletions(&cfg, newNodeTable(&cfg, objects, nil, nil, zap.NewNop()))
-	g.nodes.nodes["a"], g.nodes.queue = g.node, recordingQueue{harness: g}
+	g.nodes.nodes["a"], g.work = g.node, recordingQueue{harness: g}
 	g.node.present = true
 	g.SetAnnotations(annotations)
 	return g

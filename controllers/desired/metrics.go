@@ -48,6 +48,8 @@ func newMetrics(reg prometheus.Registerer, t *nodeTable) *metrics {
 		f.NewGaugeFunc(prometheus.GaugeOpts{Name: "frond_desired_" + name, Help: help, ConstLabels: labels}, func() float64 { return t.sum(of) })
 	}
 	gauge("nodes", "Edge nodes whose desired state this replica publishes.", nil, func(s *nodeState) int { return boolToInt(s.published.Loaded()) })
+	gauge("unloaded_nodes", "Edge nodes of this replica of which it has not read yet what the stream holds.", nil,
+		func(s *nodeState) int { return boolToInt(t.work.AwaitsLoad(s.work)) })
 	gauge("held_nodes", "Nodes with deletions that this replica holds until an operator confirms them.", nil,
 		func(s *nodeState) int { return boolToInt(s.guard.Held()) })
 	gauge("held_deletions", "Objects with held deletions.", nil, func(s *nodeState) int { return s.guard.Deferred() })
@@ -57,7 +59,7 @@ func newMetrics(reg prometheus.Registerer, t *nodeTable) *metrics {
 	}
 	f.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "frond_desired_queue", Help: "Objects waiting to be compared or published.",
-	}, t.queued)
+	}, func() float64 { return float64(t.work.Len()) })
 	f.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "frond_desired_followed_kinds", Help: "Kinds that this replica keeps in its cache for scopes, or while the apiserver serves them.",
 	}, func() float64 { return float64(max(len(t.objects.Kinds())-len(t.fixed), 0)) })

@@ -5,6 +5,7 @@ import (
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/desired/deletionguard"
+	"github.com/frond-edge/frond/controllers/desired/dispatch"
 	"github.com/frond-edge/frond/controllers/desired/grants"
 	"github.com/frond-edge/frond/controllers/desired/published"
 )
@@ -26,6 +27,8 @@ type nodeState struct {
 	deleted bool
 	// grants are the scopes that components at the node were granted.
 	grants *grants.Node
+	// work is what waits for the node's load.
+	work *dispatch.Node
 	// withheld are the needed objects in protected namespaces, each reported once.
 	withheld map[wire.Key]struct{}
 	// absentSince is when the Node object was last known, or when a node that never had one last sent a heartbeat.
@@ -35,7 +38,7 @@ type nodeState struct {
 // newNodeState creates the state of a node that is not known to exist.
 func newNodeState(name string) *nodeState {
 	s := &nodeState{name: name, absentSince: time.Now()}
-	s.grants = grants.NewNode(name, &s.published)
+	s.grants, s.work = grants.NewNode(name, &s.published), dispatch.NewNode(name, &s.published)
 	return s
 }
 

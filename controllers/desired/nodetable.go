@@ -14,6 +14,7 @@ import (
 	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers"
+	"github.com/frond-edge/frond/controllers/desired/dispatch"
 	"github.com/frond-edge/frond/controllers/desired/grants"
 	"github.com/frond-edge/frond/controllers/desired/kinds"
 	"github.com/frond-edge/frond/controllers/desired/needs"
@@ -21,21 +22,15 @@ import (
 	"github.com/frond-edge/frond/controllers/desired/payload"
 )
 
-// workItem is one item of the work queue: an object at a node. The zero Key stands for loading what the stream holds
-// for the node. The queue never gives one item to two workers, which keeps the order of each object at each node.
-type workItem struct {
-	node string
-	key  wire.Key
-}
-
 // nodeTable knows the edge nodes and which objects each of them needs, and enqueues what events of these change. It owns
-// the lock of all that. The locks of objects, published.State, deletionguard.State and kindsync are taken below it.
+// the lock of all that. The locks of objects, work, published.State, deletionguard.State and kindsync are taken below it.
 type nodeTable struct {
 	cfg     *Config
 	objects *objectcache.Cache
 	owner   Ownership
 	log     *zap.Logger
 	metrics *metrics
+	work    *dispatch.Queue
 	// fixed are the kinds that are always in the cache; optional those that the apiserver may lack.
 	fixed    map[kinds.ID]*kinds.Spec
 	optional map[kinds.ID]bool
@@ -49,15 +44,14 @@ type nodeTable struct {
 	// static are the objects among them that SetStatic set.
 	static map[wire.Key]payload.Payload
 	scopes *grants.Book
-	// queue is nil before Engine.Start, synced false until the objects of all fixed kinds are in the cache.
-	queue  controllers.Queue[workItem]
+	// synced is false until the objects of all fixed kinds are in the cache.
 	synced bool
 }
 
 func newNodeTable(cfg *Config, objects *objectcache.Cache, retain grants.Retainer, owner Ownership, log *zap.Logger) *nodeTable {
 	t := &nodeTable{
 		cfg: cfg, objects: objects, owner: owner, log: log, fixed: map[kinds.ID]*kinds.Spec{}, optional: map[kinds.ID]bool{}, nodes: map[string]*nodeState{},
-		everywhere: map[wire.Key]struct{}{}, static: map[wire.Key]payload.Payload{},
+		everywhere: map[wire.Key]struct{}{}, static: map[wire.Key]payload.Payload{}, work: dispatch.New(),
 	}
 	for _, k := range kinds.Table(!cfg.NoServices) {
 		t.fixed[k.ID()] = k
@@ -65,7 +59,7 @@ func newNodeTable(cfg *Config, objects *objectcache.Cache, retain grants.Retaine
 	for _, o := range kinds.OptionalTable() {
 		t.optional[o.ID] = true
 	}
-	t.needs = needs.New(objects, t.fixed, cfg.Protected, t.enqueueKey, log)
+	t.needs = needs.New(objects, t.fixed, cfg.Protected, t.change, log)
 	t.scopes = grants.NewBook(grants.Config{
 		Source: cfg.Scopes, Protected: cfg.Protected, Objects: objects, Retainer: retain, Fixed: t.fixed, Log: log,
 		Enqueue: t.enqueueScoped,
@@ -74,20 +68,18 @@ func newNodeTable(cfg *Config, objects *objectcache.Cache, retain grants.Retaine
 	return t
 }
 
-// addItem adds an item to the queue. The caller holds mu.
-func (t *nodeTable) addItem(it workItem) {
-	if t.queue != nil {
-		t.queue.Add(it)
-	}
-}
+// change enqueues one object at one node after an event, if this replica owns the node. The caller holds mu.
+func (t *nodeTable) change(s *nodeState, key wire.Key) { t.work.Change(s.work, key) }
 
-// enqueueKey enqueues one object at one node, if this replica owns the node. The caller holds mu.
-func (t *nodeTable) enqueueKey(s *nodeState, key wire.Key) { t.enqueueScoped(s.grants, key) }
-
-// enqueueScoped does the same for a node that is known by its scopes. The caller holds mu.
-func (t *nodeTable) enqueueScoped(g *grants.Node, key wire.Key) {
-	if g.Published().Loaded() && !kinds.IsVirtual(key) {
-		t.addItem(workItem{node: g.Name(), key: key})
+// enqueueScoped enqueues an object, or a marker, of a node's scope. The caller holds mu.
+func (t *nodeTable) enqueueScoped(g *grants.Node, key wire.Key, p controllers.Priority) {
+	s := t.nodes[g.Name()]
+	switch {
+	case s == nil:
+	case p == controllers.Urgent:
+		t.work.Change(s.work, key)
+	default:
+		t.work.Repair(s.work, key)
 	}
 }
 
@@ -112,12 +104,10 @@ func (t *nodeTable) names(accept func(*nodeState) bool) []string {
 	return names
 }
 
-// enqueue enqueues objects at a node, or its load for the zero Key.
-func (t *nodeTable) enqueue(node string, keys ...wire.Key) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, key := range keys {
-		t.addItem(workItem{node: node, key: key})
+// load asks for another load of what the stream holds for a node.
+func (t *nodeTable) load(node string) {
+	if s := t.lookup(node); s != nil {
+		t.work.Load(s.work, controllers.Background)
 	}
 }
 
@@ -132,12 +122,31 @@ func (t *nodeTable) addFixed(synced []objectcache.Kind) {
 	}
 }
 
-// takeAllOwnership loads or releases each node after ownership has changed.
+// ownershipChunk is how many nodes are loaded or released before events are heard in between: about 1 ms.
+const ownershipChunk = 256
+
+// takeAllOwnership loads or releases each node after ownership has changed, first those with a recent change.
 func (t *nodeTable) takeAllOwnership() {
+	var changed []string
+	for _, n := range t.work.RecentlyChanged() {
+		changed = append(changed, n.Name())
+	}
+	t.takeSomeOwnership(changed)
+	t.work.HastenLoads()
+	for names := range slices.Chunk(t.names(func(*nodeState) bool { return true }), ownershipChunk) {
+		t.takeSomeOwnership(names)
+	}
+	t.work.HastenLoads() // of nodes that have changed since
+	t.work.Follow()
+}
+
+func (t *nodeTable) takeSomeOwnership(names []string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, s := range t.nodes {
-		t.takeOwnership(s)
+	for _, name := range names {
+		if s := t.nodes[name]; s != nil {
+			t.takeOwnership(s)
+		}
 	}
 }
 
@@ -158,7 +167,7 @@ func (t *nodeTable) takeOwnership(s *nodeState) {
 	case term == 0:
 		t.dropNode(s)
 	case !s.renewTerm(term):
-		t.addItem(workItem{node: s.name})
+		t.work.Load(s.work, controllers.Background)
 	}
 }
 
@@ -177,7 +186,7 @@ func (t *nodeTable) admit(node string) {
 		return
 	}
 	s.admitted = true
-	if t.queue != nil && t.synced {
+	if t.synced {
 		t.activateNode(s)
 		t.takeOwnership(s)
 	}
@@ -199,13 +208,14 @@ func (t *nodeTable) addNode(node string) *nodeState {
 // dropNode drops what the stream holds for a node and what the node was granted: another replica serves it. The caller holds mu.
 func (t *nodeTable) dropNode(s *nodeState) {
 	s.forgetPublished()
+	t.work.Release(s.work)
 	t.scopes.EndAll(s.grants)
 }
 
 // retireNode drops a node that is gone, once the stream holds nothing alive for it. The caller holds mu.
 func (t *nodeTable) retireNode(s *nodeState, alive bool) {
 	if alive || t.needs.Count(s) > 0 {
-		t.queue.AddAfter(workItem{node: s.name}, t.cfg.Grace) // check again after the grace period
+		t.work.AddAfter(controllers.Background, dispatch.Item{Node: s.work}, t.cfg.Grace) // check again after the grace period
 		return
 	}
 	t.dropNode(s)
@@ -269,7 +279,7 @@ func (t *nodeTable) refreshObject(k *kinds.Spec, namespace, name string) {
 	}
 	t.needs.Refresh(key)
 	for s := range t.needs.Nodes(key) {
-		t.enqueueKey(s, key)
+		t.change(s, key)
 	}
 }
 
@@ -293,15 +303,13 @@ func (t *nodeTable) refreshNode(name string, node *corev1.Node) {
 	s.present, s.absentSince, s.deleted = present, time.Now(), !present
 	if !present {
 		s.admitted = false // the node has to authenticate again
-		if t.queue != nil {
-			t.queue.AddAfter(workItem{node: name}, t.cfg.Grace)
-		}
+		t.work.AddAfter(controllers.Background, dispatch.Item{Node: s.work}, t.cfg.Grace)
 		return
 	}
-	t.loadExisting(s)
 	if t.owner.Term(name) != 0 {
-		t.addItem(workItem{node: name}) // also for a node that returns after its grace period
+		t.work.Load(s.work, controllers.Urgent) // also for a node that returns after its grace period
 	}
+	t.loadExisting(s)
 }
 
 // refreshEverywhere updates an object that each node gets. The caller holds mu.
@@ -312,7 +320,9 @@ func (t *nodeTable) refreshEverywhere(key wire.Key, exists bool) {
 		delete(t.everywhere, key)
 	}
 	for _, s := range t.nodes {
-		t.enqueueKey(s, key)
+		if s.published.Loaded() { // a change of all nodes makes no load urgent: nothing would be
+			t.change(s, key)
+		}
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
-	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -14,11 +13,13 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers"
 	"github.com/frond-edge/frond/controllers/desired/decision"
+	"github.com/frond-edge/frond/controllers/desired/dispatch"
 	"github.com/frond-edge/frond/controllers/desired/grants"
 	"github.com/frond-edge/frond/controllers/desired/kinds"
 	"github.com/frond-edge/frond/controllers/desired/objectcache"
 	"github.com/frond-edge/frond/controllers/desired/payload"
 	"github.com/frond-edge/frond/controllers/desired/published"
+	"github.com/frond-edge/frond/controllers/desired/source"
 	"github.com/frond-edge/frond/internal/failpoint"
 )
 
@@ -45,37 +46,49 @@ type reconciler struct {
 	owner     Ownership
 	metrics   *metrics
 	log       *zap.Logger
-	encoded   *payload.Cache
-	// referring are the kinds whose objects reference other objects that a node needs.
-	referring []kinds.ID
+	source    *source.Source
 	// waitBackoff is the backoff of items that wait until this replica's lease is valid again; it has its own lock.
-	waitBackoff workqueue.TypedRateLimiter[workItem]
+	waitBackoff workqueue.TypedRateLimiter[dispatch.Item]
 }
 
-// processItem processes one item; an item with an error is retried.
-func (r *reconciler) processItem(ctx context.Context, queue controllers.Queue[workItem], it workItem) error {
-	err := r.reconcileItem(ctx, it)
+// ProcessItem implements dispatch.Processor.
+func (r *reconciler) ProcessItem(ctx context.Context, p controllers.Priority, it dispatch.Item) error {
+	err := r.reconcileItem(ctx, p, it)
 	switch {
 	case err == nil:
 		r.waitBackoff.Forget(it)
-	case ctx.Err() != nil, errors.Is(err, grants.ErrNotLoaded):
+	case ctx.Err() != nil:
 	case errors.Is(err, errLeaseExpired), errors.Is(err, errStaleCache):
 		if errors.Is(err, errStaleCache) {
 			r.metrics.staleCache.Inc()
 		}
-		queue.AddAfter(it, r.waitBackoff.When(it))
+		r.nodes.work.AddAfter(p, it, r.waitBackoff.When(it))
 		return nil
 	case errors.Is(err, wire.ErrConflict):
 		r.metrics.conflicts.Inc()
-		queue.AddRateLimited(workItem{node: it.node}) // reload what the stream holds; that enqueues the object again
+		r.nodes.work.RetryAfterLoad(it, p) // reload what the stream holds; that enqueues the object again
 		return nil
 	default:
 		r.metrics.errors.Inc()
 		r.log.Warn("not published, trying again",
-			zap.String("node", it.node), zap.String("object", it.key.Human()), zap.Error(err))
+			zap.String("node", it.Node.Name()), zap.String("object", it.Key.Human()), zap.Error(err))
 		if !errors.Is(err, wire.ErrPermanent) {
-			queue.AddRateLimited(workItem{node: it.node}) // it may have been stored all the same: reload what the stream holds
+			r.nodes.work.RetryAfterLoad(it, p) // it may have been stored all the same: reload what the stream holds
 		}
+	}
+	return err
+}
+
+// LoadNode implements dispatch.Processor.
+func (r *reconciler) LoadNode(ctx context.Context, n *dispatch.Node) error {
+	s, term, resumed := r.nodes.beginLoad(n)
+	if s == nil {
+		return nil
+	}
+	err := r.readNode(ctx, s, term, resumed)
+	if err != nil && ctx.Err() == nil && !errors.Is(err, grants.ErrNotLoaded) {
+		r.metrics.errors.Inc()
+		r.log.Warn("not loaded, trying again", zap.String("node", s.name), zap.Error(err))
 	}
 	return err
 }
@@ -83,51 +96,48 @@ func (r *reconciler) processItem(ctx context.Context, queue controllers.Queue[wo
 // decisionAge is the maximum age of a decision when it is sent; a publish is retried for as long.
 const decisionAge = 15 * time.Second
 
-func (r *reconciler) reconcileItem(ctx context.Context, it workItem) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
-		}
-	}()
-	s, fills, term, loaded := r.nodes.begin(it)
-	switch {
-	case s == nil:
+func (r *reconciler) reconcileItem(ctx context.Context, p controllers.Priority, it dispatch.Item) (err error) {
+	defer recoverPanic(&err)
+	s, fills := r.nodes.begin(it, p)
+	if s == nil {
 		return nil
-	case it.key == (wire.Key{}):
-		return r.loadNode(ctx, s, term)
-	case !loaded:
-		return nil // the load that was enqueued enqueues all objects
 	}
 	// A decision made from here on is sent soon or not at all: long before a tombstone may be purged.
 	ctx, cancel := context.WithTimeout(ctx, min(decisionAge, r.cfg.TombstoneAge/2))
 	defer cancel()
-	if it.key == wire.SnapshotMarker() && !s.published.SnapshotComplete() {
+	if it.Key == wire.SnapshotMarker() && !s.published.SnapshotComplete() {
 		return nil // it is enqueued again when all keys before it are processed
 	}
-	now, known := s.published.View(it.key)
+	now, known := s.published.View(it.Key)
 	if !known {
 		return nil // released meanwhile
 	}
-	err = r.reconcileKey(ctx, s, it.key, now)
+	err = r.reconcileKey(ctx, s, it.Key, now)
 	switch {
 	case err == nil:
-		r.nodes.recordReconciled(s, it.key, fills)
+		r.nodes.recordReconciled(s, it.Key, fills)
 	case errors.Is(err, errUnpublishable), errors.Is(err, objectcache.ErrKindNotSynced): // already logged; or enqueued again when the kind is synced
 	default:
 		return err
 	}
-	r.deletions.reevaluate(s, it.key)
-	if s.published.FinishPending(it.key) {
-		r.nodes.enqueueSnapshot(s)
+	r.deletions.reevaluate(s, it.Key)
+	if s.published.FinishPending(it.Key) {
+		r.nodes.work.Repair(s.work, wire.SnapshotMarker())
 	}
 	return nil
 }
 
-// loadNode reads what the stream holds for a node and enqueues each object that is published or wanted.
-func (r *reconciler) loadNode(ctx context.Context, s *nodeState, term uint64) error {
+func recoverPanic(err *error) {
+	if p := recover(); p != nil {
+		*err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+	}
+}
+
+// readNode reads what the stream holds for a node and enqueues each object that is published or wanted.
+func (r *reconciler) readNode(ctx context.Context, s *nodeState, term uint64, resumed bool) (err error) {
+	defer recoverPanic(&err)
 	r.metrics.loads.Inc()
 	failpoint.At("takeover.begun")
-	resumed := !s.published.Loaded()
 	since := s.published.BeginLoad()
 	held, err := r.publisher.Held(ctx, s.name)
 	if err != nil {
@@ -144,7 +154,7 @@ func (r *reconciler) reconcileKey(ctx context.Context, s *nodeState, key wire.Ke
 	in := decision.Input{Published: now.Record, AckedSequence: now.AckedSequence, Purgeable: time.Since(now.Record.MadeAt) >= r.cfg.TombstoneAge}
 	message := wire.Message{Node: s.name, Key: key, ClusterEpoch: r.cfg.ClusterEpoch, Time: time.Now()}
 	heard := r.objects.Version(kinds.Of(key)) // read before the objects, so that these are at least as new
-	behind := r.cacheStale(s, kinds.Of(key), heard)
+	behind := r.source.Stale(&s.published, kinds.Of(key), heard)
 	var err error
 	if in.Want, in.Retain, err = r.wantedState(s, key, &message); err != nil {
 		return err
@@ -187,20 +197,6 @@ func (r *reconciler) reconcileKey(ctx context.Context, s *nodeState, key wire.Ke
 	return nil
 }
 
-// cacheStale reports whether the caches are behind what the stream holds for the node: the cache of the object's kind,
-// or of a kind that references other objects that the node needs. A kind that is not Kubernetes' own is never stale.
-func (r *reconciler) cacheStale(s *nodeState, of kinds.ID, heard string) bool {
-	if heard == "" {
-		return false
-	}
-	if published.OlderVersion(heard, s.published.NewestVersion(of)) {
-		return true
-	}
-	return slices.ContainsFunc(r.referring, func(k kinds.ID) bool {
-		return published.OlderVersion(r.objects.Version(k), s.published.NewestVersion(k))
-	})
-}
-
 // wantedState returns the desired state of an object at a node, nil for nothing, and fills in the message that would carry it.
 func (r *reconciler) wantedState(s *nodeState, key wire.Key, message *wire.Message) (want *payload.Payload, keep bool, err error) {
 	n, err := r.nodes.needOf(s, key)
@@ -220,7 +216,7 @@ func (r *reconciler) wantedState(s *nodeState, key wire.Key, message *wire.Messa
 	if !n.needed || n.gone {
 		return nil, n.keep || s.published.HasMarker(key), nil
 	}
-	p, err := r.payloadFor(s, key)
+	p, err := r.source.Payload(s.name, key)
 	if errors.Is(err, objectcache.ErrNotFound) {
 		return nil, n.keep, nil
 	}
@@ -229,30 +225,6 @@ func (r *reconciler) wantedState(s *nodeState, key wire.Key, message *wire.Messa
 	}
 	message.UID, message.Version, message.Digest, message.DeletionReason = p.UID, p.Version, p.Digest, p.DeletionReason
 	return p, n.keep, nil
-}
-
-// payloadFor reads an object and makes its payload. Objects that several nodes share are encoded once.
-func (r *reconciler) payloadFor(s *nodeState, key wire.Key) (*payload.Payload, error) {
-	o, err := r.objects.Get(key)
-	if err != nil {
-		return nil, err
-	}
-	k, ok := r.objects.Kind(kinds.Of(key))
-	home := ok && k.NodeOf != nil && k.NodeOf(o) == s.name
-	if p, ok := r.encoded.Get(key, string(o.GetUID()), o.GetResourceVersion()); ok && !home {
-		return &p, nil
-	}
-	p, err := payload.New(o, !home)
-	if err == nil && ok && r.nodes.fixed[kinds.Of(key)] == nil {
-		err = p.Encode()
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", key.Human(), err)
-	}
-	if p.Encoded() && !home {
-		r.encoded.Put(key, p)
-	}
-	return &p, nil
 }
 
 // publishMessage publishes a message, expecting the last sequence that the view holds. A message that can never be

@@ -35,7 +35,7 @@ func (f kindFollower) KindSynced(k objectcache.Kind) toolscache.ResourceEventHan
 	}
 	for _, s := range f.nodes { // objects that were deleted while the kind was not synced are found in what the stream holds
 		for _, key := range s.published.Covered(wire.Scope{Group: k.GVK.Group, Resource: k.Resource}) {
-			f.enqueueKey(s, key)
+			f.work.Repair(s.work, key)
 		}
 	}
 	return f.eventHandler(k.Spec)
@@ -86,4 +86,4 @@ func (a auditedNodes) LastSequence(node string) (top uint64, known bool) {
 }
 
 // Reload implements streamaudit.Nodes.
-func (a auditedNodes) Reload(node string) { a.enqueue(node, wire.Key{}) }
+func (a auditedNodes) Reload(node string) { a.load(node) }

@@ -6,6 +6,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/controllers"
+	"github.com/frond-edge/frond/controllers/desired/dispatch"
 	"github.com/frond-edge/frond/controllers/desired/kinds"
 	"github.com/frond-edge/frond/controllers/desired/objectcache"
 	"github.com/frond-edge/frond/controllers/desired/payload"
@@ -123,16 +125,6 @@ func (t *nodeTable) sum(of func(*nodeState) int) float64 {
 	return float64(n)
 }
 
-// queued returns the length of the queue, for a metric.
-func (t *nodeTable) queued() float64 {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.queue == nil {
-		return 0
-	}
-	return float64(t.queue.Len())
-}
-
 func boolToInt(b bool) int {
 	if b {
 		return 1
@@ -140,26 +132,43 @@ func boolToInt(b bool) int {
 	return 0
 }
 
-// begin begins to process an item: it returns the item's node, nil if this replica does not own it, the count of filled
-// scopes, and the term of ownership. loaded is false for a node that has to be loaded first, which it enqueues.
-func (t decisions) begin(it workItem) (s *nodeState, fills, term uint64, loaded bool) {
+// begin begins to process an item: it returns the item's node and the count of filled scopes. The node is nil if this replica
+// does not own it, or has to load it first, for which begin asks.
+func (t decisions) begin(it dispatch.Item, p controllers.Priority) (s *nodeState, fills uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	s = t.nodes[it.node]
-	if s == nil {
-		return nil, 0, 0, false
+	s, _, loaded := t.owned(it.Node)
+	if s != nil && !loaded {
+		t.work.LoadFirst(it, p)
+		return nil, 0
 	}
-	if term = t.owner.Term(it.node); term == 0 {
-		t.dropNode(s)
-		return nil, 0, 0, false
-	}
-	if loaded = s.renewTerm(term); !loaded && it.key != (wire.Key{}) {
-		t.addItem(workItem{node: it.node})
-	}
-	return s, t.scopes.Fills(), term, loaded
+	return s, t.scopes.Fills()
 }
 
-// enqueueAll enqueues each object that is published to a node or that it is to have, given what the stream holds for it.
+// beginLoad begins the load of a node that this replica owns; nil: it does not. resumed: the node was not loaded in this term.
+func (t decisions) beginLoad(n *dispatch.Node) (s *nodeState, term uint64, resumed bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s, term, loaded := t.owned(n)
+	return s, term, !loaded
+}
+
+// owned returns a node, nil if this replica does not own it, the term of ownership, and whether the node is loaded for that
+// term. The caller holds mu.
+func (t decisions) owned(n *dispatch.Node) (s *nodeState, term uint64, loaded bool) {
+	s = t.nodes[n.Name()]
+	if s == nil || s.work != n { // retired meanwhile
+		return nil, 0, false
+	}
+	if term = t.owner.Term(s.name); term == 0 {
+		t.dropNode(s)
+		return nil, 0, false
+	}
+	return s, term, s.renewTerm(term)
+}
+
+// enqueueAll ends a load: it enqueues each object that is published to a node or that it is to have, given what the stream
+// holds for it.
 func (t decisions) enqueueAll(s *nodeState, held map[wire.Key]wire.Message, resumed bool) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -181,13 +190,11 @@ func (t decisions) enqueueAll(s *nodeState, held map[wire.Key]wire.Message, resu
 	delete(keys, wire.SnapshotMarker())
 	if len(keys) == 0 {
 		s.published.SetPending(nil)
-		t.enqueueKey(s, wire.SnapshotMarker())
-		return nil
+		t.work.Repair(s.work, wire.SnapshotMarker())
+	} else {
+		s.published.SetPending(maps.Clone(keys))
 	}
-	s.published.SetPending(maps.Clone(keys))
-	for key := range keys {
-		t.enqueueKey(s, key)
-	}
+	t.work.CompareAll(s.work, keys)
 	failpoint.At("takeover.asked")
 	return nil
 }
@@ -201,13 +208,6 @@ func (t decisions) addWanted(s *nodeState, keys map[wire.Key]struct{}) {
 	}
 	maps.Copy(keys, t.everywhere)
 	t.scopes.FillAll(s.grants, keys)
-}
-
-// enqueueSnapshot enqueues the marker that ends a node's first publication.
-func (t decisions) enqueueSnapshot(s *nodeState) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.enqueueKey(s, wire.SnapshotMarker())
 }
 
 // recordReconciled records that the stream holds the desired state of an object at a node, as decided when the count of

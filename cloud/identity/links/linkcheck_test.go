@@ -366,6 +366,32 @@ func TestSchedule_DueOrder(t *testing.T) {
 	}
 }
 
+// However many cells have newly admitted links, they are checked one after the other, the one that is due longest first; the
+// cells of revoked nodes do not wait for them.
+func TestSchedule_NewcomersArePaced(t *testing.T) {
+	b := newEnforcerFixture(t)
+	now := time.Now()
+	b.schedule.newcomerCells["A"], b.schedule.newcomerCells["B"], b.schedule.newcomerCells["C"] = now.Add(-2*time.Second), now.Add(-time.Second), now.Add(10*time.Second)
+	b.schedule.cellSchedule["REVOKED"] = []time.Time{now.Add(newcomerPace / 4)}
+	for _, step := range []struct {
+		at   time.Duration
+		cell string
+		wait time.Duration
+	}{
+		{0, "A", newcomerPace / 4},
+		{0, "", newcomerPace / 4},
+		{newcomerPace / 4, "REVOKED", sweepInterval},
+		{newcomerPace / 4, "", newcomerPace * 3 / 4},
+		{newcomerPace, "B", 9 * time.Second},
+		{2 * newcomerPace, "", 8 * time.Second},
+		{10 * time.Second, "C", sweepInterval},
+	} {
+		if cell, wait := b.schedule.dueCell(now.Add(step.at)); cell != step.cell || wait != step.wait {
+			t.Errorf("after %s: cell %q, wait %s; want %q, %s", step.at, cell, wait, step.cell, step.wait)
+		}
+	}
+}
+
 // A link that has ended is forgotten.
 func TestEnforcer_EndedLinkIsForgotten(t *testing.T) {
 	b := newEnforcerFixture(t)

@@ -149,8 +149,9 @@ type Config struct {
 	Retainer  Retainer
 	// Fixed are the kinds that are always in the cache.
 	Fixed map[kinds.ID]*kinds.Spec
-	// Enqueue asks for a comparison of an object, or of a marker, at a node.
-	Enqueue func(*Node, wire.Key)
+	// Enqueue asks for a comparison of an object, or of a marker, at a node. It is urgent if the object, or what the node was
+	// granted, has changed.
+	Enqueue func(*Node, wire.Key, controllers.Priority)
 	Log     *zap.Logger
 }
 
@@ -192,7 +193,7 @@ func (b *Book) Refresh(n *Node, resumed bool) error {
 	for id, sc := range n.scopes {
 		if kind, ok := next[id]; !ok || kind != sc.kind {
 			b.endScope(n, id)
-			b.cfg.Enqueue(n, id.toScope().Marker()) // the scope's objects are removed after it: see sweepScope
+			b.cfg.Enqueue(n, id.toScope().Marker(), controllers.Urgent) // the scope's objects are removed after it: see sweepScope
 		}
 	}
 	for id, kind := range next {
@@ -214,7 +215,7 @@ func (b *Book) beginScope(n *Node, id scopeID, kind wire.ScopeKind, resumed bool
 		b.cfg.Retainer.Retain(id.ID, schema.GroupVersionKind{Group: kind.Group, Version: kind.Version, Kind: kind.Kind})
 	}
 	if !resumed { // otherwise the load enqueues all objects
-		b.cfg.Enqueue(n, id.toScope().Marker())
+		b.cfg.Enqueue(n, id.toScope().Marker(), controllers.Background)
 		b.fillScope(n, id, sc)
 	}
 }
@@ -268,19 +269,19 @@ func (b *Book) fillScope(n *Node, id scopeID, sc *grantedScope) {
 	marker := id.toScope().Marker()
 	if n.published.MarkerStale(marker, born) {
 		sc.withdrawn = true
-		b.cfg.Enqueue(n, marker)
+		b.cfg.Enqueue(n, marker, controllers.Urgent)
 	}
 	for key := range sc.waiting {
-		b.cfg.Enqueue(n, key)
+		b.cfg.Enqueue(n, key, controllers.Background)
 	}
 	// Objects that were deleted while the kind was not synced are in no cache: they are found in what the stream holds.
 	for _, key := range n.published.Covered(sc.kind.Scope) {
 		if _, there := sc.waiting[key]; !there {
-			b.cfg.Enqueue(n, key)
+			b.cfg.Enqueue(n, key, controllers.Background)
 		}
 	}
 	if len(sc.waiting) == 0 {
-		b.cfg.Enqueue(n, marker)
+		b.cfg.Enqueue(n, marker, controllers.Background)
 	}
 }
 
@@ -329,13 +330,13 @@ func (b *Book) ofKind(kind kinds.ID) iter.Seq2[scopeID, *Node] {
 func (b *Book) EnqueueScoped(key wire.Key) {
 	byNamespace := b.subscribers[kinds.Of(key)]
 	for n := range byNamespace[""] {
-		b.cfg.Enqueue(n, key)
+		b.cfg.Enqueue(n, key, controllers.Urgent)
 	}
 	if key.Namespace == "" {
 		return
 	}
 	for n := range byNamespace[key.Namespace] {
-		b.cfg.Enqueue(n, key)
+		b.cfg.Enqueue(n, key, controllers.Urgent)
 	}
 }
 
@@ -355,7 +356,7 @@ func (b *Book) Reconciled(n *Node, key wire.Key, fills uint64, gone bool) {
 			continue
 		}
 		if delete(sc.waiting, key); sc.complete() {
-			b.cfg.Enqueue(n, id.toScope().Marker())
+			b.cfg.Enqueue(n, id.toScope().Marker(), controllers.Background)
 		}
 	}
 }
@@ -367,7 +368,7 @@ func (b *Book) sweepScope(n *Node, ended wire.Scope, gone bool) {
 		return
 	}
 	for _, key := range n.published.Leftover(ended) {
-		b.cfg.Enqueue(n, key)
+		b.cfg.Enqueue(n, key, controllers.Background)
 	}
 }
 

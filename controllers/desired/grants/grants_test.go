@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/controllers"
 	"github.com/frond-edge/frond/controllers/desired/grants"
 	"github.com/frond-edge/frond/controllers/desired/kinds"
 	"github.com/frond-edge/frond/controllers/desired/objectcache"
@@ -27,7 +28,7 @@ func newScopedNodes(tb testing.TB, nodes int, scope func(node int) wire.Scope) (
 	enqueued = new(int)
 	scopes := map[string]wire.Scope{}
 	book := grants.NewBook(grants.Config{
-		Objects: objectcache.New(), Retainer: ignoreKinds{}, Log: zap.NewNop(), Enqueue: func(*grants.Node, wire.Key) { *enqueued++ },
+		Objects: objectcache.New(), Retainer: ignoreKinds{}, Log: zap.NewNop(), Enqueue: func(*grants.Node, wire.Key, controllers.Priority) { *enqueued++ },
 		Source: func(node string) ([]wire.ScopeKind, bool, error) {
 			return []wire.ScopeKind{{Scope: scopes[node], Kind: "Any", Namespaced: true}}, true, nil
 		},

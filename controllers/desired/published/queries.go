@@ -1,6 +1,7 @@
 package published
 
 import (
+	"slices"
 	"time"
 
 	"github.com/frond-edge/frond/api/wire"
@@ -75,10 +76,13 @@ func (s *State) OwnPods() map[wire.Key]Record {
 
 // Progress returns how far behind the node is if it has everything up to a stream sequence on disk: how many of the
 // changes that the stream holds for it have not arrived, and when the first of them was made. known is false while nothing
-// is loaded. It reads each record.
+// is loaded. It reads each record of a node that is behind, and none of one that is not.
 func (s *State) Progress(sequence uint64) (behind int, oldest time.Time, known bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if sequence >= s.totals.lastSequence(s.records) {
+		return 0, time.Time{}, s.records != nil
+	}
 	for key, r := range s.records {
 		if r.Sequence <= sequence || key == wire.SnapshotMarker() {
 			continue
@@ -92,23 +96,18 @@ func (s *State) Progress(sequence uint64) (behind int, oldest time.Time, known b
 
 // Inventory sums up what the stream holds, without the objects in except, and returns the sequence up to
 // which the sum reaches. A node whose cursor has reached that sequence holds the same objects. known is false while
-// nothing is loaded, or the first publication is in progress.
+// nothing is loaded, or the first publication is in progress. It reads the records of the objects in except only.
 func (s *State) Inventory(except []wire.Key) (census wire.Inventory, upTo uint64, known bool) {
-	if !s.SnapshotComplete() {
-		return census, 0, false
-	}
-	left := make(map[wire.Key]struct{}, len(except)+1)
-	left[wire.SnapshotMarker()] = struct{}{}
-	for _, key := range except {
-		left[key] = struct{}{}
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for key, r := range s.records {
-		upTo = max(upTo, r.Sequence)
-		if _, out := left[key]; !out && !r.Deleted {
-			census.Add(key, r.UID, r.Version)
+	if s.records == nil || len(s.pending) > 0 {
+		return census, 0, false
+	}
+	without := s.totals
+	for i, key := range except {
+		if r, ok := s.records[key]; ok && !slices.Contains(except[:i], key) {
+			without.remove(key, r)
 		}
 	}
-	return census, upTo, s.records != nil
+	return without.live, s.totals.lastSequence(s.records), true
 }

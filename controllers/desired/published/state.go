@@ -25,6 +25,8 @@ type State struct {
 	markerCount int
 	// ownPods are the keys in records that are the node's own pods.
 	ownPods map[wire.Key]struct{}
+	// totals sum up records.
+	totals totals
 	// revision counts the changes of records. revisions holds the count at which a key changed since the last load began.
 	revision  uint64
 	revisions map[wire.Key]uint64
@@ -46,6 +48,7 @@ func (s *State) Forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.records, s.tombstones, s.ownPods, s.revisions, s.pending, s.newestVersions = nil, nil, nil, nil, nil, nil
+	s.totals = totals{}
 }
 
 // Loaded reports whether it is known what the stream holds.
@@ -113,10 +116,11 @@ func (s *State) EndLoad(since uint64, read map[wire.Key]wire.Message, cluster st
 		}
 	}
 	s.records, s.revisions, s.tombstones, s.ownPods = held, nil, map[wire.Key]struct{}{}, map[wire.Key]struct{}{}
-	s.markerCount, s.newestVersions = 0, map[kinds.ID]string{}
+	s.markerCount, s.newestVersions, s.totals = 0, map[kinds.ID]string{}, totals{}
 	s.pending = map[wire.Key]struct{}{wire.SnapshotMarker(): {}} // not complete before SetPending
 	for key, r := range held {
 		s.bumpNewest(key, r)
+		s.totals.add(key, r)
 		if r.Deleted {
 			s.tombstones[key] = struct{}{}
 		}
@@ -172,12 +176,16 @@ func (s *State) Store(key wire.Key, r Record, top uint64) bool {
 	}
 	delete(s.tombstones, key)
 	s.countMarkers(key, r.Sequence != 0)
+	if was, ok := s.records[key]; ok {
+		s.totals.remove(key, was)
+	}
 	switch r.Sequence {
 	case 0:
 		delete(s.records, key)
 		delete(s.ownPods, key)
 	default:
 		s.records[key] = r
+		s.totals.add(key, r)
 		s.bumpNewest(key, r)
 		delete(s.ownPods, key)
 		if r.isOwnPod(key) {
