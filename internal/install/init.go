@@ -20,6 +20,7 @@ import (
 	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/internal/certs/mint"
 	"github.com/frond-edge/frond/internal/install/pki"
+	"github.com/frond-edge/frond/internal/install/sizing"
 )
 
 // maxAttempts bounds how often Init starts again because another client wrote the same Secrets. Each time the other one made progress.
@@ -54,6 +55,8 @@ type Report struct {
 	// Files are the files that were made, "Secret/entry".
 	Files    []Change `json:"files"`
 	Warnings []string `json:"warnings,omitempty"`
+	// Plan is what the planned number of gateways needs, nil if none is planned.
+	Plan *sizing.Plan `json:"plan,omitempty"`
 	// Material is the content of the Secrets, all keys included.
 	Material Files `json:"-"`
 }
@@ -145,7 +148,13 @@ func (w *installWriter) runOnce(ctx context.Context, asked Settings) (Report, er
 	if verdict := kubeversion.Evaluate(server.GitVersion); !verdict.Tested {
 		found = append(found, verdict.Message)
 	}
-	r := Report{Settings: settings, Rollover: rollover, Namespace: names.Namespace, Files: changes, Objects: []Applied{}, Warnings: found, Material: files}
+	plan, err := settings.plan()
+	if err != nil {
+		return Report{}, err
+	}
+	r := Report{
+		Settings: settings, Rollover: rollover, Namespace: names.Namespace, Files: changes, Objects: []Applied{}, Warnings: found, Plan: plan, Material: files,
+	}
 	fixed, err := loadManifests(settings)
 	if err != nil {
 		return r, err
@@ -299,6 +308,10 @@ func collectWarnings(s Settings, files Files, now time.Time) []string {
 	var all []string
 	if len(s.HubURLs) == 0 {
 		all = append(all, "gateways do not know where the hub is: run frond init --hub-url tls://HOST:PORT before you make tokens")
+	}
+	if s.Nodes > s.Cells*maxNodesPerCell {
+		all = append(all, fmt.Sprintf("%d gateways in %d cells are more than %d in each: links become expensive for the hub, and the number of cells stays",
+			s.Nodes, s.Cells, maxNodesPerCell))
 	}
 	if cert, err := mint.ParseCertificate(files[FolderCA+"/"+EntryBundle]); err == nil && cert.NotAfter.Sub(now) < authorityWarning {
 		all = append(all, fmt.Sprintf("the authority ends on %s: begin frond ca rotate", cert.NotAfter.UTC().Format(time.DateOnly)))

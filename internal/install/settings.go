@@ -16,6 +16,7 @@ import (
 
 	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/internal/hubconf"
+	"github.com/frond-edge/frond/internal/install/sizing"
 )
 
 // SettingsName is the ConfigMap with the settings of the installation. It holds no secrets.
@@ -29,6 +30,8 @@ type Settings struct {
 	Cells int `json:"cells"`
 	// HubServers is the number of the hub's servers.
 	HubServers int `json:"hubServers"`
+	// Nodes is the number of gateways that the installation is planned for; 0: not told.
+	Nodes int `json:"nodes,omitempty"`
 	// HubHosts are further addresses and names in the certificates of the hub's servers.
 	HubHosts []string `json:"hubHosts,omitempty"`
 	// Schedulers are the users, beside kube-scheduler, that may bind pods of protected namespaces to nodes.
@@ -44,6 +47,8 @@ const (
 	DefaultCells      = hubconf.DefaultCells
 	DefaultHubServers = 3
 	maxCells          = 1000 // three digits in the names of their accounts
+	// maxNodesPerCell is where a new link begins to cost the hub much (hubconf.DefaultCells).
+	maxNodesPerCell = 500
 )
 
 // The keys of the ConfigMap.
@@ -52,6 +57,7 @@ const (
 	keyHubHosts      = "hubHosts"
 	keyCells         = "cells"
 	keyHubServers    = "hubServers"
+	keyNodes         = "nodes"
 	keySchedulers    = "schedulers"
 	keyTaintGateways = "taintGateways"
 	keyCAHash        = "caHash"
@@ -73,7 +79,7 @@ func ReadSettings(ctx context.Context, client kubernetes.Interface) (Settings, e
 }
 
 func parseSettings(data map[string]string) (s Settings, err error) {
-	var faults [3]error
+	var faults [4]error
 	s = Settings{HubURLs: splitWords(data[keyHubURLs]), HubHosts: splitWords(data[keyHubHosts]), Schedulers: splitWords(data[keySchedulers]), CAHash: data[keyCAHash]}
 	s.Cells, faults[0] = strconv.Atoi(data[keyCells])
 	s.HubServers, faults[1] = strconv.Atoi(data[keyHubServers])
@@ -81,6 +87,9 @@ func parseSettings(data map[string]string) (s Settings, err error) {
 		var taint bool
 		taint, faults[2] = strconv.ParseBool(text)
 		s.TaintGateways = &taint
+	}
+	if text, set := data[keyNodes]; set {
+		s.Nodes, faults[3] = strconv.Atoi(text)
 	}
 	if err := errors.Join(faults[:]...); err != nil {
 		return s, fmt.Errorf("understand ConfigMap %s/%s: %w", names.Namespace, SettingsName, err)
@@ -96,6 +105,9 @@ func (s Settings) toConfigMap() *corev1.ConfigMap {
 	data := map[string]string{
 		keyHubURLs: strings.Join(s.HubURLs, ","), keyHubHosts: strings.Join(s.HubHosts, ","),
 		keyCells: strconv.Itoa(s.Cells), keyHubServers: strconv.Itoa(s.HubServers), keyCAHash: s.CAHash,
+	}
+	if s.Nodes != 0 {
+		data[keyNodes] = strconv.Itoa(s.Nodes)
 	}
 	if len(s.Schedulers) > 0 {
 		data[keySchedulers] = strings.Join(s.Schedulers, ",")
@@ -132,9 +144,15 @@ func (s Settings) mergeAsked(asked Settings) (Settings, error) {
 	if asked.HubServers != 0 && asked.HubServers < s.HubServers {
 		return s, fmt.Errorf("--hub-servers %d: the hub has %d, and its streams have copies on them; it may grow only", asked.HubServers, s.HubServers)
 	}
-	for _, over := range []struct{ at, asked, otherwise *int }{
-		{&s.Cells, &asked.Cells, new(DefaultCells)}, {&s.HubServers, &asked.HubServers, new(DefaultHubServers)},
-	} {
+	cells, servers := DefaultCells, DefaultHubServers
+	if asked.Nodes != 0 {
+		plan, err := sizing.ForNodes(asked.Nodes, 0)
+		if err != nil {
+			return s, fmt.Errorf("--nodes: %w", err)
+		}
+		s.Nodes, cells, servers = asked.Nodes, plan.Cells, plan.HubServers
+	}
+	for _, over := range []struct{ at, asked, otherwise *int }{{&s.Cells, &asked.Cells, &cells}, {&s.HubServers, &asked.HubServers, &servers}} {
 		switch {
 		case *over.asked != 0:
 			*over.at = *over.asked
@@ -171,6 +189,18 @@ func (s Settings) validate() error {
 		}
 	}
 	return errors.Join(faults...)
+}
+
+// plan returns what the planned number of gateways needs, nil if none is planned.
+func (s Settings) plan() (*sizing.Plan, error) {
+	if s.Nodes == 0 {
+		return nil, nil //nolint:nilnil // no plan is not a fault
+	}
+	plan, err := sizing.ForNodes(s.Nodes, s.HubServers)
+	if err != nil {
+		return nil, fmt.Errorf("ConfigMap %s/%s: %s: %w", names.Namespace, SettingsName, keyNodes, err)
+	}
+	return &plan, nil
 }
 
 // Folders lists the Secrets of an installation, the CA's first.

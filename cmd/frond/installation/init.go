@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,6 +15,7 @@ import (
 	"github.com/frond-edge/frond/deploy/policy"
 	"github.com/frond-edge/frond/internal/cli"
 	"github.com/frond-edge/frond/internal/install"
+	"github.com/frond-edge/frond/internal/install/sizing"
 )
 
 // initTimeout bounds frond init: some twenty requests, also over a slow link.
@@ -53,7 +55,8 @@ is renewed. Earlier choices need not be repeated.`,
 	f.BoolVar(&i.options.DryRun, "dry-run", false, "only say what would be done")
 	f.StringSliceVar(&i.options.Settings.HubURLs, "hub-url", nil, "where gateways reach the hub: tls://HOST:PORT, wss://HOST")
 	f.StringSliceVar(&i.options.Settings.HubHosts, "hub-host", nil, "further names and addresses for the certificates of the hub's servers")
-	f.IntVar(&i.options.Settings.Cells, "cells", 0, fmt.Sprintf("accounts that gateways are spread over, a few hundred in each; chosen once (default %d)", install.DefaultCells))
+	f.IntVar(&i.options.Settings.Nodes, "nodes", 0, "gateways to plan for: prints what they need in the cloud, and chooses --cells and --hub-servers where they are not chosen yet")
+	f.IntVar(&i.options.Settings.Cells, "cells", 0, fmt.Sprintf("accounts that gateways are spread over, a few hundred in each; chosen once (default %d, or by --nodes)", install.DefaultCells))
 	f.IntVar(&i.options.Settings.HubServers, "hub-servers", 0, fmt.Sprintf("servers of the hub: 1, 3 or 5 (default %d)", install.DefaultHubServers))
 	f.BoolVar(&i.taintGateways, "taint-gateways", false, "have the printed join command register gateways with the taint "+install.GatewayTaint+", so that only pods that tolerate it run there; =false ends it for gateways that join later")
 	f.StringSliceVar(&i.options.Settings.Schedulers, "scheduler", nil, "users beside "+policy.DefaultScheduler+" that may bind pods of frond-system and of protected namespaces")
@@ -90,6 +93,11 @@ func printReport(r install.Report, dry bool, out, talk io.Writer) error {
 	for _, file := range r.Files {
 		fmt.Fprintf(out, "%s: %s\n", file.File, file.Reason)
 	}
+	if r.Plan != nil {
+		if err := printPlan(*r.Plan, out); err != nil {
+			return err
+		}
+	}
 	for _, warning := range r.Warnings {
 		fmt.Fprintln(talk, "warning:", warning)
 	}
@@ -103,3 +111,23 @@ func printReport(r install.Report, dry bool, out, talk io.Writer) error {
 	}
 	return nil
 }
+
+// printPlan prints what each process of the cloud needs for the planned gateways.
+func printPlan(p sizing.Plan, out io.Writer) error {
+	fmt.Fprintf(out, "\nfor %d gateways with ten pods each, one hub server and one cloudcore lost:\n", p.Nodes)
+	table := cli.NewTable(out, "PROCESS", "COPIES", "CPU", "MEMORY", "DISK")
+	table.AddRow("nats-server", strconv.Itoa(p.HubServers), milli(p.Hub.MilliCPU), mebi(p.Hub.MemoryMiB), strconv.Itoa(p.Hub.DiskGiB)+"Gi")
+	table.AddRow("cloudcore", strconv.Itoa(p.Cloudcores), milli(p.Cloudcore.MilliCPU), mebi(p.Cloudcore.MemoryMiB), "")
+	if err := table.Print(); err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "the Kubernetes API has %d writes a second while nothing changes: Leases and the status of Nodes\n", p.APIWrites)
+	if p.Extrapolated {
+		fmt.Fprintf(out, "extrapolated: measured with up to %d gateways\n", sizing.MeasuredNodes)
+	}
+	return nil
+}
+
+func milli(cpu int) string { return strconv.Itoa(cpu) + "m" }
+
+func mebi(memory int) string { return strconv.Itoa(memory) + "Mi" }
