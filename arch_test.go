@@ -70,6 +70,8 @@ var folderRules = map[string]folderRule{
 	"edged/nodenames":     {programs: edgecore, imports: []string{"api/..."}},
 	"edged/nodestore":     {programs: edgecore, imports: []string{"api/...", "internal/history", "leaf/store"}},
 	"edged/nodetunnel":    {programs: edgecore, imports: []string{"internal/splice", "leaf/store", "streams/tunnel"}},
+	"edged/heaprelease":   {programs: edgecore},
+	"edged/uplink":        {programs: edgecore},
 	"edged/resync":        {programs: edgecore, imports: []string{"api/...", "leaf/store"}},
 	"edged/scopesync":     {programs: edgecore, imports: []string{"api/..."}},
 	"edged/enroll": {
@@ -120,7 +122,7 @@ var dependencyHomes = map[string][]string{
 	"k8s.io/cri-client":                      {"edged/kubelet", "edged/hollow"},
 	"k8s.io/kubectl":                         {"cmd/frond"},
 	"k8s.io/cli-runtime":                     {"cmd/frond"},
-	"github.com/vishvananda":                 {"internal/devcluster", "edged/hostaddr"},
+	"github.com/vishvananda":                 {"internal/devcluster", "edged/hostaddr", "edged/uplink"},
 	"github.com/go-jose/go-jose":             {"leaf/access"},
 	"filippo.io/age":                         {"internal/backup"},
 	"github.com/hanwen/go-fuse":              {"test/faultfs"},

@@ -11,9 +11,11 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/edged/diskmonitor"
 	"github.com/frond-edge/frond/edged/endpointsync"
+	"github.com/frond-edge/frond/edged/heaprelease"
 	"github.com/frond-edge/frond/edged/nodestore"
 	"github.com/frond-edge/frond/edged/resync"
 	"github.com/frond-edge/frond/edged/scopesync"
+	"github.com/frond-edge/frond/edged/uplink"
 	"github.com/frond-edge/frond/internal/buildinfo"
 	"github.com/frond-edge/frond/internal/health"
 	"github.com/frond-edge/frond/internal/lifecycle"
@@ -118,8 +120,10 @@ func buildMessaging(f *foundation, down downward, sink *outbox.Outbox, api *loca
 		{Name: "resync", Start: again.Start},
 		{Name: "nudges", Start: nudges.Start},
 		{Name: "storage", Start: disk.Start},
+		{Name: "uplink", Start: uplink.New(func() bool { return f.leaf.Link().Up }, f.leaf.Redial, f.log.Named("uplink")).Start},
 		{Name: "orders", Start: orders.Start},
 		{Name: "endpoints", Start: endpointsync.New(node, st.Store, f.log.Named("endpoints")).Start},
+		{Name: "memory", Start: heaprelease.New(f.log.Named("memory")).Start},
 		{Name: "copy", Start: nodestore.NewLastGoodSaver(st.SaveLastGood, f.log.Named("copy")).Start},
 		{Name: "scopes", Start: scopesync.New(api, down.gate, scopesCall(f), f.log.Named("scopes")).Start},
 	}, nil
