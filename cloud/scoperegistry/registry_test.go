@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"testing"
 	"time"
@@ -47,9 +48,7 @@ func (w *watched) read() (values map[string]string, calls, alls int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	values = map[string]string{}
-	for node, value := range w.values {
-		values[node] = value
-	}
+	maps.Copy(values, w.values)
 	return values, w.calls, w.alls
 }
 

@@ -137,16 +137,9 @@ func (w *installWriter) runOnce(ctx context.Context, asked Settings) (Report, er
 	if err != nil {
 		return Report{}, err
 	}
-	found := collectWarnings(settings, files, w.now)
-	if w.backupHint != "" {
-		found = append(found, w.backupHint)
-	}
-	server, err := w.client.Discovery().ServerVersion()
+	found, err := w.collectWarnings(settings, files)
 	if err != nil {
-		return Report{}, fmt.Errorf("read the version of the cluster: %w", err)
-	}
-	if verdict := kubeversion.Evaluate(server.GitVersion); !verdict.Tested {
-		found = append(found, verdict.Message)
+		return Report{}, err
 	}
 	plan, err := settings.plan()
 	if err != nil {
@@ -184,6 +177,22 @@ func (w *installWriter) runOnce(ctx context.Context, asked Settings) (Report, er
 		configMap(BundleName, map[string]string{EntryBundle: string(files.Bundle())}),
 		settings.toConfigMap(), // last: it marks the installation as complete
 	})
+}
+
+// collectWarnings returns what an administrator should know about the installation and its cluster.
+func (w *installWriter) collectWarnings(settings Settings, files Files) ([]string, error) {
+	found := collectWarnings(settings, files, w.now)
+	if w.backupHint != "" {
+		found = append(found, w.backupHint)
+	}
+	server, err := w.client.Discovery().ServerVersion()
+	if err != nil {
+		return nil, fmt.Errorf("read the version of the cluster: %w", err)
+	}
+	if verdict := kubeversion.Evaluate(server.GitVersion); !verdict.Tested {
+		found = append(found, verdict.Message)
+	}
+	return found, nil
 }
 
 func (w *installWriter) applyAll(ctx context.Context, r *Report, objects []runtime.Object) error {
