@@ -145,6 +145,7 @@ func newHandler(o options, out io.Writer, asked chan<- exit) http.Handler {
 	}
 	mux.HandleFunc("POST /exit", func(w http.ResponseWriter, r *http.Request) {
 		code, _ := strconv.Atoi(r.FormValue("code"))
+		w.Header().Set("Content-Length", "3") // without it the answer ends only after this function
 		fmt.Fprintln(w, "ok")
 		_ = http.NewResponseController(w).Flush() // or the process may end before the answer has left
 		asked <- exit(code)
