@@ -94,6 +94,40 @@ func TestPriorityQueue_ItemIsProcessedByOneWorker(t *testing.T) {
 	})
 }
 
+// An item that a worker of the other priority receives meanwhile is processed after the first worker is done, not beside it and not never.
+func TestPriorityQueue_SecondWorkerLeavesAnItemToTheFirst(t *testing.T) {
+	admitted, begun, release := make(chan string, 10), make(chan controllers.Priority, 10), make(chan struct{})
+	queue := startQueue(t, controllers.Workers[string]{
+		Urgent: 1, Background: 1,
+		Admit: func(_ context.Context, item string) bool {
+			admitted <- item
+			return true
+		},
+		Do: func(_ context.Context, p controllers.Priority, item string) error {
+			if item == "item" {
+				begun <- p
+				<-release
+			}
+			return nil
+		},
+	})
+	queue.Add(controllers.Urgent, "item")
+	kit.Receive(t, "the urgent worker has begun", begun)
+	queue.Add(controllers.Background, "item")
+	kit.Receive(t, "the background worker receives the item", admitted)
+	queue.Add(controllers.Background, "next")
+	if item := kit.Receive(t, "it goes on", admitted); item != "next" {
+		t.Errorf("it receives %s before the urgent worker is done", item)
+	}
+	if len(begun) > 0 {
+		t.Error("processed by two workers at a time")
+	}
+	close(release)
+	if p := kit.Receive(t, "the item is processed again", begun); p != controllers.Background {
+		t.Errorf("again with priority %d", p)
+	}
+}
+
 // An urgent item overtakes its own background one while that waits to be admitted.
 func TestPriorityQueue_AdmissionHoldsBackNoUrgentItem(t *testing.T) {
 	admitted, waits, done := make(chan struct{}), make(chan string, 1), make(chan controllers.Priority, 2)
