@@ -251,6 +251,24 @@ func TestInit_SecondRunChangesNothing(t *testing.T) {
 	}
 }
 
+// A planned fleet is told what it needs, and decides what was not decided before.
+func TestInit_PlansForNodes(t *testing.T) {
+	i := newInstalledCluster(t)
+	first := parseReport(t, i.mustRun("init", "--nodes", "50000", "--hub-servers", "1", "--hub-url", "tls://hub.example.com:7422", "-o", "json"))
+	if first.Cells != 200 || first.HubServers != 1 || first.Plan == nil || first.Plan.Hub.MemoryMiB <= 1024 {
+		t.Errorf("cells %d, servers %d, plan %+v", first.Cells, first.HubServers, first.Plan)
+	}
+	out := i.mustRun("init")
+	for _, want := range []string{"for 50000 gateways", "nats-server", "extrapolated", "nothing to change"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in %s", want, out)
+		}
+	}
+	if code, _, errs := i.runCommand("init", "--nodes", "100001"); code != 1 || !strings.Contains(errs, "--nodes") {
+		t.Errorf("too many gateways: code %d, %s", code, errs)
+	}
+}
+
 // TestInit_TaintGateways follows the setting to the printed join command.
 func TestInit_TaintGateways(t *testing.T) {
 	i := newInstalledCluster(t)

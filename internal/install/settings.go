@@ -46,7 +46,6 @@ type Settings struct {
 const (
 	DefaultCells      = hubconf.DefaultCells
 	DefaultHubServers = 3
-	maxCells          = 1000 // three digits in the names of their accounts
 	// maxNodesPerCell is where a new link begins to cost the hub much (hubconf.DefaultCells).
 	maxNodesPerCell = 500
 )
@@ -150,7 +149,7 @@ func (s Settings) mergeAsked(asked Settings) (Settings, error) {
 		if err != nil {
 			return s, fmt.Errorf("--nodes: %w", err)
 		}
-		s.Nodes, cells, servers = asked.Nodes, plan.Cells, plan.HubServers
+		s.Nodes, cells, servers = asked.Nodes, sizing.CellsFor(asked.Nodes), plan.HubServers
 	}
 	for _, over := range []struct{ at, asked, otherwise *int }{{&s.Cells, &asked.Cells, &cells}, {&s.HubServers, &asked.HubServers, &servers}} {
 		switch {
@@ -177,8 +176,8 @@ func (s Settings) mergeAsked(asked Settings) (Settings, error) {
 
 func (s Settings) validate() error {
 	var faults []error
-	if s.Cells < 1 || s.Cells > maxCells {
-		faults = append(faults, fmt.Errorf("--cells %d: choose 1 to %d", s.Cells, maxCells))
+	if s.Cells < 1 || s.Cells > sizing.MaxCells {
+		faults = append(faults, fmt.Errorf("--cells %d: choose 1 to %d", s.Cells, sizing.MaxCells))
 	}
 	if !slices.Contains([]int{1, 3, 5}, s.HubServers) {
 		faults = append(faults, fmt.Errorf("--hub-servers %d: choose 1, 3 or 5", s.HubServers))

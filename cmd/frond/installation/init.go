@@ -114,7 +114,7 @@ func printReport(r install.Report, dry bool, out, talk io.Writer) error {
 
 // printPlan prints what each process of the cloud needs for the planned gateways.
 func printPlan(p sizing.Plan, out io.Writer) error {
-	fmt.Fprintf(out, "\nfor %d gateways with ten pods each, one hub server and one cloudcore lost:\n", p.Nodes)
+	fmt.Fprintf(out, "\nfor %d gateways with ten pods each, also with one cloudcore lost and, of several hub servers, one:\n", p.Nodes)
 	table := cli.NewTable(out, "PROCESS", "COPIES", "CPU", "MEMORY", "DISK")
 	table.AddRow("nats-server", strconv.Itoa(p.HubServers), milli(p.Hub.MilliCPU), mebi(p.Hub.MemoryMiB), strconv.Itoa(p.Hub.DiskGiB)+"Gi")
 	table.AddRow("cloudcore", strconv.Itoa(p.Cloudcores), milli(p.Cloudcore.MilliCPU), mebi(p.Cloudcore.MemoryMiB), "")

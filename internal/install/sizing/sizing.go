@@ -1,12 +1,13 @@
 // Package sizing calculates what a fleet of gateways needs in the cloud: cells, and the resources of the hub's servers and of cloudcore.
 //
-// The figures that it calculates with were measured with up to 5,000 gateways on one machine (docs/operations/numbers.md); what they say
-// of larger fleets is an extrapolation.
+// Memory was measured with up to 5,000 gateways at one server of a hub (docs/operations/numbers.md); what is said of larger fleets, and of the time
+// of processors in them, is an extrapolation.
 package sizing
 
 import (
-	"errors"
 	"fmt"
+
+	"github.com/frond-edge/frond/internal/hubconf"
 )
 
 const (
@@ -14,9 +15,9 @@ const (
 	MaxNodes = 100_000
 	// MeasuredNodes is the largest fleet that was measured.
 	MeasuredNodes = 5_000
+	// MaxCells is the largest number of cells: three digits in the names of their accounts.
+	MaxCells = 1000
 
-	minCells     = 64
-	maxCells     = 1000
 	nodesPerCell = 250
 	// manyNodes is where the cost of a new link, for which a server visits all of its links, asks for more servers.
 	manyNodes = 30_000
@@ -24,22 +25,25 @@ const (
 
 // What one gateway with ten pods costs, and what a process costs without any.
 const (
-	// hubNodeKB is the memory of a node on all servers together: its link, its consumer and ten objects.
-	hubNodeKB = 270
-	// hubBaseMB is the memory of a server without nodes.
-	hubBaseMB = 65
-	// hubIdleCPU is the share of a processor, in thousandths, that 1,000 idle nodes cost all servers together.
+	// hubNodeKB is the resident memory of a node on all servers together: its link, its consumer and ten objects. Measured at 5,000 nodes.
+	hubNodeKB = 434
+	// hubBaseMB is the memory of a server without nodes. Measured.
+	hubBaseMB = 75
+	// hubIdleCPU is the share of a processor, in thousandths, that 1,000 idle nodes cost all servers together. Measured with 1,500 nodes when
+	// each also sent a probe every 5 s, whose share is left out here.
 	hubIdleCPU = 190
-	// hubLinkCPU is the time of a processor for a new link on all servers together, in milliseconds.
+	// hubLinkCPU is the time of a processor for a new link on all servers together, in milliseconds. Measured with 1,500 nodes.
 	hubLinkCPU = 9
-	// hubDiskKB is the disk of a node's objects on each server, with the space of messages that were replaced.
+	// hubDiskKB is the disk of a node's objects on each server, with the space of messages that were replaced. Calculated from objects of 2 KB.
 	hubDiskKB = 250
-	// cloudcoreNodeKB is the memory of a node in each cloudcore: ten pods of 9 KB, what they reference, and as much for the collector.
+	// cloudcoreNodeKB is the memory of a node in each cloudcore: ten pods of 9 KB (measured), what they reference, and as much for the
+	// garbage collector.
 	cloudcoreNodeKB = 200
-	cloudcoreBaseMB = 50
-	// cloudcoreIdleCPU is the share of a processor, in thousandths, that the heartbeats of 1,000 nodes cost each cloudcore.
+	// cloudcoreBaseMB is the memory of a cloudcore with ten gateways. Measured.
+	cloudcoreBaseMB = 110
+	// cloudcoreIdleCPU is the share of a processor, in thousandths, that the heartbeats of 1,000 nodes cost each cloudcore. Calculated.
 	cloudcoreIdleCPU = 20
-	// cloudcoreLoadCPU is the time of a processor for taking a node over, in milliseconds.
+	// cloudcoreLoadCPU is the time of a processor for taking a node over, in milliseconds. Calculated.
 	cloudcoreLoadCPU = 3
 	// leasePeriod is the time between two renewals of a Node's Lease, and statusPeriod between two updates of its status, in seconds.
 	leasePeriod  = 10
@@ -53,10 +57,13 @@ const (
 	takeoverTime = 30
 	// headroom multiplies what was calculated: measurements vary, and so do fleets.
 	headroom = 1.3
+	// leastMemory and leastCPU are what the manifests of deploy/cloud give a process; no plan says less.
+	leastMemory = 1024
+	leastCPU    = 200
 )
 
-// ErrTooMany reports a fleet that one hub should not carry.
-var ErrTooMany = errors.New("too many gateways for one hub")
+// ErrFleetSize reports a number of gateways that cannot be planned for.
+var ErrFleetSize = fmt.Errorf("one hub carries 1 to %d gateways", MaxNodes)
 
 // Resources is what one process needs.
 type Resources struct {
@@ -66,10 +73,9 @@ type Resources struct {
 	DiskGiB int `json:"diskGiB,omitempty"`
 }
 
-// A Plan is what a fleet needs. A hub server and a cloudcore may be lost: the others have room for its gateways.
+// A Plan is what a fleet needs. A cloudcore, and a hub server of several, may be lost: the others have room for its gateways.
 type Plan struct {
 	Nodes      int       `json:"nodes"`
-	Cells      int       `json:"cells"`
 	HubServers int       `json:"hubServers"`
 	Hub        Resources `json:"hub"`
 	Cloudcores int       `json:"cloudcores"`
@@ -83,10 +89,10 @@ type Plan struct {
 // ForNodes plans for a number of gateways with ten pods each. hubServers is the number of servers that was chosen, 0 for none.
 func ForNodes(nodes, hubServers int) (Plan, error) {
 	if nodes < 1 || nodes > MaxNodes {
-		return Plan{}, fmt.Errorf("%d gateways: %w: plan 1 to %d", nodes, ErrTooMany, MaxNodes)
+		return Plan{}, fmt.Errorf("%d: %w", nodes, ErrFleetSize)
 	}
 	p := Plan{
-		Nodes: nodes, Cells: CellsFor(nodes), HubServers: hubServers, Cloudcores: 2,
+		Nodes: nodes, HubServers: hubServers, Cloudcores: 2,
 		APIWrites: ceilDiv(nodes, leasePeriod) + ceilDiv(nodes, statusPeriod), Extrapolated: nodes > MeasuredNodes,
 	}
 	if p.HubServers == 0 {
@@ -101,7 +107,9 @@ func ForNodes(nodes, hubServers int) (Plan, error) {
 }
 
 // CellsFor returns the number of accounts over which a fleet should be spread.
-func CellsFor(nodes int) int { return min(max(ceilDiv(nodes, nodesPerCell), minCells), maxCells) }
+func CellsFor(nodes int) int {
+	return min(max(ceilDiv(nodes, nodesPerCell), hubconf.DefaultCells), MaxCells)
+}
 
 func hubServersFor(nodes int) int {
 	if nodes > manyNodes {
@@ -115,8 +123,8 @@ func hubResources(nodes, left int) Resources {
 	idle := float64(nodes) * hubIdleCPU / 1000
 	links := float64(nodes) * hubLinkCPU / returnTime
 	return Resources{
-		MilliCPU:  roundUp((idle+links)*headroom/float64(left), 100),
-		MemoryMiB: roundUp((hubBaseMB+float64(nodes)*hubNodeKB/1000/float64(left))*headroom, 128),
+		MilliCPU:  max(roundUp((idle+links)*headroom/float64(left), 100), leastCPU),
+		MemoryMiB: max(roundUp((hubBaseMB+float64(nodes)*hubNodeKB/1000/float64(left))*headroom, 128), leastMemory),
 		DiskGiB:   max(roundUp(float64(nodes)*hubDiskKB/1e6*headroom, 1), 8),
 	}
 }
@@ -125,8 +133,8 @@ func cloudcoreResources(nodes, left int) Resources {
 	idle := float64(nodes) * cloudcoreIdleCPU / 1000
 	loads := float64(nodes) / float64(left+1) * cloudcoreLoadCPU / takeoverTime / float64(left)
 	return Resources{
-		MilliCPU:  roundUp((idle+loads)*headroom, 100),
-		MemoryMiB: roundUp((cloudcoreBaseMB+float64(nodes)*cloudcoreNodeKB/1000)*headroom, 128),
+		MilliCPU:  max(roundUp((idle+loads)*headroom, 100), leastCPU),
+		MemoryMiB: max(roundUp((cloudcoreBaseMB+float64(nodes)*cloudcoreNodeKB/1000)*headroom, 128), leastMemory),
 	}
 }
 

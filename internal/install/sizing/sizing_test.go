@@ -15,16 +15,16 @@ func TestForNodes(t *testing.T) {
 		want           sizing.Plan
 	}{
 		{nodes: 100, want: sizing.Plan{
-			Nodes: 100, Cells: 64, HubServers: 3, Hub: sizing.Resources{MilliCPU: 100, MemoryMiB: 128, DiskGiB: 8},
-			Cloudcores: 2, Cloudcore: sizing.Resources{MilliCPU: 100, MemoryMiB: 128}, APIWrites: 11,
+			Nodes: 100, HubServers: 3, Hub: sizing.Resources{MilliCPU: 200, MemoryMiB: 1024, DiskGiB: 8},
+			Cloudcores: 2, Cloudcore: sizing.Resources{MilliCPU: 200, MemoryMiB: 1024}, APIWrites: 11,
 		}},
 		{nodes: 10_000, want: sizing.Plan{
-			Nodes: 10_000, Cells: 64, HubServers: 3, Hub: sizing.Resources{MilliCPU: 1800, MemoryMiB: 1920, DiskGiB: 8},
-			Cloudcores: 3, Cloudcore: sizing.Resources{MilliCPU: 500, MemoryMiB: 2688}, APIWrites: 1034, Extrapolated: true,
+			Nodes: 10_000, HubServers: 3, Hub: sizing.Resources{MilliCPU: 1800, MemoryMiB: 2944, DiskGiB: 8},
+			Cloudcores: 3, Cloudcore: sizing.Resources{MilliCPU: 500, MemoryMiB: 2816}, APIWrites: 1034, Extrapolated: true,
 		}},
 		{nodes: 100_000, servers: 3, want: sizing.Plan{
-			Nodes: 100_000, Cells: 400, HubServers: 3, Hub: sizing.Resources{MilliCPU: 17300, MemoryMiB: 17664, DiskGiB: 33},
-			Cloudcores: 3, Cloudcore: sizing.Resources{MilliCPU: 4800, MemoryMiB: 26112}, APIWrites: 10334, Extrapolated: true,
+			Nodes: 100_000, HubServers: 3, Hub: sizing.Resources{MilliCPU: 17300, MemoryMiB: 28416, DiskGiB: 33},
+			Cloudcores: 3, Cloudcore: sizing.Resources{MilliCPU: 4800, MemoryMiB: 26240}, APIWrites: 10334, Extrapolated: true,
 		}},
 	} {
 		got, err := sizing.ForNodes(tt.nodes, tt.servers)
@@ -36,7 +36,7 @@ func TestForNodes(t *testing.T) {
 
 func TestForNodes_Refuses(t *testing.T) {
 	for _, nodes := range []int{-1, 0, sizing.MaxNodes + 1} {
-		if p, err := sizing.ForNodes(nodes, 0); !errors.Is(err, sizing.ErrTooMany) {
+		if p, err := sizing.ForNodes(nodes, 0); !errors.Is(err, sizing.ErrFleetSize) {
 			t.Errorf("%d nodes: %+v, %v", nodes, p, err)
 		}
 	}
@@ -54,7 +54,7 @@ func TestForNodes_GrowsWithTheFleet(t *testing.T) {
 			t.Fatal(err)
 		}
 		if now.Hub.MilliCPU < before.Hub.MilliCPU || now.Hub.MemoryMiB < before.Hub.MemoryMiB || now.Cloudcore.MemoryMiB < before.Cloudcore.MemoryMiB ||
-			now.Cells < before.Cells {
+			sizing.CellsFor(nodes) < sizing.CellsFor(before.Nodes) {
 			t.Fatalf("%d nodes need less than fewer: %+v, %+v", nodes, now, before)
 		}
 		before = now
