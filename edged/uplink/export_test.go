@@ -14,3 +14,6 @@ func NewAt(space netns.NsHandle, isUp func() bool, redial func(), log *zap.Logge
 
 // ShouldDial exports shouldDial.
 var ShouldDial = shouldDial
+
+// DescribeUplinks exports describeUplinks.
+var DescribeUplinks = describeUplinks

@@ -14,9 +14,12 @@ import (
 
 const (
 	// settleTime is how long the network must be quiet before it is read: an interface that comes up changes several times in a row.
-	settleTime = 300 * time.Millisecond
-	// resubscribeWait is the pause after the kernel dropped notices, as it does for a reader that is too slow.
-	resubscribeWait = time.Second
+	settleTime    = 300 * time.Millisecond
+	maxSettleTime = 2 * time.Second
+	// minRetry is the pause after the kernel dropped notices, as it does for a reader that is too slow. It doubles up to maxRetry where the
+	// network cannot be watched at all.
+	minRetry = time.Second
+	maxRetry = 5 * time.Minute
 )
 
 // errEnded reports that the kernel's notices have ended.
@@ -46,17 +49,26 @@ func (w *Watcher) Ready() <-chan struct{} { return w.ready }
 
 // Start watches until ctx ends and then returns nil. A machine that does not let it watch is logged: the gateway dials by its pauses then.
 func (w *Watcher) Start(ctx context.Context) error {
-	for ctx.Err() == nil {
-		if err := w.watch(ctx); err != nil && ctx.Err() == nil {
-			w.log.Warn("the network is not watched", zap.Duration("retry", resubscribeWait), zap.Error(err))
+	for pause := minRetry; ctx.Err() == nil; pause = min(2*pause, maxRetry) {
+		if ended := w.watchAndLog(ctx, pause); ended {
+			pause = minRetry
 		}
-		w.setReady()
 		select {
 		case <-ctx.Done():
-		case <-time.After(resubscribeWait):
+		case <-time.After(pause):
 		}
 	}
 	return nil
+}
+
+// watchAndLog follows the network until that is not possible any more. It returns false if it never was, which is tried again after pause.
+func (w *Watcher) watchAndLog(ctx context.Context, pause time.Duration) (ended bool) {
+	err := w.watch(ctx)
+	w.setReady()
+	if ctx.Err() == nil {
+		w.log.Warn("the network is not watched", zap.Duration("retry", pause), zap.Error(err))
+	}
+	return errors.Is(err, errEnded)
 }
 
 func (w *Watcher) setReady() { w.readyOnce.Do(func() { close(w.ready) }) }
@@ -100,18 +112,10 @@ func (w *Watcher) watch(ctx context.Context) error {
 // shouldDial decides about a change of the uplinks.
 func shouldDial(before, now string, linked bool) bool { return !linked && now != "" && now != before }
 
-// awaitQuiet waits for a change and for the quiet after it. It returns false when there will be no more changes.
+// awaitQuiet waits for a change and then until there is none for settleTime, but for maxSettleTime at most: interfaces of pods come and
+// go all the time. It returns false when there will be no more changes.
 func awaitQuiet(ctx context.Context, changes <-chan struct{}) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case _, open := <-changes:
-		if !open {
-			return false
-		}
-	}
-	quiet := time.NewTimer(settleTime)
-	defer quiet.Stop()
+	var quiet, latest <-chan time.Time // nil until the first change
 	for {
 		select {
 		case <-ctx.Done():
@@ -120,8 +124,13 @@ func awaitQuiet(ctx context.Context, changes <-chan struct{}) bool {
 			if !open {
 				return false
 			}
-			quiet.Reset(settleTime)
-		case <-quiet.C:
+			quiet = time.After(settleTime)
+			if latest == nil {
+				latest = time.After(maxSettleTime)
+			}
+		case <-quiet:
+			return true
+		case <-latest:
 			return true
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/vishvananda/netns"
 	"go.uber.org/goleak"
 	"go.uber.org/zap/zaptest"
+	"golang.org/x/sys/unix"
 
 	"github.com/frond-edge/frond/edged/uplink"
 	"github.com/frond-edge/frond/test/kit"
@@ -103,6 +104,37 @@ func TestWatcher_DialsWhenTheNetworkComesBack(t *testing.T) {
 	kit.Must(t, m.handle.LinkSetUp(card))
 	m.addDefaultRoute(card, "192.0.2.9")
 	kit.Receive(t, "the dial through another gateway", dialled)
+}
+
+// Only what leads to other networks counts: no pod's network, no interface that is down, has no carrier or no address of its own.
+func TestDescribeUplinks(t *testing.T) {
+	m := newMachine(t)
+	await := func(when, want string) { // the kernel sets the carrier after the answer to a command
+		t.Helper()
+		kit.Eventually(t, when, func() bool {
+			got, err := uplink.DescribeUplinks(m.handle)
+			return err == nil && got == want
+		})
+	}
+	await("no network", "")
+	pods := m.addInterface("cni0", "10.244.1.1/24")
+	kit.Eventually(t, "the pods' interface has a carrier", func() bool {
+		link, err := m.handle.LinkByIndex(pods.Attrs().Index)
+		return err == nil && link.Attrs().RawFlags&unix.IFF_RUNNING != 0
+	})
+	await("a pod's network", "")
+	card := m.addInterface("wwan0", "192.0.2.2/24")
+	m.addDefaultRoute(card, "192.0.2.1")
+	const uplinks = "wwan0 192.0.2.2 via 192.0.2.1"
+	await("a card", uplinks)
+	peer, err := m.handle.LinkByName("wwan0-peer")
+	kit.Must(t, err)
+	kit.Must(t, m.handle.LinkSetDown(peer))
+	await("the carrier is lost", "")
+	kit.Must(t, m.handle.LinkSetUp(peer))
+	await("the carrier is back", uplinks)
+	kit.Must(t, m.handle.LinkSetDown(card))
+	await("the card is down", "")
 }
 
 func TestShouldDial(t *testing.T) {
