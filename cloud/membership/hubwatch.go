@@ -69,44 +69,66 @@ func (d *HubWatcher) Start(ctx context.Context) error {
 	return g.Wait()
 }
 
+// lossDetector decides when a hub server counts as lost, so that each loss is reported once.
+type lossDetector struct {
+	// name and id are those of the server that was connected last.
+	name, id string
+	// reported: its loss was reported, or there was no server yet that could be lost.
+	reported bool
+}
+
+// observeConnected takes a connection to the server with the given name and id, both "" if it is lost again already. It returns the server
+// that must have been lost meanwhile, as another process has taken its place, or "".
+func (l *lossDetector) observeConnected(name, id string) (lost string) {
+	if id == "" {
+		// Which process it was is unknown. If it was the known one, its loss was not real; if not, it is one more that may be lost.
+		l.reported = l.reported && l.name == ""
+		return ""
+	}
+	if id != l.id && !l.reported {
+		lost = l.name
+	}
+	l.name, l.id, l.reported = name, id, false
+	return lost
+}
+
+// observeGraceEnd takes the end of the grace period, and returns the server that is lost, or "".
+func (l *lossDetector) observeGraceEnd(connected bool) (lost string) {
+	if connected || l.reported {
+		return ""
+	}
+	l.reported = true
+	return l.name
+}
+
 // watchServer sends to died when the server behind a connection is gone, or was replaced by another process.
 func watchServer(ctx context.Context, nc *nats.Conn, patience time.Duration, died chan<- string) error {
 	changes := nc.StatusChanged(nats.CONNECTED, nats.RECONNECTING)
 	defer nc.RemoveStatusListener(changes)
 	grace := time.NewTimer(patience)
 	defer grace.Stop()
-	name, id := nc.ConnectedServerName(), nc.ConnectedServerId()
-	dead := func() bool {
-		select {
-		case died <- name:
-			id = "" // report it once
-			return true
-		case <-ctx.Done():
-			return false
-		}
-	}
+	detector := lossDetector{name: nc.ConnectedServerName(), id: nc.ConnectedServerId(), reported: !nc.IsConnected()}
 	for {
+		var lost string
 		select {
 		case <-ctx.Done():
 			return nil
 		case status := <-changes:
-			if status != nats.CONNECTED {
+			if status == nats.CONNECTED {
+				lost = detector.observeConnected(nc.ConnectedServerName(), nc.ConnectedServerId())
+			} else {
 				grace.Reset(patience)
-				continue
-			}
-			if now := nc.ConnectedServerId(); now != id {
-				if id != "" && !dead() {
-					return nil
-				}
-				name, id = nc.ConnectedServerName(), now
 			}
 		case <-grace.C:
-			if nc.IsConnected() || id == "" {
-				continue
-			}
-			if !dead() {
-				return nil
-			}
+			lost = detector.observeGraceEnd(nc.IsConnected())
+		}
+		if lost == "" {
+			continue
+		}
+		select {
+		case died <- lost:
+		case <-ctx.Done():
+			return nil
 		}
 	}
 }

@@ -112,3 +112,46 @@ func TestHubWatcher_NotifiesNodesOnceOfLostServer(t *testing.T) {
 		t.Errorf("%d were told of a server that lives", got)
 	}
 }
+
+// Each loss is reported once, also that of a server that came back for a moment only.
+func TestLossDetector_ReportsEachLossOnce(t *testing.T) {
+	type event struct {
+		id   string // of a connection; "" for one that is lost when it is handled
+		want string
+	}
+	const graceEnd, graceEndConnected = "grace ends", "grace ends, connected"
+	cases := map[string][]event{
+		"lost, back, lost":               {{graceEnd, "one"}, {"2", ""}, {graceEnd, "one"}},
+		"stays away":                     {{graceEnd, "one"}, {graceEnd, ""}},
+		"a cut":                          {{graceEndConnected, ""}, {"1", ""}, {graceEndConnected, ""}},
+		"replaced within the grace":      {{"2", "one"}, {graceEndConnected, ""}},
+		"replaced after it was reported": {{graceEnd, "one"}, {"2", ""}, {"3", "one"}},
+		"back and lost again at once":    {{graceEnd, "one"}, {"", ""}, {graceEnd, "one"}},
+		"back, lost and back as another": {{graceEnd, "one"}, {"", ""}, {"3", "one"}},
+		"a cut that ends in another cut": {{"", ""}, {"1", ""}, {graceEndConnected, ""}},
+		"twice within one grace":         {{"", ""}, {graceEnd, "one"}, {graceEnd, ""}},
+	}
+	for name, events := range cases {
+		t.Run(name, func(t *testing.T) {
+			detector := lossDetector{name: "one", id: "1"}
+			for i, e := range events {
+				var got string
+				switch e.id {
+				case graceEnd, graceEndConnected:
+					got = detector.observeGraceEnd(e.id == graceEndConnected)
+				case "":
+					got = detector.observeConnected("", "")
+				default:
+					got = detector.observeConnected("one", e.id)
+				}
+				if got != e.want {
+					t.Errorf("event %d, %q: lost %q, want %q", i, e.id, got, e.want)
+				}
+			}
+		})
+	}
+	unknown := lossDetector{reported: true}
+	if got := unknown.observeGraceEnd(false) + unknown.observeConnected("", "") + unknown.observeConnected("one", "1"); got != "" {
+		t.Errorf("lost %q before there was a server", got)
+	}
+}
