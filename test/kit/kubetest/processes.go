@@ -33,7 +33,7 @@ type child struct {
 }
 
 // startCluster starts the control plane in a new folder: etcd, then the apiserver until it is ready, then the rest.
-func startCluster(ctx context.Context, binary string, options Options) (c *Cluster, err error) {
+func startCluster(ctx context.Context, binary string, options Options) (started *Cluster, err error) {
 	dir, err := os.MkdirTemp("", "kubetest-")
 	if err != nil {
 		return nil, fmt.Errorf("make the folder: %w", err)
@@ -46,7 +46,7 @@ func startCluster(ctx context.Context, binary string, options Options) (c *Clust
 	if err != nil {
 		return nil, err
 	}
-	c = &Cluster{dir: dir, port: ports[2], pki: authority}
+	c := &Cluster{dir: dir, port: ports[2], pki: authority}
 	defer func() {
 		if err != nil {
 			c.stop()
