@@ -89,17 +89,13 @@ var errDiskFull = errors.New("JetStream met a full disk")
 func (d *diskReserve) watch(ctx context.Context, ns *server.Server, born bool) error {
 	tick := time.NewTicker(diskCheckInterval)
 	defer tick.Stop()
-	low, before := false, false
+	detector := diskFailureDetector{floor: d.floor(), born: born}
 	for {
 		space, err := d.check()
 		if err != nil {
 			d.log.Warn("free space unknown", zap.Error(err))
 		} else {
-			low = low || space.Low
-			// Two unhealthy checks in a row: while a stream is created or deleted it looks broken for a moment.
-			now := isUnhealthy(ns)
-			space.Failed = now && before && (!born || low)
-			before = now
+			space.Failed = detector.observe(time.Now(), space, isUnhealthy(ns))
 			d.set(space)
 			if space.Failed && space.Free >= d.floor() && (!born || !space.Low) {
 				return errDiskFull
@@ -111,6 +107,41 @@ func (d *diskReserve) watch(ctx context.Context, ns *server.Server, born bool) e
 		case <-tick.C:
 		}
 	}
+}
+
+// unhealthyWithoutCause is how long a server must be unhealthy until it counts as failed although the disk was never seen to be tight: it
+// may have been full between two checks. Creating a stream looks unhealthy, too, and takes seconds on a slow disk.
+const unhealthyWithoutCause = 15 * time.Second
+
+// diskFailureDetector tells a server that met a full disk from one that is unhealthy for another reason. It is made for one server.
+type diskFailureDetector struct {
+	// floor is the free space in bytes below which the disk is tight.
+	floor int64
+	// born: the server was unhealthy from its start.
+	born bool
+	// low and tight: a measurement since the start of the server was low or below floor.
+	low, tight bool
+	// unhealthySince is the first of the unhealthy checks in a row, zero if the last one was healthy.
+	unhealthySince time.Time
+}
+
+// observe takes a check of the disk and of the server's health, and reports whether the server has failed on a full disk. That takes two
+// unhealthy checks in a row: while a stream is created or deleted it looks broken for a moment.
+func (f *diskFailureDetector) observe(now time.Time, space DiskSpace, unhealthy bool) bool {
+	f.low = f.low || space.Low
+	f.tight = f.tight || space.Low || space.Free < f.floor
+	if !unhealthy {
+		f.unhealthySince = time.Time{}
+		return false
+	}
+	if f.unhealthySince.IsZero() {
+		f.unhealthySince = now
+		return false
+	}
+	if f.born {
+		return f.low
+	}
+	return f.tight || now.Sub(f.unhealthySince) >= unhealthyWithoutCause
 }
 
 // isUnhealthy reports whether JetStream is off or a part of it refuses writes.
