@@ -171,8 +171,9 @@ func TestLink_IsProbedOnlyWhenSilent(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.WaitLink(true)
+	cloud := hub.Conn()
 	for began := time.Now(); time.Since(began) < 4*time.Second; {
-		if err := hub.Conn().Publish("heartbeat", nil); err != nil {
+		if err := errors.Join(cloud.Publish("heartbeat", nil), cloud.Flush()); err != nil {
 			t.Fatal(err)
 		}
 		_, _ = messages.NextMsg(20 * time.Millisecond) // the first ones arrive before the hub knows of the subscription
