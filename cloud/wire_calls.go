@@ -24,11 +24,14 @@ import (
 
 // newCallServer creates the server of the nodes' calls.
 func newCallServer(f *foundation, p publishing, admission *admission, duplicates *nodehealth.DuplicateDetector) (*call.Server, error) {
-	known := func(ctx context.Context, node string) bool {
-		return f.objects.Get(ctx, client.ObjectKey{Name: node}, &corev1.Node{}) == nil
-	}
-	attached := func(node, instance string) { duplicates.ProbeAttached(node, instance, time.Now()) }
-	attacher, err := publish.NewAttacher(f.hub.nc, known, attached, f.metrics, f.log.Named("attach"))
+	pause := &redialPause{linksPerSecond: f.cfg.Links.PerSecondOrDefault(), countGateways: f.countGateways, log: f.log.Named("attach")}
+	attacher, err := publish.NewAttacher(publish.AttacherConfig{
+		NodeExists: func(ctx context.Context, node string) bool {
+			return f.objects.Get(ctx, client.ObjectKey{Name: node}, &corev1.Node{}) == nil
+		},
+		OnAttached: func(node, instance string) { duplicates.ProbeAttached(node, instance, time.Now()) },
+		RedialMax:  func(ctx context.Context) time.Duration { return pause.longest(ctx, time.Now()) },
+	}, f.hub.nc, f.metrics, f.log.Named("attach"))
 	if err != nil {
 		return nil, err
 	}

@@ -74,7 +74,8 @@ type Config struct {
 	DialTimeout time.Duration
 	// HandshakeTimeout limits TLS and the first answer of the hub, each; 0 is 20 s. The next dial ends both.
 	HandshakeTimeout time.Duration
-	// RedialMin and RedialMax bound the time between two dials; jitter takes up to 40 % off; 0 is 2 s and 15 s.
+	// RedialMin and RedialMax bound the time between two dials; jitter takes up to 40 % off; 0 is 2 s and 15 s. SetRedialMax raises
+	// RedialMax.
 	RedialMin, RedialMax time.Duration
 	// StalledMax takes the place of RedialMax while the hub accepts connections and does not answer; 0 is a minute.
 	StalledMax time.Duration

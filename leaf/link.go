@@ -115,7 +115,7 @@ type linkSupervisor struct {
 func newLinkSupervisor(cfg Config, r hubLink, server *Server, m *linkMetrics, log *zap.Logger) *linkSupervisor {
 	return &linkSupervisor{
 		cfg: cfg, remote: r, server: server, metrics: m, log: log.Named("link"),
-		backoff: redial.Backoff{Min: cfg.RedialMin, Max: cfg.RedialMax, StalledMax: cfg.StalledMax, Jitter: rand.Float64},
+		backoff: redial.Backoff{Min: cfg.RedialMin, Jitter: rand.Float64}, // limitPauses sets the rest
 		// Room for one: only the newest link is worth a probe.
 		probeTargets: make(chan uint64, 1),
 	}
@@ -133,6 +133,7 @@ func (s *linkSupervisor) run(ctx context.Context) error {
 func (s *linkSupervisor) superviseLink(ctx context.Context) error {
 	t := time.NewTicker(linkPollInterval)
 	defer t.Stop()
+	s.limitPauses()
 	s.backoff.StartOutage(time.Now())
 	s.dialHub(time.Now())
 	for {
@@ -167,6 +168,7 @@ func (s *linkSupervisor) checkLink(now time.Time) {
 
 // dialHub dials, and logs an obstacle to dialling once.
 func (s *linkSupervisor) dialHub(now time.Time) {
+	s.limitPauses()
 	s.backoff.ScheduleNext(now, s.server.dial.current().Stalled(now))
 	s.server.dial.begin()
 	err := s.remote.replaceRemote()
@@ -180,9 +182,16 @@ func (s *linkSupervisor) dialHub(now time.Time) {
 	}
 }
 
+// limitPauses takes the longest pause that the cloud has told.
+func (s *linkSupervisor) limitPauses() {
+	s.backoff.Max = s.server.redialMax.duration()
+	s.backoff.StalledMax = max(s.cfg.StalledMax, s.backoff.Max)
+}
+
 func (s *linkSupervisor) handleLinkLost(now time.Time) {
 	s.log.Warn("link to the hub lost, dialling again", zap.Duration("up", now.Sub(s.state.Since)))
 	s.linkID = 0
+	s.limitPauses()
 	s.backoff.StartOutage(now)
 	s.state = LinkState{Since: now, Reconnects: s.state.Reconnects}
 	s.metrics.up.Set(0)

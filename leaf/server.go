@@ -35,6 +35,7 @@ type Server struct {
 	log       *zap.Logger
 	metrics   *linkMetrics
 	disk      *diskReserve
+	redialMax *redialMax
 	ready     chan struct{}
 	readyOnce sync.Once // closes ready
 	// redialRequests holds a request for a new link.
@@ -62,12 +63,17 @@ func New(cfg Config, log *zap.Logger) (*Server, error) {
 	cfg, log = cfg.withDefaults(), log.Named("leaf")
 	return &Server{
 		cfg: cfg, log: log, metrics: m, disk: &diskReserve{dir: cfg.Dir, reserve: cfg.Reserve, metrics: m, log: log},
-		ready: make(chan struct{}), linkChanged: make(chan struct{}), redialRequests: make(chan struct{}, 1), // one request is enough
+		redialMax: &redialMax{dir: cfg.Dir, configured: cfg.RedialMax, log: log},
+		ready:     make(chan struct{}), linkChanged: make(chan struct{}), redialRequests: make(chan struct{}, 1), // one request is enough
 	}, nil
 }
 
 // DiskSpace returns the last measurement, at most a second old.
 func (s *Server) DiskSpace() DiskSpace { return s.disk.space() }
+
+// SetRedialMax takes the longest pause between two dials that the cloud tells, at most five minutes, in place of a shorter
+// Config.RedialMax. It outlives a restart.
+func (s *Server) SetRedialMax(longest time.Duration) { s.redialMax.set(longest) }
 
 // Ready closes when JetStream answers. It does not depend on the link.
 func (s *Server) Ready() <-chan struct{} { return s.ready }
@@ -78,6 +84,7 @@ func (s *Server) Start(ctx context.Context) error {
 	if err := os.MkdirAll(s.cfg.Dir, dirMode); err != nil {
 		return fmt.Errorf("store folder: %w", err)
 	}
+	s.redialMax.load()
 	for {
 		s.disk.measure()
 		err := s.runServer(ctx, serverOptions(s.cfg))

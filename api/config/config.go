@@ -61,6 +61,8 @@ type CloudCore struct {
 	Gateway Gateway `json:"gateway,omitzero"`
 	// Scopes bounds the objects that components at the gateways may request.
 	Scopes Scopes `json:"scopes,omitzero"`
+	// Links describes how gateways' links return after an outage.
+	Links Links `json:"links,omitzero"`
 	// Identity admits gateways.
 	Identity Identity `json:"identity,omitzero"`
 	// ProtectedNamespaces are namespaces, besides frond-system, from which gateways receive no objects and whose pods may not stay on one.
@@ -217,6 +219,7 @@ func (c CloudCore) Validate() error {
 		c.Inspect.validate(),
 		c.Gateway.validate(),
 		c.Scopes.validate(),
+		c.Links.validate(),
 		c.Identity.validate(),
 		c.Certificates.validate(),
 		validateNamespaces("protectedNamespaces", c.ProtectedNamespaces),

@@ -96,6 +96,9 @@ type AttachReply struct {
 	Consumer string `json:"consumer,omitempty"`
 	// Window is the consumer's limit of messages in flight; set on the last page.
 	Window int `json:"window,omitempty"`
+	// RedialMax is the longest pause in seconds between two dials of a hub that cannot be reached, by the size of the fleet; set on the
+	// last page. 0 is unknown, as from a cloudcore before this field.
+	RedialMax int `json:"redialMax,omitempty"`
 }
 
 // SnapshotObject is one stored message inside an AttachReply: its position in the stream and the message as it is stored.

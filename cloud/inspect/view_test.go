@@ -65,7 +65,7 @@ func newInspectFixture(t *testing.T) *inspectFixture {
 	if w.publisher, err = publish.NewPublisher(nc, metrics.New(nil)); err != nil {
 		t.Fatal(err)
 	}
-	if w.attacher, err = publish.NewAttacher(nc, nil, func(string, string) {}, metrics.New(nil), zaptest.NewLogger(t)); err != nil {
+	if w.attacher, err = publish.NewAttacher(publish.AttacherConfig{}, nc, metrics.New(nil), zaptest.NewLogger(t)); err != nil {
 		t.Fatal(err)
 	}
 	if w.js, err = jetstream.New(nc); err != nil {

@@ -122,8 +122,10 @@ func startDetector(t *testing.T) (hub *server.Server, publisher *publish.Publish
 	if err != nil {
 		t.Fatal(err)
 	}
-	attacher, err := publish.NewAttacher(nc, func(context.Context, string) bool { return false },
-		func(node, instance string) { w.ProbeAttached(node, instance, time.Now()) }, metrics.New(nil), log)
+	attacher, err := publish.NewAttacher(publish.AttacherConfig{
+		NodeExists: func(context.Context, string) bool { return false },
+		OnAttached: func(node, instance string) { w.ProbeAttached(node, instance, time.Now()) },
+	}, nc, metrics.New(nil), log)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -95,7 +95,7 @@ func newAuditFixture(t *testing.T) *auditFixture {
 	if g.publisher, err = publish.NewPublisher(nc, metrics.New(nil)); err != nil {
 		t.Fatal(err)
 	}
-	attacher, err := publish.NewAttacher(nc, func(context.Context, string) bool { return true }, func(string, string) {}, metrics.New(nil), log)
+	attacher, err := publish.NewAttacher(publish.AttacherConfig{NodeExists: func(context.Context, string) bool { return true }}, nc, metrics.New(nil), log)
 	if err != nil {
 		t.Fatal(err)
 	}

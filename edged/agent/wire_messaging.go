@@ -71,7 +71,7 @@ func buildDelivery(f *foundation, st *store.Store) (d downward, err error) {
 	d = downward{
 		store: nodestore.NewAudited(st, f.metrics), gate: link.NewFencedLink(f.link, f.log.Named("gate")), metrics: metrics.New(f.metrics),
 	}
-	cfg, into := deliver.Config{Node: f.cfg.Node}, deliver.Store(d.store)
+	cfg, into := deliver.Config{Node: f.cfg.Node, OnRedialMax: f.leaf.SetRedialMax}, deliver.Store(d.store)
 	if f.cfg.History != "" {
 		recorder, err := nodestore.NewRecorder(d.store, f.cfg.History, f.log.Named("history"))
 		if err != nil {

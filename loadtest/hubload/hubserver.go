@@ -116,7 +116,7 @@ func (h *Server) launch(ctx context.Context, program string, nodes int) error {
 	if h.publisher, err = publish.NewPublisher(h.nc, counters); err != nil {
 		return err
 	}
-	h.attacher, err = publish.NewAttacher(h.nc, unknown, func(string, string) {}, counters, zap.NewNop())
+	h.attacher, err = publish.NewAttacher(publish.AttacherConfig{NodeExists: unknown}, h.nc, counters, zap.NewNop())
 	return err
 }
 

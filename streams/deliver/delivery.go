@@ -41,6 +41,8 @@ type Config struct {
 	Node string
 	// BeforeAck observes the sequence of each ack before it is sent; nil for none. Only the fault suite needs it.
 	BeforeAck func(sequence uint64)
+	// OnRedialMax is given the pause between two dials that the cloud allows at most, with each attach that tells one; nil for none.
+	OnRedialMax func(longest time.Duration)
 }
 
 // parts are what the parts of a delivery share.
@@ -58,10 +60,10 @@ type parts struct {
 // Delivery brings the desired state of one node into its store: attach, then pull, save, sync, ack.
 type Delivery struct {
 	parts
-	link      link.Link
-	attacher  *attacher
-	fetcher   *pieceFetcher
-	beforeAck func(sequence uint64)
+	cfg      Config
+	link     link.Link
+	attacher *attacher
+	fetcher  *pieceFetcher
 	// firstAttach is when the first attach succeeded, nil before.
 	firstAttach atomic.Pointer[time.Time]
 	// resyncRequests, full with one token, requests a full attach.
@@ -81,7 +83,7 @@ func NewDelivery(cfg Config, nc *nats.Conn, store Store, link link.Link, metrics
 		return nil, err
 	}
 	d := &Delivery{
-		link: link, beforeAck: cfg.BeforeAck, resyncRequests: make(chan struct{}, 1), // one pending request stands for any number
+		cfg: cfg, link: link, resyncRequests: make(chan struct{}, 1), // one pending request stands for any number
 		deadServers: make(chan string, 1),
 		parts: parts{
 			node: cfg.Node, nc: nc, saver: newSaver(store, metrics), codec: codec, metrics: metrics, log: log,
@@ -195,6 +197,9 @@ func (d *Delivery) runSession(ctx context.Context, linkChanged <-chan struct{}, 
 			d.takeResyncRequest() // the attach has covered requests made meanwhile
 		}
 		close(attached)
+		if d.cfg.OnRedialMax != nil && reply.RedialMax > 0 {
+			d.cfg.OnRedialMax(time.Duration(reply.RedialMax) * time.Second)
+		}
 		return d.pullMessages(gctx, reply)
 	})
 	g.Go(func() error {

@@ -11,8 +11,11 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"go.uber.org/zap/zaptest"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/streams/deliver"
+	"github.com/frond-edge/frond/streams/metrics"
 	"github.com/frond-edge/frond/streams/subject"
 	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/streamstest"
@@ -40,6 +43,32 @@ func TestDelivery_ListsThenWatches(t *testing.T) {
 		consumer, err := js.Consumer(t.Context(), subject.DesiredStream, "edge_1")
 		return err == nil && consumer.CachedInfo().AckFloor.Stream == last && consumer.CachedInfo().NumAckPending == 0
 	})
+}
+
+// A node learns from its attach how long it may pause between two dials, also when it attaches again with nothing new.
+func TestDelivery_ReportsRedialMaxOfEachAttach(t *testing.T) {
+	hub := streamstest.Hub(t)
+	streamstest.StartCloud(t, hub, false)
+	told := make(chan time.Duration, 2) // one for each attach
+	cfg := deliver.Config{Node: "edge.1", OnRedialMax: func(longest time.Duration) { told <- longest }}
+	link := streamstest.NewSwitchableLink()
+	delivery, err := deliver.NewDelivery(cfg, streamstest.Node(t, hub, "edge.1"), streamstest.NewMemoryStore(), link, metrics.New(nil), zaptest.NewLogger(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	streamstest.StartPart(t, delivery.Start)
+	for range cap(told) {
+		select {
+		case longest := <-told:
+			if longest != streamstest.RedialMax {
+				t.Errorf("told %v, want %v", longest, streamstest.RedialMax)
+			}
+		case <-time.After(time.Minute):
+			t.Fatal("the node was not told")
+		}
+		link.SetUp(false)
+		link.SetUp(true)
+	}
 }
 
 func TestDelivery_ResumesFromItsCursor(t *testing.T) {

@@ -263,8 +263,8 @@ func (d *Delivery) saveAndAck(ctx context.Context, batch []*nats.Msg, next uint6
 		return next, err
 	}
 	failpoint.At("deliver.saved")
-	if d.beforeAck != nil {
-		d.beforeAck(d.saver.store.Cursor().Sequence)
+	if d.cfg.BeforeAck != nil {
+		d.cfg.BeforeAck(d.saver.store.Cursor().Sequence)
 	}
 	for _, msg := range batch {
 		if err := d.ackMessage(msg); err != nil {

@@ -31,25 +31,34 @@ const (
 	maxInFlightPerNode = 256
 )
 
-// Attacher answers a node's attach: it sends the changes since the node's cursor and creates the consumer that delivers later changes.
-type Attacher struct {
-	js         jetstream.JetStream
-	reader     *read.StreamReader
-	nodeExists func(ctx context.Context, node string) bool
-	onAttached func(node, instance string)
-	metrics    *metrics.Metrics
-	log        *zap.Logger
+// AttacherConfig is what an Attacher asks and tells. No function may block for long: each attach calls them.
+type AttacherConfig struct {
+	// NodeExists reports whether Kubernetes has a Node of that name. Before the desired state of a node is published completely, only an
+	// empty store of a node that Kubernetes does not know gets a full snapshot. It is required.
+	NodeExists func(ctx context.Context, node string) bool
+	// OnAttached is called after each successful attach; nil for none.
+	OnAttached func(node, instance string)
+	// RedialMax returns the longest pause between two dials, which the node is told; nil, or a result below a second, tells none.
+	RedialMax func(ctx context.Context) time.Duration
 }
 
-// NewAttacher returns an Attacher. known reports whether Kubernetes has a Node of that name. Before the desired state of a node is
-// published completely, only an empty store of a node that Kubernetes does not know gets a full snapshot. attached is called after each
-// successful attach and must not block.
-func NewAttacher(nc *nats.Conn, known func(ctx context.Context, node string) bool, attached func(node, instance string), metrics *metrics.Metrics, log *zap.Logger) (*Attacher, error) {
+// Attacher answers a node's attach: it sends the changes since the node's cursor and creates the consumer that delivers later changes.
+type Attacher struct {
+	cfg     AttacherConfig
+	js      jetstream.JetStream
+	reader  *read.StreamReader
+	metrics *metrics.Metrics
+	log     *zap.Logger
+}
+
+// NewAttacher returns an Attacher that works over the given connection.
+func NewAttacher(cfg AttacherConfig, nc *nats.Conn, metrics *metrics.Metrics, log *zap.Logger) (*Attacher, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return nil, fmt.Errorf("attacher: %w", err)
 	}
-	return &Attacher{js: js, reader: &read.StreamReader{Nc: nc, Js: js, Stream: subject.DesiredStream}, nodeExists: known, onAttached: attached, metrics: metrics, log: log}, nil
+	reader := &read.StreamReader{Nc: nc, Js: js, Stream: subject.DesiredStream}
+	return &Attacher{cfg: cfg, js: js, reader: reader, metrics: metrics, log: log}, nil
 }
 
 // Handle is the CallHandler of VerbAttach.
@@ -113,7 +122,12 @@ func (a *Attacher) handleAttach(ctx context.Context, node string, req wire.Attac
 	if err := a.createConsumer(ctx, node, &reply, req.PayloadsPending || p.OmitsPayload()); err != nil {
 		return reply, err
 	}
-	a.onAttached(node, req.Instance)
+	if a.cfg.RedialMax != nil {
+		reply.RedialMax = int(a.cfg.RedialMax(ctx) / time.Second)
+	}
+	if a.cfg.OnAttached != nil {
+		a.cfg.OnAttached(node, req.Instance)
+	}
 	return reply, nil
 }
 
@@ -137,7 +151,7 @@ func (a *Attacher) readSnapshotPage(ctx context.Context, node string, start, atL
 // checkPrepared refuses a full snapshot while it may be incomplete, so that an emptied stream is never read as "delete all". It returns
 // whether the snapshot must hold the marker. Only a node with an empty store that Kubernetes does not know yet needs no marker.
 func (a *Attacher) checkPrepared(ctx context.Context, stream jetstream.Stream, node string, empty bool) (marked bool, err error) {
-	if empty && !a.nodeExists(ctx, node) {
+	if empty && !a.cfg.NodeExists(ctx, node) {
 		return false, nil
 	}
 	marker, err := stream.GetLastMsgForSubject(ctx, subject.Of(subject.Desired, node, wire.SnapshotMarker()))

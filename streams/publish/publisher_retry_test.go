@@ -89,7 +89,7 @@ func TestPublisher_RepeatsRequestToLeaderlessStream(t *testing.T) {
 		t.Fatal(err)
 	}
 	known := func(context.Context, string) bool { return true }
-	attacher, err := publish.NewAttacher(nc, known, func(string, string) {}, metrics.New(nil), zaptest.NewLogger(t))
+	attacher, err := publish.NewAttacher(publish.AttacherConfig{NodeExists: known}, nc, metrics.New(nil), zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}

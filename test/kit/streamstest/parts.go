@@ -81,6 +81,9 @@ func (c CloudSide) PublishNext(t *testing.T, m wire.Message) uint64 {
 	return sequence
 }
 
+// RedialMax is what the cloud's side tells nodes.
+const RedialMax = 42 * time.Second
+
 // StartCloudOver starts the cloud's side over connections of its own.
 func StartCloudOver(t *testing.T, nc *nats.Conn, known bool) CloudSide {
 	t.Helper()
@@ -91,7 +94,11 @@ func StartCloudOver(t *testing.T, nc *nats.Conn, known bool) CloudSide {
 	if err != nil {
 		t.Fatal(err)
 	}
-	attacher, err := publish.NewAttacher(nc, func(context.Context, string) bool { return known }, func(string, string) {}, metrics, log)
+	cfg := publish.AttacherConfig{
+		NodeExists: func(context.Context, string) bool { return known },
+		RedialMax:  func(context.Context) time.Duration { return RedialMax },
+	}
+	attacher, err := publish.NewAttacher(cfg, nc, metrics, log)
 	if err != nil {
 		t.Fatal(err)
 	}
