@@ -71,6 +71,9 @@ func New(cfg Config, log *zap.Logger) (*Server, error) {
 // DiskSpace returns the last measurement, at most a second old.
 func (s *Server) DiskSpace() DiskSpace { return s.disk.space() }
 
+// FreeSpace measures how many bytes other programs may still use on the store's disk, now.
+func (s *Server) FreeSpace() (int64, error) { return freeBytes(s.cfg.Dir) }
+
 // SetRedialMax takes the longest pause between two dials that the cloud tells, at most five minutes, in place of a shorter
 // Config.RedialMax. It outlives a restart.
 func (s *Server) SetRedialMax(longest time.Duration) { s.redialMax.set(longest) }

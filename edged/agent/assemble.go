@@ -73,7 +73,7 @@ func assembleParts(ctx context.Context, f *foundation) ([]lifecycle.Part, error)
 	if err != nil {
 		return nil, err
 	}
-	disk, err := diskmonitor.New(f.leaf.DiskSpace, sink, conditions, f.metrics, f.log.Named("storage"))
+	disk, err := diskmonitor.New(f.leaf, sink, conditions, f.metrics, f.log.Named("storage"))
 	if err != nil {
 		return nil, err
 	}

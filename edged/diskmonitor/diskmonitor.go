@@ -23,7 +23,18 @@ const (
 	// maxWaitingEvents is how many events wait for the link; at 1 to 2 KiB each they stay below the outbox's limit in
 	// bytes, which drops without counting. maxWaitingEventsLow is the limit on a full disk.
 	maxWaitingEvents, maxWaitingEventsLow = 4096, 64
+	// minTrimSpace is the free space without which nothing is trimmed. Dropping events writes a tombstone of some bytes, and nats-server 2.15
+	// locks up for ever when that write fails: it rebuilds the stream's state under a lock that it holds already.
+	minTrimSpace = 1 << 20
 )
+
+// Disk is the store's disk; leaf.Server implements it.
+type Disk interface {
+	// DiskSpace returns the last measurement, at most a second old.
+	DiskSpace() leaf.DiskSpace
+	// FreeSpace measures the free bytes now.
+	FreeSpace() (int64, error)
+}
 
 // EventTrimmer drops the oldest waiting events.
 type EventTrimmer interface {
@@ -75,16 +86,16 @@ func (o GuardedReporter) ReportEvent(ctx context.Context, m wire.Message) error 
 
 // Monitor watches the disk. It drops events, the oldest first and counted, and keeps the condition up to date.
 type Monitor struct {
-	space      func() leaf.DiskSpace
+	disk       Disk
 	events     EventTrimmer
 	conditions ConditionWriter
 	dropped    prometheus.Counter
 	log        *zap.Logger
 }
 
-// New returns the monitor of the disk that space measures.
-func New(space func() leaf.DiskSpace, events EventTrimmer, conditions ConditionWriter, reg prometheus.Registerer, log *zap.Logger) (*Monitor, error) {
-	s := &Monitor{space: space, events: events, conditions: conditions, log: log, dropped: prometheus.NewCounter(prometheus.CounterOpts{
+// New returns the monitor of a disk.
+func New(disk Disk, events EventTrimmer, conditions ConditionWriter, reg prometheus.Registerer, log *zap.Logger) (*Monitor, error) {
+	s := &Monitor{disk: disk, events: events, conditions: conditions, log: log, dropped: prometheus.NewCounter(prometheus.CounterOpts{
 		Namespace: "frond", Name: "events_dropped_total", Help: "Events that were dropped before the hub had them, the oldest first.",
 	})}
 	if err := reg.Register(s.dropped); err != nil {
@@ -99,7 +110,7 @@ func (s *Monitor) Start(ctx context.Context) error {
 	defer tick.Stop()
 	written := "" // the reason in the last written condition
 	for {
-		space := s.space()
+		space := s.disk.DiskSpace()
 		s.trimEvents(ctx, space)
 		if reason, status := spaceCondition(space); reason != written {
 			// A full disk may refuse the write, and a new node is not registered yet: it is retried.
@@ -119,7 +130,7 @@ func (s *Monitor) Start(ctx context.Context) error {
 
 // CheckReady is the check of /readyz.
 func (s *Monitor) CheckReady() error {
-	space := s.space()
+	space := s.disk.DiskSpace()
 	if reason, status := spaceCondition(space); status != corev1.ConditionTrue {
 		return fmt.Errorf("%s: %s", reason, space)
 	}
@@ -141,6 +152,10 @@ func (s *Monitor) trimEvents(ctx context.Context, space leaf.DiskSpace) {
 	keep := uint64(maxWaitingEvents)
 	if space.Low || space.Failed {
 		keep = maxWaitingEventsLow
+	}
+	if free, err := s.disk.FreeSpace(); err != nil || free < minTrimSpace {
+		s.log.Debug("events not trimmed: no space to write which ones were", zap.Int64("free", free), zap.Error(err))
+		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, trimTimeout)
 	defer cancel()

@@ -90,7 +90,7 @@ func newDiskGateway(t *testing.T) *diskGateway {
 	kit.Must(t, err)
 	conditions, err := nodecondition.NewWriter("edge-1", api.ClientConfig())
 	kit.Must(t, err)
-	disk, err := diskmonitor.New(l.DiskSpace, g.outbox, conditions, g.metrics, log)
+	disk, err := diskmonitor.New(l, g.outbox, conditions, g.metrics, log)
 	kit.Must(t, err)
 	g.client, err = kubernetes.NewForConfig(api.ClientConfig())
 	kit.Must(t, err)
@@ -160,5 +160,47 @@ func TestMonitor_FullDisk(t *testing.T) {
 	g.wantConditions(t, "DiskHasSpace")
 	if c := g.store.Cursor(); c.Sequence != 2 {
 		t.Errorf("cursor %+v, want 2", c)
+	}
+}
+
+// fullDisk is a disk that another program has filled since it was measured last.
+type fullDisk struct{ free int64 }
+
+func (fullDisk) DiskSpace() leaf.DiskSpace {
+	return leaf.DiskSpace{Free: 64 * mib, Reserve: 8 * mib, Low: true}
+}
+func (d fullDisk) FreeSpace() (int64, error) { return d.free, nil }
+
+// countingTrimmer counts the calls.
+type countingTrimmer struct{ calls chan uint64 }
+
+func (c countingTrimmer) TrimEvents(_ context.Context, keep uint64) (uint64, error) {
+	c.calls <- keep
+	return 0, nil
+}
+
+// conditionSignal signals each write: the monitor has trimmed before it.
+type conditionSignal chan struct{}
+
+func (c conditionSignal) Write(context.Context, corev1.NodeCondition) error {
+	c <- struct{}{}
+	return nil
+}
+
+// Nothing is trimmed without the space to write that down, as nats-server then locks up for ever.
+func TestMonitor_TrimsOnlyWithFreeSpace(t *testing.T) {
+	for free, want := range map[int64]int{0: 0, mib - 1: 0, mib: 1} {
+		trimmer, written := countingTrimmer{make(chan uint64, 1)}, make(conditionSignal, 1)
+		disk, err := diskmonitor.New(fullDisk{free}, trimmer, written, prometheus.NewRegistry(), zaptest.NewLogger(t))
+		kit.Must(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		var parts errgroup.Group
+		parts.Go(func() error { return disk.Start(ctx) })
+		<-written
+		cancel()
+		kit.Must(t, parts.Wait())
+		if got := len(trimmer.calls); got != want {
+			t.Errorf("%d bytes free: trimmed %d times, want %d", free, got, want)
+		}
 	}
 }
