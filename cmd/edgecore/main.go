@@ -15,6 +15,7 @@ import (
 	"github.com/frond-edge/frond/edged/agent"
 	"github.com/frond-edge/frond/edged/enroll"
 	"github.com/frond-edge/frond/edged/enrollexec"
+	"github.com/frond-edge/frond/edged/heaprelease"
 	"github.com/frond-edge/frond/edged/hubca"
 	"github.com/frond-edge/frond/internal/buildinfo"
 	"github.com/frond-edge/frond/internal/logging"
@@ -22,6 +23,7 @@ import (
 )
 
 func main() {
+	heaprelease.LimitGarbage(os.Getenv("GOGC"))
 	edgecore := program.Program{Name: "edgecore", Short: "The agent of a gateway", Serve: serveEdgecore, Commands: []*cobra.Command{newEnroll()}}
 	os.Exit(edgecore.Run(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
 }

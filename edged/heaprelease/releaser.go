@@ -23,7 +23,17 @@ const (
 	minGain = 4 << 20
 	// minPause is the shortest time between two releases, which bounds their cost at about 0.03 % of a processor.
 	minPause = time.Minute
+	// gcPercent is how much the heap may grow until the next collection. Against Go's 100 it saves 1 MB idle, 8 MB with five pods and 12 MB
+	// after 1,000 ConfigMaps, for at most 2 % more CPU per delivery; 30 saves 1 to 3 MB more (docs/operations/numbers.md).
+	gcPercent = 50
 )
+
+// LimitGarbage makes Go collect garbage earlier than by default, unless the environment's GOGC, which is given, sets it.
+func LimitGarbage(gogc string) {
+	if gogc == "" {
+		debug.SetGCPercent(gcPercent)
+	}
+}
 
 // A sample is the state of the heap at one time, in bytes.
 type sample struct {

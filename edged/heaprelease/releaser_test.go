@@ -2,6 +2,7 @@ package heaprelease
 
 import (
 	"runtime"
+	"runtime/debug"
 	"testing"
 	"time"
 
@@ -52,5 +53,19 @@ func TestReleaser_ReturnsWhatABurstLeft(t *testing.T) {
 	r.step(now.Add(2*minPause + samplePeriod))
 	if held := r.released.held; held > before+minGain {
 		t.Errorf("the heap holds %d bytes after the release, %d before the burst", held, before)
+	}
+}
+
+// Garbage is collected earlier than by default, unless the user has decided.
+func TestLimitGarbage_LeavesTheUsersChoice(t *testing.T) {
+	before := debug.SetGCPercent(100)
+	t.Cleanup(func() { debug.SetGCPercent(before) })
+	LimitGarbage("300")
+	if got := debug.SetGCPercent(100); got != 100 {
+		t.Errorf("with GOGC set: %d, want 100", got)
+	}
+	LimitGarbage("")
+	if got := debug.SetGCPercent(100); got != gcPercent {
+		t.Errorf("without: %d, want %d", got, gcPercent)
 	}
 }

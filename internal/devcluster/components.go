@@ -43,7 +43,7 @@ func (c *catalog) all() []process.Component {
 	for _, h := range folder.Names("hub", s.Spec.Hubs) {
 		parts = append(parts, process.Component{
 			Name: h, Stage: process.StageBase, Grace: 10 * time.Second, Ports: []string{h, h + "-cluster", h + "-leaf"},
-			Command: daemon.Command{Path: s.Programs.NatsServer, Args: []string{"-c", l.HubConfig(h)}},
+			Command: daemon.Command{Path: s.Programs.NatsServer, Args: []string{"-c", l.HubConfig(h)}, Env: []string{"GOGC=50"}}, // as in deploy/cloud/hub.yaml
 			Ready:   func(ctx context.Context) error { return hubReady(ctx, l, s, h) },
 		})
 	}
