@@ -72,7 +72,7 @@ func (r recipe) buildEnv() []string {
 	if r.cgo {
 		cgo = "CGO_ENABLED=1"
 	}
-	return []string{cgo, "GOFLAGS=-trimpath -buildvcs=false", "GOWORK=off"}
+	return []string{cgo, "GOFLAGS=-trimpath -buildvcs=false -tags=grpcnotrace", "GOWORK=off"}
 }
 
 func kubeRecipe() recipe {

@@ -17,7 +17,7 @@ func start(t *testing.T, args ...string) (string, *exec.Cmd, *bufio.Reader) {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "http")
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, ".")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath -buildvcs=false")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath -buildvcs=false -tags=grpcnotrace")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)
 	}
