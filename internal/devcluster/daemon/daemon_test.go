@@ -82,7 +82,7 @@ func TestIdentity_DeadStaysDead(t *testing.T) {
 func TestIdentity_StopKillsAfterGrace(t *testing.T) {
 	for name, script := range map[string]string{
 		"obeys": "exec sleep 1000",
-		"deaf":  "trap '' TERM; echo deaf; while :; do sleep 1000; done",
+		"deaf":  "trap '' TERM; echo deaf; exec sleep 1000",
 	} {
 		t.Run(name, func(t *testing.T) {
 			id, log := startScript(t, script)
