@@ -43,7 +43,8 @@ func buildNodeServices(f *foundation, p publishing, admission *admission) (enfor
 	}
 	groups := autonomy.NewNodeGroups(lister)
 	version := kube.NewVersionReader(f.clients.Own.Discovery(), f.log.Named("kubeversion"))
-	monitor := nodes.New(f.clients.Own, f.objects, f.members, admission.isRevoked, groups.Lookup, version.Version, f.registry, f.log.Named("nodes"))
+	leases := nodes.LeaseBudget{PerSecond: f.cfg.Leases.PerSecond, LongestPeriod: time.Duration(f.cfg.Leases.LongestPeriod)}
+	monitor := nodes.New(leases, f.clients.Own, f.objects, f.members, admission.isRevoked, groups.Lookup, version.Version, f.registry, f.log.Named("nodes"))
 	tolerations := autonomy.New(f.clients.Own, f.objects, groups, f.members, f.events.RecordEvent, monitor.EnqueueIfLost, f.registry, f.log.Named("autonomy"))
 	view, inspection, err := buildInspection(f, groups)
 	if err != nil {
