@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/frond-edge/frond/api/config"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/cloud/identity/links"
 	"github.com/frond-edge/frond/cloud/inspect"
@@ -43,7 +44,7 @@ func buildNodeServices(f *foundation, p publishing, admission *admission) (enfor
 	}
 	groups := autonomy.NewNodeGroups(lister)
 	version := kube.NewVersionReader(f.clients.Own.Discovery(), f.log.Named("kubeversion"))
-	monitor := nodes.New(f.clients.Own, f.objects, f.members, admission.isRevoked, groups.Lookup, version.Version, f.registry, f.log.Named("nodes"))
+	monitor := nodes.New(leaseBudget(f.cfg.Leases), f.clients.Own, f.objects, f.members, admission.isRevoked, groups.Lookup, version.Version, f.registry, f.log.Named("nodes"))
 	tolerations := autonomy.New(f.clients.Own, f.objects, groups, f.members, f.events.RecordEvent, monitor.EnqueueIfLost, f.registry, f.log.Named("autonomy"))
 	view, inspection, err := buildInspection(f, groups)
 	if err != nil {
@@ -90,6 +91,10 @@ func buildNodeServices(f *foundation, p publishing, admission *admission) (enfor
 		{Name: "beats", Start: beats.Start},
 		{Name: "calls", Start: calls.Start},
 	}, ways, allocation, readers, inspection), nil
+}
+
+func leaseBudget(l config.Leases) nodes.LeaseBudget {
+	return nodes.LeaseBudget{PerSecond: l.PerSecond, LongestPeriod: time.Duration(l.LongestPeriod)}
 }
 
 // nodeProgress compares a heartbeat's cursor with what the engine has published. A cursor of another incarnation of the

@@ -44,6 +44,8 @@ type CloudCore struct {
 	Hub           Hub                       `json:"hub"`
 	// Replicas of each stream; 0 means 3. It must not exceed the number of hub servers.
 	Replicas int `json:"replicas,omitempty"`
+	// Leases limits how often the Leases of gateways are renewed.
+	Leases Leases `json:"leases,omitzero"`
 	// DeletionGuard holds suspicious deletions.
 	DeletionGuard DeletionGuard `json:"deletionGuard,omitzero"`
 	// TombstoneAge is the least time that the message of a deletion stays in the hub; 0 means 15 min. A cloudcore that was stopped for
@@ -200,6 +202,7 @@ func ParseCloudCore(data []byte, hostname string) (CloudCore, error) {
 	if c.Replicas == 0 {
 		c.Replicas = defaultReplicas
 	}
+	c.Leases.setDefaults()
 	c.DeletionGuard.setDefaults()
 	c.Restore.setDefaults()
 	c.Identity.setDefaults(c.Hub)
@@ -213,6 +216,7 @@ func (c CloudCore) Validate() error {
 		c.Hub.validate(),
 		validateOneOf("replicas", c.Replicas, 1, 3, 5),
 		validateHostPort("listen", c.Listen),
+		c.Leases.validate(),
 		c.DeletionGuard.validate(),
 		c.validateTombstoneAge(),
 		c.Restore.validate(),

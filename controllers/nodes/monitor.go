@@ -25,8 +25,6 @@ import (
 )
 
 const (
-	// renewEvery equals a kubelet's renewal interval; with a heartbeat every 10 s at most 20 s pass, of the Lease's 40.
-	renewEvery = 10 * time.Second
 	// heartbeatTimeout is the time without a heartbeat after which a node counts as disconnected: both ends detect a
 	// dead link within it.
 	heartbeatTimeout = 30 * time.Second
@@ -45,8 +43,9 @@ type Monitor struct {
 	evaluator *conditionEvaluator
 	writer    *nodeWriter
 	log       *zap.Logger
-	// renewEvery and heartbeatTimeout hold the constants, or other values in tests.
-	renewEvery, heartbeatTimeout time.Duration
+	leases    leaseSchedule
+	// heartbeatTimeout holds the constant, or another value in tests.
+	heartbeatTimeout time.Duration
 
 	mu sync.Mutex
 	// Guarded by mu.
@@ -74,20 +73,21 @@ type nodeHealth struct {
 	progressWritten time.Time
 	// connected: a heartbeat arrived within heartbeatTimeout. lost: none did. Neither: no heartbeat yet.
 	connected, lost, healthy bool
-	// leaseRenewed is when the Lease was last written; renewalDue: the next write is due.
-	leaseRenewed time.Time
-	renewalDue   bool
+	// leaseDue is when the Lease is due to be renewed, zero before this replica has renewed it. renewalDue: the write is to be done.
+	leaseDue   time.Time
+	renewalDue bool
 }
 
 // New creates a Monitor. objects must serve Nodes. revoked reports whether a node was revoked; call EnqueueNode when
 // that changes. Call EnqueueIfLost when the result of autonomy changes. version returns the version of the Kubernetes
 // API, "" while it is not known. metrics may be nil.
-func New(kube kubernetes.Interface, objects cache.Cache, owner controllers.Ownership, revoked func(node string) bool, autonomy Autonomy, version func() string, metrics prometheus.Registerer, log *zap.Logger) *Monitor {
+func New(leases LeaseBudget, kube kubernetes.Interface, objects cache.Cache, owner controllers.Ownership, revoked func(node string) bool, autonomy Autonomy, version func() string, metrics prometheus.Registerer, log *zap.Logger) *Monitor {
 	writes := promauto.With(metrics).NewCounterVec(prometheus.CounterOpts{
 		Name: "frond_nodes_writes_total", Help: "Writes to Kubernetes that heartbeats caused, by what was written.",
 	}, []string{"what"})
 	m := &Monitor{
-		kube: kube, objects: objects, owner: owner, log: log, renewEvery: renewEvery, heartbeatTimeout: heartbeatTimeout, nodes: map[string]*nodeHealth{},
+		kube: kube, objects: objects, owner: owner, log: log, nodes: map[string]*nodeHealth{},
+		leases: leaseSchedule{leases, heartbeatPeriod}, heartbeatTimeout: heartbeatTimeout,
 		evaluator: &conditionEvaluator{
 			revoked: revoked, autonomy: autonomy, version: version,
 			timing: conditionTiming{behindAfter: behindAfter, caughtUpWithin: caughtUpWithin, changeEvery: changeEvery},
@@ -115,7 +115,7 @@ func (m *Monitor) RecordHeartbeat(name string, beat wire.Heartbeat, progress fun
 		n.connectedAt = n.heardAt
 	}
 	n.connected, n.lost, n.healthy, n.progress = true, false, beat.Healthy, now
-	due := n.healthy && !n.renewalDue && time.Since(n.leaseRenewed) >= m.renewEvery
+	due := n.healthy && !n.renewalDue && m.leases.isDue(n.leaseDue, n.heardAt)
 	n.renewalDue = n.renewalDue || due
 	if m.queue != nil && (changed || due || !m.nodeSettled(n)) {
 		m.queue.Add(name)
@@ -172,6 +172,9 @@ func (m *Monitor) touchNode(name string) *nodeHealth {
 	}
 	return n
 }
+
+// leasePeriod returns the time between two renewals of a Lease. The caller holds mu.
+func (m *Monitor) leasePeriod() time.Duration { return m.leases.period(m.heartbeatOrder.Len()) }
 
 // nodeSettled reports whether a node needs no write except renewals. The caller holds mu.
 func (m *Monitor) nodeSettled(n *nodeHealth) bool {

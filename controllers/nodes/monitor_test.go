@@ -116,6 +116,9 @@ func (o *fakeOwner) toggleOwnership() {
 // completeProgress returns the progress of a node that lacks nothing.
 func completeProgress() nodes.Progress { return nodes.Progress{Loaded: true} }
 
+// longestPeriod is the budget of the tests' monitors: the period of one node is this long, as it is less than a second.
+const longestPeriod = 400 * time.Millisecond
+
 type monitorEnv struct {
 	*testing.T
 	client kubernetes.Interface
@@ -145,7 +148,7 @@ func (w *monitorEnv) startMonitorWith(o *fakeOwner, metrics prometheus.Registere
 	if err != nil {
 		w.Fatal(err)
 	}
-	monitor := nodes.New(client, objects, o, o.isRevoked, o.autonomyOf, o.kubernetesVersion, metrics, zaptest.NewLogger(w))
+	monitor := nodes.New(nodes.LeaseBudget{PerSecond: 1, LongestPeriod: longestPeriod}, client, objects, o, o.isRevoked, o.autonomyOf, o.kubernetesVersion, metrics, zaptest.NewLogger(w))
 	prepare(monitor)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(w.Context()))
 	g, gctx := errgroup.WithContext(ctx)
@@ -202,9 +205,39 @@ func (w *monitorEnv) getLease() (*coordinationv1.Lease, error) {
 	return w.client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(w.Context(), w.name, metav1.GetOptions{})
 }
 
+// checkRenewals sends heartbeats in close succession, and checks that the Lease is renewed by its period.
+func (w *monitorEnv) checkRenewals(m *nodes.Monitor, last time.Time) {
+	w.Helper()
+	const wanted = 5
+	var settled time.Time // the first interval is random
+	renewals := 0
+	w.beatUntil(m, true, func() error {
+		lease, err := w.getLease()
+		if err != nil {
+			return err
+		}
+		if at := lease.Spec.RenewTime.Time; at.After(last) {
+			last = at
+			if settled.IsZero() {
+				settled = at
+			} else {
+				renewals++
+			}
+		}
+		if renewals < wanted {
+			return fmt.Errorf("%d renewals", renewals)
+		}
+		return nil
+	})
+	if took := last.Sub(settled); took < wanted*longestPeriod*7/10 { // the first may be late
+		w.Errorf("%d renewals in %v, want one in %v", renewals, took, longestPeriod)
+	}
+}
+
 func TestMonitor_RenewsLeaseWithHeartbeats(t *testing.T) {
 	w := newMonitorEnv(t)
-	m := w.startMonitor(newFakeOwner(true))
+	metrics := prometheus.NewRegistry()
+	m := w.startMonitorWith(newFakeOwner(true), metrics, func(m *nodes.Monitor) { m.ShortenTimes(200*time.Millisecond, 600*time.Millisecond) })
 	m.RecordHeartbeat(w.name, wire.Heartbeat{Healthy: true}, completeProgress) // before there is a Node
 	w.createNode()
 	w.beatUntil(m, true, w.hasConnected(corev1.ConditionTrue, "HeartbeatsArrive"))
@@ -213,28 +246,11 @@ func TestMonitor_RenewsLeaseWithHeartbeats(t *testing.T) {
 		first, err = w.getLease()
 		return err
 	})
-	if *first.Spec.HolderIdentity != w.name || *first.Spec.LeaseDurationSeconds != 40 || len(first.OwnerReferences) != 1 {
+	if *first.Spec.HolderIdentity != w.name || *first.Spec.LeaseDurationSeconds != 1 || len(first.OwnerReferences) != 1 {
 		t.Errorf("lease %+v", first)
 	}
-	began, renewals := time.Now(), 0
-	last := first.Spec.RenewTime.Time
-	w.beatUntil(m, true, func() error {
-		lease, err := w.getLease()
-		if err != nil {
-			return err
-		}
-		if at := lease.Spec.RenewTime.Time; at.After(last) {
-			if gap := at.Sub(last); gap < 190*time.Millisecond {
-				t.Errorf("renewed again after %v", gap)
-			}
-			last = at
-			renewals++
-		}
-		if renewals < 4 {
-			return fmt.Errorf("%d renewals in %v", renewals, time.Since(began))
-		}
-		return nil
-	})
+	w.checkRenewals(m, first.Spec.RenewTime.Time)
+	checkLeasePeriod(t, metrics, longestPeriod)
 
 	w.beatUntil(m, false, w.hasConnected(corev1.ConditionTrue, "KubeletUnwell"))
 	unwell, err := w.getLease()
@@ -255,6 +271,56 @@ func TestMonitor_RenewsLeaseWithHeartbeats(t *testing.T) {
 	kit.Succeeds(t, 10*time.Second, w.hasConnected(corev1.ConditionFalse, "NoHeartbeat"))
 	w.beatUntil(m, true, w.hasConnected(corev1.ConditionTrue, "HeartbeatsArrive"))
 	kit.Succeeds(t, 10*time.Second, w.hasConnected(corev1.ConditionFalse, "NoHeartbeat")) // and once more
+}
+
+// checkLeasePeriod checks the metric of the period.
+func checkLeasePeriod(t *testing.T, metrics prometheus.Gatherer, want time.Duration) {
+	t.Helper()
+	families, err := metrics.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		if family.GetName() != "frond_lease_period_seconds" {
+			continue
+		}
+		if got := family.GetMetric()[0].GetGauge().GetValue(); got != want.Seconds() {
+			t.Errorf("frond_lease_period_seconds %v, want %v", got, want.Seconds())
+		}
+		return
+	}
+	t.Error("no metric frond_lease_period_seconds")
+}
+
+// TestMonitor_NewOwnerRenewsLeaseAtOnce: a new owner does not know how old the Lease is, so the first heartbeat renews it; the next
+// one does not.
+func TestMonitor_NewOwnerRenewsLeaseAtOnce(t *testing.T) {
+	w := newMonitorEnv(t)
+	w.createNode()
+	first, second := newFakeOwner(true), newFakeOwner(false)
+	start := func(o *fakeOwner) *nodes.Monitor { return w.startMonitorWith(o, nil, func(*nodes.Monitor) {}) }
+	a, b := start(first), start(second)
+	var before, after *coordinationv1.Lease
+	w.beatUntil(a, true, func() (err error) {
+		before, err = w.getLease()
+		return err
+	})
+	if *before.Spec.LeaseDurationSeconds != 40 {
+		t.Errorf("valid for %d s", *before.Spec.LeaseDurationSeconds)
+	}
+	w.beatUntil(a, true, w.hasConnected(corev1.ConditionTrue, "HeartbeatsArrive")) // further heartbeats
+	if now, err := w.getLease(); err != nil || !now.Spec.RenewTime.Equal(before.Spec.RenewTime) {
+		t.Errorf("renewed again: %v, %v", now, err)
+	}
+	first.toggleOwnership()
+	second.toggleOwnership()
+	b.RecordHeartbeat(w.name, wire.Heartbeat{Healthy: true}, completeProgress)
+	kit.Succeeds(t, 20*time.Second, func() (err error) {
+		if after, err = w.getLease(); err == nil && !after.Spec.RenewTime.After(before.Spec.RenewTime.Time) {
+			err = errors.New("the new owner has not renewed the Lease")
+		}
+		return err
+	})
 }
 
 func TestMonitor_NewOwnerDetectsSilentNode(t *testing.T) {

@@ -26,10 +26,10 @@ type nodeWriter struct {
 	log    *zap.Logger
 }
 
-// renewLease writes the Lease without reading it first, as one write. There is no other writer, and two owners at a
-// time both write valid renewals.
-func (w *nodeWriter) renewLease(ctx context.Context, object *corev1.Node, now time.Time) error {
-	seconds, when := int32(leaseSeconds), metav1.NewMicroTime(now)
+// renewLease writes the Lease, valid for some seconds, without reading it first, as one write. There is no other writer, and two
+// owners at a time both write valid renewals.
+func (w *nodeWriter) renewLease(ctx context.Context, object *corev1.Node, now time.Time, seconds int32) error {
+	when := metav1.NewMicroTime(now)
 	spec := coordinationv1.LeaseSpec{HolderIdentity: &object.Name, LeaseDurationSeconds: &seconds, RenewTime: &when}
 	patch, err := json.Marshal(map[string]any{"spec": spec})
 	if err != nil {

@@ -3,6 +3,7 @@ package nodes
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -11,12 +12,8 @@ import (
 	"github.com/frond-edge/frond/api/names"
 )
 
-const (
-	// leaseSeconds is how long a renewal is valid, as with a kubelet.
-	leaseSeconds = 40
-	// writeTimeout bounds the writes for one node.
-	writeTimeout = 10 * time.Second
-)
+// writeTimeout bounds the writes for one node.
+const writeTimeout = 10 * time.Second
 
 // Rules returns the RBAC rules that cloudcore needs for this package.
 func Rules() []rbacv1.PolicyRule {
@@ -49,16 +46,16 @@ func (m *Monitor) reconcileNode(ctx context.Context, name string) error {
 		m.mu.Unlock()
 		return errNoNode
 	}
-	n := *known
+	n, period := *known, m.leasePeriod()
 	m.mu.Unlock()
 
 	var errs []error
 	if n.renewalDue {
 		now := time.Now()
-		err := m.writer.renewLease(ctx, object, now)
+		err := m.writer.renewLease(ctx, object, now, m.leases.seconds(period))
 		m.mu.Lock()
 		if err == nil {
-			known.leaseRenewed, known.renewalDue = now, false
+			known.leaseDue, known.renewalDue = m.leases.nextDue(n.leaseDue, now, period, rand.Float64()), false
 		}
 		m.mu.Unlock()
 		errs = append(errs, err)

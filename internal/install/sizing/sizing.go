@@ -7,6 +7,7 @@ package sizing
 import (
 	"fmt"
 
+	"github.com/frond-edge/frond/api/config"
 	"github.com/frond-edge/frond/internal/hubconf"
 )
 
@@ -45,8 +46,7 @@ const (
 	cloudcoreIdleCPU = 20
 	// cloudcoreLoadCPU is the time of a processor for taking a node over, in milliseconds. Calculated.
 	cloudcoreLoadCPU = 3
-	// leasePeriod is the time between two renewals of a Node's Lease, and statusPeriod between two updates of its status, in seconds.
-	leasePeriod  = 10
+	// statusPeriod is the time between two updates of a Node's status, in seconds.
 	statusPeriod = 300
 )
 
@@ -80,7 +80,8 @@ type Plan struct {
 	Hub        Resources `json:"hub"`
 	Cloudcores int       `json:"cloudcores"`
 	Cloudcore  Resources `json:"cloudcore"`
-	// APIWrites is the number of writes a second to the Kubernetes API by which an idle fleet keeps its Nodes and Leases.
+	// APIWrites is the number of writes a second to the Kubernetes API by which an idle fleet keeps its Nodes and Leases, with cloudcore's
+	// default budget for Leases.
 	APIWrites int `json:"apiWrites"`
 	// Extrapolated is true for a fleet that is larger than those that were measured.
 	Extrapolated bool `json:"extrapolated"`
@@ -91,16 +92,14 @@ func ForNodes(nodes, hubServers int) (Plan, error) {
 	if nodes < 1 || nodes > MaxNodes {
 		return Plan{}, fmt.Errorf("%d: %w", nodes, ErrFleetSize)
 	}
-	p := Plan{
-		Nodes: nodes, HubServers: hubServers, Cloudcores: 2,
-		APIWrites: ceilDiv(nodes, leasePeriod) + ceilDiv(nodes, statusPeriod), Extrapolated: nodes > MeasuredNodes,
-	}
+	p := Plan{Nodes: nodes, HubServers: hubServers, Cloudcores: 2, Extrapolated: nodes > MeasuredNodes}
 	if p.HubServers == 0 {
 		p.HubServers = hubServersFor(nodes)
 	}
 	if nodes > MeasuredNodes {
 		p.Cloudcores = 3
 	}
+	p.APIWrites = leaseWrites(nodes, p.Cloudcores) + ceilDiv(nodes, statusPeriod)
 	p.Hub = hubResources(nodes, max(p.HubServers-1, 1))
 	p.Cloudcore = cloudcoreResources(nodes, p.Cloudcores-1)
 	return p, nil
@@ -136,6 +135,13 @@ func cloudcoreResources(nodes, left int) Resources {
 		MilliCPU:  max(roundUp((idle+loads)*headroom, 100), leastCPU),
 		MemoryMiB: max(roundUp((cloudcoreBaseMB+float64(nodes)*cloudcoreNodeKB/1000)*headroom, 128), leastMemory),
 	}
+}
+
+// leaseWrites returns the renewals of Leases a second by all cloudcores with their default budget: each has an equal share of the nodes.
+func leaseWrites(nodes, cloudcores int) int {
+	fastest := ceilDiv(nodes, int(config.ShortestLeasePeriod.Seconds()))
+	slowest := ceilDiv(nodes, int(config.DefaultLeasePeriod.Seconds()))
+	return min(fastest, max(slowest, cloudcores*config.DefaultLeasesPerSecond))
 }
 
 func ceilDiv(a, b int) int { return (a + b - 1) / b }

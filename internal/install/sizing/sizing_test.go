@@ -18,13 +18,17 @@ func TestForNodes(t *testing.T) {
 			Nodes: 100, HubServers: 3, Hub: sizing.Resources{MilliCPU: 200, MemoryMiB: 1024, DiskGiB: 8},
 			Cloudcores: 2, Cloudcore: sizing.Resources{MilliCPU: 200, MemoryMiB: 1024}, APIWrites: 11,
 		}},
+		{nodes: 3_000, want: sizing.Plan{ // the budget of two cloudcores
+			Nodes: 3_000, HubServers: 3, Hub: sizing.Resources{MilliCPU: 600, MemoryMiB: 1024, DiskGiB: 8},
+			Cloudcores: 2, Cloudcore: sizing.Resources{MilliCPU: 300, MemoryMiB: 1024}, APIWrites: 210,
+		}},
 		{nodes: 10_000, want: sizing.Plan{
 			Nodes: 10_000, HubServers: 3, Hub: sizing.Resources{MilliCPU: 1800, MemoryMiB: 2944, DiskGiB: 8},
-			Cloudcores: 3, Cloudcore: sizing.Resources{MilliCPU: 500, MemoryMiB: 2816}, APIWrites: 1034, Extrapolated: true,
+			Cloudcores: 3, Cloudcore: sizing.Resources{MilliCPU: 500, MemoryMiB: 2816}, APIWrites: 534, Extrapolated: true,
 		}},
 		{nodes: 100_000, servers: 3, want: sizing.Plan{
 			Nodes: 100_000, HubServers: 3, Hub: sizing.Resources{MilliCPU: 17300, MemoryMiB: 28416, DiskGiB: 33},
-			Cloudcores: 3, Cloudcore: sizing.Resources{MilliCPU: 4800, MemoryMiB: 26240}, APIWrites: 10334, Extrapolated: true,
+			Cloudcores: 3, Cloudcore: sizing.Resources{MilliCPU: 4800, MemoryMiB: 26240}, APIWrites: 5334, Extrapolated: true,
 		}},
 	} {
 		got, err := sizing.ForNodes(tt.nodes, tt.servers)
