@@ -102,7 +102,7 @@ HOLLOW := \
 	Deletions_MadeWhileOffline DirectMode HollowCluster_UnprivilegedUser Delivery_CostsNoAPIRequests KillsDuringUpdates \
 	MalformedMessages_OnEverySubject Init_IsIdempotent Token_PrintedCommandJoins NodeGroup_IsAutonomous \
 	RevokedGateway_SessionsEnd Logs_OfflineGatewayIsReported Sessions_AfterCloudcoreKill StaticPod_HasMirror \
-	Status_EitherCloudcoreAnswers Sync_ViewsAgree Secret_LeavesWithLastPod Install_JoinAndReset
+	Status_EitherCloudcoreAnswers Sync_ViewsAgree Secret_LeavesWithLastPod Install_JoinAndReset Devices_FollowTheirNode
 ON_HOLLOW := ^Test($(subst $(eval) ,|,$(HOLLOW)))$$
 
 .PHONY: test-e2e
@@ -191,7 +191,7 @@ verify: ## Fail if a file is not formatted or a go.mod not tidy
 
 .PHONY: generate
 generate: ## Make deploy/crd and the deep copies of the kinds again, from api
-	$(GO) tool -modfile=$(CURDIR)/tools/generate/go.mod controller-gen object paths=./api/apps paths=./api/identity crd:crdVersions=v1 output:crd:dir=deploy/crd
+	$(GO) tool -modfile=$(CURDIR)/tools/generate/go.mod controller-gen object paths=./api/apps paths=./api/identity paths=./api/devices/... crd:crdVersions=v1 output:crd:dir=deploy/crd
 
 .PHONY: fmt
 fmt: ## Format all Go files

@@ -7,8 +7,8 @@
 // The packages below api are what others may rely on: [github.com/frond-edge/frond/api/wire] (object keys and messages),
 // [github.com/frond-edge/frond/api/config] (the configuration files), [github.com/frond-edge/frond/api/names] (labels,
 // annotations, conditions and reasons), [github.com/frond-edge/frond/api/identity] (the NodeIdentity and tokens),
-// [github.com/frond-edge/frond/api/apps] (the NodeGroup) and [github.com/frond-edge/frond/api/inspect] (the output of frond
-// status).
+// [github.com/frond-edge/frond/api/apps] (the NodeGroup), [github.com/frond-edge/frond/api/devices] (KubeEdge's devices) and
+// [github.com/frond-edge/frond/api/inspect] (the output of frond status).
 //
 // # Wire protocol
 //

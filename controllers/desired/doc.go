@@ -3,7 +3,7 @@
 //
 // The desired state of a node consists of:
 //   - its pods, and all objects that these reference by any path;
-//   - its own Node, CSINode, VolumeAttachments, ResourceSlices and PodCertificateRequests;
+//   - its own Node, CSINode, VolumeAttachments, ResourceSlices and PodCertificateRequests, and its Devices with their models;
 //   - the objects that every node gets (services, endpoint slices, runtime classes, CSI drivers);
 //   - the RBAC objects of its service accounts;
 //   - the scopes that it was granted (Config.Scopes), each with a marker that is published only while the whole scope is.
@@ -28,7 +28,7 @@
 //     removed at once, without a check by Config.Guard.
 //
 // Kinds that not every Kubernetes serves (kinds.OptionalTable) are synced while Config.Probe finds them served. Nothing is
-// decided about the objects of a kind that is not synced.
+// decided about the objects of a kind that is not synced, and what only such objects may refer to is not removed.
 //
 // The packages below this one are its parts: kinds, objectcache and kindsync read Kubernetes; graph, needs and grants say
 // which node is to have what; source, payload, published, decision and deletionguard say what is to be sent; dispatch says

@@ -33,7 +33,7 @@ type nodeTable struct {
 	work    *dispatch.Queue
 	// fixed are the kinds that are always in the cache; optional those that the apiserver may lack.
 	fixed    map[kinds.ID]*kinds.Spec
-	optional map[kinds.ID]bool
+	optional map[kinds.ID]kinds.Optional
 
 	mu sync.Mutex
 	// Guarded by mu.
@@ -50,16 +50,16 @@ type nodeTable struct {
 
 func newNodeTable(cfg *Config, objects *objectcache.Cache, retain grants.Retainer, owner Ownership, log *zap.Logger) *nodeTable {
 	t := &nodeTable{
-		cfg: cfg, objects: objects, owner: owner, log: log, fixed: map[kinds.ID]*kinds.Spec{}, optional: map[kinds.ID]bool{}, nodes: map[string]*nodeState{},
+		cfg: cfg, objects: objects, owner: owner, log: log, fixed: map[kinds.ID]*kinds.Spec{}, optional: map[kinds.ID]kinds.Optional{}, nodes: map[string]*nodeState{},
 		everywhere: map[wire.Key]struct{}{}, static: map[wire.Key]payload.Payload{}, work: dispatch.New(),
 	}
 	for _, k := range kinds.Table(!cfg.NoServices) {
 		t.fixed[k.ID()] = k
 	}
 	for _, o := range kinds.OptionalTable() {
-		t.optional[o.ID] = true
+		t.optional[o.ID] = o
 	}
-	t.needs = needs.New(objects, t.fixed, cfg.Protected, t.change, log)
+	t.needs = needs.New(objects, cfg.Protected, t.change, log)
 	t.scopes = grants.NewBook(grants.Config{
 		Source: cfg.Scopes, Protected: cfg.Protected, Objects: objects, Retainer: retain, Fixed: t.fixed, Log: log,
 		Enqueue: t.enqueueScoped,

@@ -33,12 +33,20 @@ func (f kindFollower) KindSynced(k objectcache.Kind) toolscache.ResourceEventHan
 	if k.Signer != nil {
 		f.needs.RefreshSelections()
 	}
-	for _, s := range f.nodes { // objects that were deleted while the kind was not synced are found in what the stream holds
-		for _, key := range s.published.Covered(wire.Scope{Group: k.GVK.Group, Resource: k.Resource}) {
-			f.work.Repair(s.work, key)
+	for id, o := range f.optional {
+		if id == k.ID() || o.Referrer == k.ID() {
+			f.repairPublished(id)
 		}
 	}
 	return f.eventHandler(k.Spec)
+}
+
+// repairPublished enqueues what the stream holds of a kind for each node: objects that were deleted, or whose last referrer
+// was, while a kind was not synced are found there. The caller holds mu.
+func (f kindFollower) repairPublished(id kinds.ID) {
+	for _, s := range f.nodes {
+		f.work.Repair(s.work, s.published.Covered(wire.Scope{Group: id.Group, Resource: id.Resource})...)
+	}
 }
 
 // KindFollowed implements kindsync.Follower.

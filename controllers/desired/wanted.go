@@ -33,11 +33,11 @@ type need struct {
 func (t decisions) needOf(s *nodeState, key wire.Key) (need, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.kindNotSynced(key) {
+	if t.kindNotSynced(kinds.Of(key)) {
 		return need{keep: true}, objectcache.ErrKindNotSynced
 	}
 	n := need{gone: s.gone(t.cfg)}
-	n.keep = !s.present && !n.gone
+	n.keep = !n.gone && (!s.present || t.kindNotSynced(t.optional[kinds.Of(key)].Referrer))
 	needed := t.needs.Needs(s, key)
 	_, all := t.everywhere[key]
 	n.needed = needed || all || s.grants.Covers(key)
@@ -47,11 +47,10 @@ func (t decisions) needOf(s *nodeState, key wire.Key) (need, error) {
 	return n, err
 }
 
-// kindNotSynced reports whether an object's kind is an optional one that is not synced now: then nothing about it is
-// decided.
-func (t decisions) kindNotSynced(key wire.Key) bool {
-	kind := kinds.Of(key)
-	if !t.optional[kind] {
+// kindNotSynced reports whether a kind is an optional one that is not synced now: then nothing about its objects is decided,
+// and it is not known which objects they reference.
+func (t decisions) kindNotSynced(kind kinds.ID) bool {
+	if _, optional := t.optional[kind]; !optional {
 		return false
 	}
 	_, synced := t.objects.Kind(kind)

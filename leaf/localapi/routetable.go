@@ -46,7 +46,10 @@ func (t *routeTable) addNodeRoutes(served []*kinds.Resource, decorate *decorator
 	t.nodeRoutes = map[schema.GroupVersionResource]map[string]*route{}
 	memories := map[schema.GroupVersionResource]*objectstore.Memory{}
 	for _, r := range served {
-		r.Decorate, r.DecodeCache = decorate.decoratorFor(r), &kinds.DecodeCache{}
+		r.Decorate = decorate.decoratorFor(r)
+		if !r.Schemaless {
+			r.DecodeCache = &kinds.DecodeCache{}
+		}
 		where := t.store
 		if r.Placement == kinds.InMemory {
 			if memories[r.StoredGVR()] == nil {

@@ -5,17 +5,22 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/frond-edge/frond/api/devices"
+	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/references"
 )
 
 // Optional is a kind that reaches nodes without a scope where the apiserver serves it: it came with a later version of
-// Kubernetes than the oldest supported one, or a feature gate disables it.
+// Kubernetes than the oldest supported one, a feature gate disables it, or its CustomResourceDefinition is not installed.
 type Optional struct {
 	ID ID
 	// Kind is its name in the API. Versions are those that Frond knows, the preferred first; their fields are the same
 	// as far as Frond or a kubelet reads them.
 	Kind     string
 	Versions []string
+	// Referrer is the optional kind by whose objects alone nodes need those of this kind; zero: pods need them, or a node is named in them. While
+	// the Referrer is not synced, it is not known which objects nodes need.
+	Referrer ID
 	// spec is without the version.
 	spec Spec
 }
@@ -45,7 +50,23 @@ func OptionalTable() []Optional {
 		{ID: ID{references.ResourceGroup, references.ClaimsResource}, Kind: "ResourceClaim", Versions: []string{"v1"}},
 		// A driver of a node's devices lists and watches the slices that it publishes, selected by its Node.
 		{ID: ID{references.ResourceGroup, "resourceslices"}, Kind: "ResourceSlice", Versions: []string{"v1"}, spec: Spec{NodeOf: ofNode}},
+		// KubeEdge's devices. A device's node also needs its model. Their older version has other fields, and converts to none of these.
+		{
+			ID: deviceKind(devices.DevicesResource), Kind: devices.DeviceKind, Versions: []string{devices.Version},
+			spec: Spec{NodeOf: ofNode, References: deviceReferences},
+		},
+		{
+			ID: deviceKind(devices.DeviceModelsResource), Kind: devices.DeviceModelKind, Versions: []string{devices.Version},
+			Referrer: deviceKind(devices.DevicesResource),
+		},
 	}
+}
+
+func deviceKind(resource string) ID { return ID{devices.Group, resource} }
+
+// deviceReferences returns a device's model.
+func deviceReferences(o client.Object) []wire.Key {
+	return references.OfDevice(o.GetNamespace(), nestedString(o, "spec", "deviceModelRef", "name"))
 }
 
 // nestedString reads a string field of an unstructured object; "" if there is none.

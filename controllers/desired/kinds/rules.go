@@ -3,6 +3,7 @@ package kinds
 import (
 	rbacv1 "k8s.io/api/rbac/v1"
 
+	"github.com/frond-edge/frond/api/devices"
 	"github.com/frond-edge/frond/controllers/references"
 )
 
@@ -18,6 +19,7 @@ func Rules() []rbacv1.PolicyRule {
 		rule("node.k8s.io", "runtimeclasses"),
 		rule(references.CertificatesGroup, references.TrustBundlesResource, "podcertificaterequests"),
 		rule(references.ResourceGroup, references.ClaimsResource, "resourceslices"),
+		rule(devices.Group, devices.DevicesResource, devices.DeviceModelsResource),
 		rule("discovery.k8s.io", "endpointslices"),
 		rule(rbacv1.GroupName, "clusterroles", "clusterrolebindings", "roles", "rolebindings"),
 	}

@@ -18,9 +18,7 @@ import (
 // Needs is the graph of what nodes need, with references read from the cache. Like the graph it has no lock of its own.
 type Needs[N comparable] struct {
 	*graph.Graph[N]
-	objects *objectcache.Cache
-	// fixed are the kinds whose objects may reference others.
-	fixed     map[kinds.ID]*kinds.Spec
+	objects   *objectcache.Cache
 	protected controllers.ProtectedNamespaces
 	log       *zap.Logger
 	// selections are the trust bundle selections that pods of nodes make, by signer.
@@ -30,9 +28,9 @@ type Needs[N comparable] struct {
 // New creates an empty Needs. Objects of protected namespaces need nothing. changed is called for each object that a node
 // begins or ceases to need.
 func New[N comparable](
-	objects *objectcache.Cache, fixed map[kinds.ID]*kinds.Spec, protected controllers.ProtectedNamespaces, changed func(N, wire.Key), log *zap.Logger,
+	objects *objectcache.Cache, protected controllers.ProtectedNamespaces, changed func(N, wire.Key), log *zap.Logger,
 ) *Needs[N] {
-	d := &Needs[N]{objects: objects, fixed: fixed, protected: protected, log: log, selections: map[string]map[wire.Key]struct{}{}}
+	d := &Needs[N]{objects: objects, protected: protected, log: log, selections: map[string]map[wire.Key]struct{}{}}
 	d.Graph = graph.New(d.expandReferences, changed)
 	return d
 }
@@ -79,8 +77,8 @@ func (d *Needs[N]) expandReferences(key wire.Key) []wire.Key {
 		d.recordSelection(key)
 		needed, err = d.objects.Bundles(key)
 	default:
-		k := d.fixed[kinds.Of(key)]
-		if k == nil || k.References == nil {
+		k, synced := d.objects.Kind(kinds.Of(key))
+		if !synced || k.References == nil {
 			return nil
 		}
 		if o, err := d.objects.Get(key); err == nil { // an object that does not exist needs nothing; its event will follow

@@ -21,16 +21,23 @@ type Source struct {
 	objects *objectcache.Cache
 	fixed   map[kinds.ID]*kinds.Spec
 	encoded *payload.Cache
-	// referring are the kinds whose objects reference other objects that a node needs.
+	// referring are the fixed kinds whose objects reference other objects that a node needs.
 	referring []kinds.ID
+	// referrers are the optional kinds by whose objects alone nodes need those of another.
+	referrers map[kinds.ID]kinds.ID
 }
 
 // New creates a Source. fixed are the kinds that are always in the cache.
 func New(objects *objectcache.Cache, fixed map[kinds.ID]*kinds.Spec) *Source {
-	s := &Source{objects: objects, fixed: fixed, encoded: payload.NewCache(encodedLimit)}
+	s := &Source{objects: objects, fixed: fixed, encoded: payload.NewCache(encodedLimit), referrers: map[kinds.ID]kinds.ID{}}
 	for id, k := range fixed {
 		if k.References != nil {
 			s.referring = append(s.referring, id)
+		}
+	}
+	for _, o := range kinds.OptionalTable() {
+		if o.Referrer != (kinds.ID{}) {
+			s.referrers[o.ID] = o.Referrer
 		}
 	}
 	return s
@@ -62,8 +69,8 @@ func (s *Source) Payload(node string, key wire.Key) (*payload.Payload, error) {
 }
 
 // Stale reports whether the caches are behind what the stream holds for a node: the cache of an object's kind, which has
-// reached the resourceVersion heard, or of a kind that references other objects that the node needs. A kind that is not
-// Kubernetes' own is never stale.
+// reached the resourceVersion heard, or of a kind that may reference the object. An optional kind only holds back the kind
+// that is its alone: pods do not wait for a custom resource. A kind that is not Kubernetes' own is never stale.
 func (s *Source) Stale(held *published.State, of kinds.ID, heard string) bool {
 	if heard == "" {
 		return false
@@ -71,7 +78,9 @@ func (s *Source) Stale(held *published.State, of kinds.ID, heard string) bool {
 	if published.OlderVersion(heard, held.NewestVersion(of)) {
 		return true
 	}
-	return slices.ContainsFunc(s.referring, func(k kinds.ID) bool {
-		return published.OlderVersion(s.objects.Version(k), held.NewestVersion(k))
-	})
+	behind := func(k kinds.ID) bool { return published.OlderVersion(s.objects.Version(k), held.NewestVersion(k)) }
+	if referrer, ok := s.referrers[of]; ok && behind(referrer) {
+		return true
+	}
+	return slices.ContainsFunc(s.referring, behind)
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/frond-edge/frond/api/wire"
@@ -79,8 +80,15 @@ func (a *API) StoreGet(ctx context.Context, edge string, key wire.Key) (json.Raw
 	if !slices.ContainsFunc(held.Objects, func(o StoredObject) bool { return o.Key() == key }) {
 		return nil, fmt.Errorf("%s: %s: %w", edge, key.Human(), ErrNotInStore)
 	}
+	get := func(path string, into any) error {
+		return request.Socket(ctx, a.f.Layout.Gateway(edge).APISocket(), http.MethodGet, path, into)
+	}
+	version, err := servedVersion(key, get)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", edge, err)
+	}
 	var object json.RawMessage
-	return object, request.Socket(ctx, a.f.Layout.Gateway(edge).APISocket(), http.MethodGet, apiPath(key), &object)
+	return object, get(apiPath(key, version), &object)
 }
 
 // EdgeAPI returns the client configuration for a gateway's local API on its socket, with the rights of the socket's owner.
@@ -90,12 +98,33 @@ func (a *API) EdgeAPI(edge string) *rest.Config {
 	}}
 }
 
-// apiPath is the path of an object in a Kubernetes API. Groups other than the core group use v1: the gateway serves all that it
-// holds so.
-func apiPath(k wire.Key) string {
-	path := "/api/v1"
+// servedVersion returns the version in which an API serves an object's resource, by its discovery: of several the preferred one.
+func servedVersion(k wire.Key, get func(path string, into any) error) (string, error) {
+	if k.Group == "" {
+		return "v1", nil
+	}
+	groupPath := "/apis/" + url.PathEscape(k.Group)
+	var group metav1.APIGroup
+	if err := get(groupPath, &group); err != nil {
+		return "", fmt.Errorf("find the versions of %s: %w", k.Group, err)
+	}
+	for _, v := range append([]metav1.GroupVersionForDiscovery{group.PreferredVersion}, group.Versions...) {
+		var served metav1.APIResourceList
+		if err := get(groupPath+"/"+url.PathEscape(v.Version), &served); err != nil {
+			return "", fmt.Errorf("find the resources of %s: %w", v.GroupVersion, err)
+		}
+		if slices.ContainsFunc(served.APIResources, func(r metav1.APIResource) bool { return r.Name == k.Resource }) {
+			return v.Version, nil
+		}
+	}
+	return "", fmt.Errorf("no version of %s serves %s", k.Group, k.Resource)
+}
+
+// apiPath is the path of an object in a Kubernetes API, in a version of its group.
+func apiPath(k wire.Key, version string) string {
+	path := "/api/" + version
 	if k.Group != "" {
-		path = "/apis/" + url.PathEscape(k.Group) + "/v1"
+		path = "/apis/" + url.PathEscape(k.Group) + "/" + url.PathEscape(version)
 	}
 	if k.Namespace != "" {
 		path += "/namespaces/" + url.PathEscape(k.Namespace)

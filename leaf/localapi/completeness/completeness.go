@@ -74,6 +74,8 @@ func (e *Evaluator) ProvesAbsence(r *kinds.Resource, key wire.Key) bool {
 		return false
 	case !r.Namespaced && key.Name != e.node:
 		return false // another node: the cloud does not send it
+	case r.Optional && e.CheckDelivered(r) != nil:
+		return false
 	}
 	return e.isAttached()
 }
