@@ -80,7 +80,8 @@ func (t *nodeTable) setStatic(key wire.Key, object []byte) {
 		return
 	}
 	t.static[key] = p
-	t.refreshEverywhere(key, true)
+	t.setEverywhere(key, true)
+	t.spreadChange(key)
 }
 
 // isStatic reports whether an object can only come from Engine.SetStatic.
@@ -106,7 +107,7 @@ func (t *nodeTable) reportWithheld(s *nodeState, key wire.Key, needed bool) {
 	}
 	s.withheld[key] = struct{}{}
 	referrer := t.needs.Referrer(s, key)
-	t.metrics.withheld.WithLabelValues(key.Resource).Inc()
+	t.metrics.Withheld.WithLabelValues(key.Resource).Inc()
 	t.log.Warn("object withheld from node: its namespace is protected",
 		zap.String("node", s.name), zap.String("object", key.Human()), zap.String("referrer", referrer.Human()))
 	if t.cfg.OnWithheld != nil {
@@ -130,6 +131,13 @@ func boolToInt(b bool) int {
 		return 1
 	}
 	return 0
+}
+
+// spread enqueues a paced object that has changed.
+func (t decisions) spread(key wire.Key) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.spreadChange(key)
 }
 
 // begin begins to process an item: it returns the item's node and the count of filled scopes. The node is nil if this replica

@@ -25,6 +25,8 @@ type Spec struct {
 	References func(client.Object) []wire.Key
 	// Everywhere: every edge node gets each object of the kind.
 	Everywhere bool
+	// Paced: changes of an object are published at most once a second. It may flap, and reaches many nodes.
+	Paced bool
 	// Subjects returns the subjects that a binding names; nil for all other kinds.
 	Subjects func(client.Object) []string
 	// Signer returns the signer of a trust bundle; nil for all other kinds.
@@ -99,7 +101,7 @@ func Table(services bool) []*Spec {
 			Object: func() client.Object { return &corev1.Service{} },
 		},
 		&Spec{
-			GVK: discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"), Resource: "endpointslices", Everywhere: true,
+			GVK: discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"), Resource: "endpointslices", Everywhere: true, Paced: true,
 			Object: func() client.Object { return &discoveryv1.EndpointSlice{} },
 		})
 }
