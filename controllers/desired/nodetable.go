@@ -62,7 +62,7 @@ func newNodeTable(cfg *Config, objects *objectcache.Cache, retain grants.Retaine
 	}
 	t.needs = needs.New(objects, t.fixed, cfg.Protected, t.change, log)
 	t.scopes = grants.NewBook(grants.Config{
-		Source: cfg.Scopes, Protected: cfg.Protected, Objects: objects, Retainer: retain, Fixed: t.fixed, Log: log,
+		Source: cfg.Scopes, ServicesByNeed: cfg.ServicesByNeed, Protected: cfg.Protected, Objects: objects, Retainer: retain, Fixed: t.fixed, Log: log,
 		Enqueue: t.enqueueScoped,
 	})
 	t.metrics = enginemetrics.New(cfg.Metrics)
@@ -270,8 +270,10 @@ func (t *nodeTable) refreshObject(k *kinds.Spec, namespace, name string) {
 		node, _ := o.(*corev1.Node)
 		t.refreshNode(name, node)
 	}
-	if k.Everywhere {
+	if k.Everywhere || key == kinds.APIService() {
 		t.setEverywhere(key, err == nil)
+	}
+	if k.Everywhere {
 		return
 	}
 	if k.NodeOf != nil {
@@ -329,7 +331,8 @@ func (t *nodeTable) setEverywhere(key wire.Key, exists bool) {
 // holds mu.
 func (t *nodeTable) spreadChange(key wire.Key) {
 	t.scopes.EnqueueScoped(key)
-	if !isStatic(key) && (t.fixed[kinds.Of(key)] == nil || !t.fixed[kinds.Of(key)].Everywhere) {
+	k := t.fixed[kinds.Of(key)]
+	if !isStatic(key) && key != kinds.APIService() && (k == nil || !k.Everywhere) {
 		return
 	}
 	for _, s := range t.nodes {

@@ -34,6 +34,9 @@ var errUnpublishable = errors.New("object can never be published")
 // perhaps after an apiserver's restart. A decision now would revert the node to an older state.
 var errStaleCache = errors.New("the cache is behind what the stream holds")
 
+// errAwaitsServices is returned for a pod that the node does not have yet, while the Services of its namespace are not published.
+var errAwaitsServices = errors.New("the Services of the pod's namespace are not published yet")
+
 // errDuplicate is returned when the stream took a new message for a duplicate of an old one.
 var errDuplicate = errors.New("stream stored nothing, it took the message for a repetition")
 
@@ -59,7 +62,7 @@ func (r *reconciler) ProcessItem(ctx context.Context, p controllers.Priority, it
 	case err == nil:
 		r.waitBackoff.Forget(it)
 	case ctx.Err() != nil:
-	case errors.Is(err, errLeaseExpired), errors.Is(err, errStaleCache):
+	case errors.Is(err, errLeaseExpired), errors.Is(err, errStaleCache), errors.Is(err, errAwaitsServices):
 		if errors.Is(err, errStaleCache) {
 			r.metrics.StaleCache.Inc()
 		}
@@ -173,6 +176,10 @@ func (r *reconciler) reconcileKey(ctx context.Context, s *nodeState, key wire.Ke
 				return nil
 			}
 			message.DeletionReason = s.guard.DeletionReason(now.Record)
+		}
+		if published.IsPod(key) && !s.published.Holds(key) && !r.source.ServicesHeld(&s.published, key) &&
+			r.waitBackoff.NumRequeues(dispatch.Item{Node: s.work, Key: key}) < source.MaxServiceWaits {
+			return errAwaitsServices
 		}
 		if err := in.Want.Encode(); err != nil {
 			return fmt.Errorf("%s: %w", key.Human(), err)

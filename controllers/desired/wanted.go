@@ -63,6 +63,9 @@ func (t decisions) ownState(s *nodeState, key wire.Key, gone bool) (want *payloa
 	if of, ok := wire.ScopeOf(key); ok {
 		return t.scopes.Marker(s.grants, of, gone)
 	}
+	if key == wire.ServicesByNeedKey() {
+		return t.scopes.ServicesMark(s.grants, gone)
+	}
 	if !isStatic(key) || gone {
 		return nil, false, nil
 	}
@@ -215,6 +218,7 @@ func (t decisions) addWanted(s *nodeState, keys map[wire.Key]struct{}) {
 		}
 	}
 	maps.Copy(keys, t.everywhere)
+	keys[wire.ServicesByNeedKey()] = struct{}{}
 	t.scopes.FillAll(s.grants, keys)
 }
 

@@ -25,6 +25,8 @@ type Spec struct {
 	References func(client.Object) []wire.Key
 	// Everywhere: every edge node gets each object of the kind.
 	Everywhere bool
+	// ByNeed: a node gets those that its pods need, and all in scopes, which it need not ask for before it says that it can.
+	ByNeed bool
 	// Paced: changes of an object are published at most once a second. It may flap, and reaches many nodes.
 	Paced bool
 	// Subjects returns the subjects that a binding names; nil for all other kinds.
@@ -95,13 +97,14 @@ func Table(services bool) []*Spec {
 	if !services {
 		return all
 	}
+	all[0].References = func(o client.Object) []wire.Key { return podReferences(o.(*corev1.Pod)) }
 	return append(all,
 		&Spec{
-			GVK: core("Service"), Resource: "services", Everywhere: true,
+			GVK: core("Service"), Resource: "services", ByNeed: true,
 			Object: func() client.Object { return &corev1.Service{} },
 		},
 		&Spec{
-			GVK: discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"), Resource: "endpointslices", Everywhere: true, Paced: true,
+			GVK: discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"), Resource: "endpointslices", ByNeed: true, Paced: true,
 			Object: func() client.Object { return &discoveryv1.EndpointSlice{} },
 		})
 }
