@@ -210,7 +210,7 @@ func TestEngine_MovesToServicesByNeed(t *testing.T) {
 	var requests serviceRequests // a node that has not been heard is as an older one
 	first, second := &fakeOwnership{}, &fakeOwnership{}
 	second.setOwned(node, false)
-	w.startEngine(requests.config(), first, "desired-a")
+	engine := w.startEngine(requests.config(), first, "desired-a")
 	successor := w.startEngine(requests.config(), second, "desired-b")
 	mark := w.eventuallyMessage(node, wire.ServicesByNeedKey(), "the mark", isApplied)
 	w.eventuallyHasServices(node, both, all...)
@@ -219,34 +219,40 @@ func TestEngine_MovesToServicesByNeed(t *testing.T) {
 			t.Errorf("the mark precedes the marker of %s", k.String())
 		}
 	}
-	// The first replica ends between the end of a marker and of what it covered.
-	first.setOwned(node, false)
 	services := wire.ServiceScopes()[0]
-	held := w.heldMessages(node)[services.Marker()]
-	if _, err := w.publisher.Publish(t.Context(), wire.Message{Node: node, Key: services.Marker(), Op: wire.Delete, Time: time.Now()}, held.Sequence); err != nil {
-		t.Fatal(err)
-	}
 	within := services
 	within.Namespace = w.ns
 	requests.set(node, true, within)
-	second.setOwned(node, true)
+	engine.RefreshScopes(node)
 	w.eventuallyHasServices(node, both, "services own/web")
 	now := w.heldMessages(node)
-	far := now[wire.Key{Resource: "services", Namespace: other, Name: "far"}]
-	if asked := now[within.Marker()]; !isApplied(asked) || !isApplied(now[wire.ServicesByNeedKey()]) || asked.Sequence > far.Sequence {
-		t.Errorf("the rest went at %d, what the node asked for was complete at %d", far.Sequence, asked.Sequence)
+	asked, whole, far := now[within.Marker()], now[services.Marker()], now[wire.Key{Resource: "services", Namespace: other, Name: "far"}]
+	if !isApplied(asked) || !isDeleted(whole) || !isDeleted(far) || !isDeleted(now[wire.ServiceScopes()[1].Marker()]) {
+		t.Errorf("what was asked for: %s, the whole: %s, the rest: %s", asked.Op, whole.Op, far.Op)
 	}
-	for _, k := range wire.ServiceScopes() {
-		if m := now[k.Marker()]; !isDeleted(m) {
-			t.Errorf("the marker of %s is %s", k.String(), m.Op)
-		}
+	if asked.Sequence > whole.Sequence || whole.Sequence > far.Sequence {
+		t.Errorf("what was asked for was complete at %d, the whole ended at %d, the rest went at %d", asked.Sequence, whole.Sequence, far.Sequence)
 	}
+	// The node is of the older version again, with another replica.
+	first.setOwned(node, false)
 	requests.set(node, false)
-	successor.RefreshScopes(node)
+	second.setOwned(node, true)
 	w.eventuallyHasServices(node, both, all...)
 	for _, k := range wire.ServiceScopes() {
 		w.eventuallyMessage(node, k.Marker(), "all again", isApplied)
 	}
+	successor.RefreshScopes(node)
+	// That replica ends between the end of a marker and of what it covered; the first one goes on.
+	second.setOwned(node, false)
+	whole = w.heldMessages(node)[services.Marker()]
+	if _, err := w.publisher.Publish(t.Context(), wire.Message{Node: node, Key: services.Marker(), Op: wire.Delete, Time: time.Now()}, whole.Sequence); err != nil {
+		t.Fatal(err)
+	}
+	requests.set(node, true, within)
+	first.setOwned(node, true)
+	w.eventuallyHasServices(node, both, "services own/web")
+	w.eventuallyMessage(node, within.Marker(), "what the node asks for", isApplied)
+	w.eventuallyMessage(node, wire.ServicesByNeedKey(), "the mark stays", isApplied)
 }
 
 // TestEngine_MoveKeepsWhatIsAskedFor: a node whose programs follow all Services sees no message of the move.
