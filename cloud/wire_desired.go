@@ -35,7 +35,8 @@ func buildPublishing(f *foundation, history *epoch.Tracker) (p publishing, parts
 	holder := holds.New(f.clients.Own, f.objects, f.members.Owns, f.log.Named("holds"))
 	grants := scopes.NewGrantTable()
 	cfg := desiredConfig(f.cfg, history, holder, f.withheld)
-	cfg.Metrics, cfg.Probe, cfg.Scopes = f.registry, kube.NewProbe(f.clients.Metadata), grants.Granted
+	cfg.Metrics, cfg.Probe = f.registry, kube.NewProbe(f.clients.Metadata)
+	cfg.Scopes, cfg.ServicesByNeed = grants.Granted, grants.ServicesByNeed
 	if p.engine, err = desired.New(cfg, f.objects, publisher, f.members, f.log.Named("desired")); err != nil {
 		return p, nil, err
 	}

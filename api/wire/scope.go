@@ -90,6 +90,9 @@ type ScopesRequest struct {
 	// Order is higher than in each earlier request that the cloud accepted.
 	Order uint64      `json:"order"`
 	Wants []ScopeWant `json:"wants"`
+	// ServicesByNeed: the node asks for the scopes on Services and EndpointSlices that its components want. Otherwise, as all nodes of
+	// versions before this field, it expects all of both.
+	ServicesByNeed bool `json:"servicesByNeed,omitempty"`
 }
 
 // Limits of a ScopesRequest. The cloud refuses a larger request as a whole and keeps the previous one.
@@ -123,8 +126,8 @@ func (r ScopesRequest) Validate() error {
 // ScopesReply answers a ScopesRequest. Either Error is set, or the rest.
 type ScopesReply struct {
 	Error string `json:"error,omitempty"`
-	// Order is the Order that the cloud holds. If it differs from the sent one, the request came too late and changed nothing: send it
-	// again with a higher one.
+	// Order is the Order of a request that the cloud holds now. If it is higher than the sent one, the request came too late and changed
+	// nothing: send it again with one that is higher still.
 	Order uint64 `json:"order,omitempty"`
 	// Verdicts grant or refuse each requested scope and user; empty if the request changed nothing.
 	Verdicts []ScopeVerdict `json:"verdicts,omitempty"`

@@ -65,6 +65,9 @@ type Config struct {
 	VerifiedSince func(after time.Time) bool
 	// Scopes returns the scopes that components at a node requested and were granted; nil: no node has scopes.
 	Scopes grants.Source
+	// ServicesByNeed reports whether a node requests the scopes on Services and EndpointSlices that it wants, so that it need not
+	// be given all of them; nil: no node does. It must neither block nor call the engine.
+	ServicesByNeed func(node string) bool
 	// Protected are the namespaces whose objects are never published. What was published from them is removed at once.
 	Protected controllers.ProtectedNamespaces
 	// OnWithheld is called for each object in a protected namespace that an owned node needs, once while the node needs

@@ -4,16 +4,19 @@
 // The desired state of a node consists of:
 //   - its pods, and all objects that these reference by any path;
 //   - its own Node, CSINode, VolumeAttachments, ResourceSlices and PodCertificateRequests, and its Devices with their models;
-//   - the objects that every node gets (services, endpoint slices, runtime classes, CSI drivers);
+//   - the Services of its pods' namespaces;
+//   - the objects that every node gets (the Service of the API, runtime classes, CSI drivers);
 //   - the RBAC objects of its service accounts;
-//   - the scopes that it was granted (Config.Scopes), each with a marker that is published only while the whole scope is.
+//   - the scopes that it was granted (Config.Scopes), each with a marker that is published only while the whole scope is. Those on
+//     all Services and all EndpointSlices are granted to each node that does not ask for them itself (Config.ServicesByNeed).
 //
 // A graph of needs follows the informers' events. The cost of a change is therefore proportional to the objects it
 // touches; there is never a scan over pods or nodes. An edge node is one whose Node carries identity.EdgeLabel, or one
 // that has authenticated to the cloud (Engine.AdmitNode).
 //
 // Guarantees:
-//   - The last state of each wanted object is published at least once; changes in between may be skipped.
+//   - The last state of each wanted object is published at least once; changes in between may be skipped. An EndpointSlice that
+//     changes all the time is published once a second.
 //   - Messages are in order per node and object.
 //   - A change waits for no work on other nodes but other changes: not for the loads and comparisons of a takeover, a resync
 //     or an audit, which in turn do not wait for changes.

@@ -15,6 +15,7 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers"
 	"github.com/frond-edge/frond/controllers/desired/dispatch"
+	"github.com/frond-edge/frond/controllers/desired/enginemetrics"
 	"github.com/frond-edge/frond/controllers/desired/grants"
 	"github.com/frond-edge/frond/controllers/desired/kinds"
 	"github.com/frond-edge/frond/controllers/desired/needs"
@@ -29,7 +30,7 @@ type nodeTable struct {
 	objects *objectcache.Cache
 	owner   Ownership
 	log     *zap.Logger
-	metrics *metrics
+	metrics *enginemetrics.Counters
 	work    *dispatch.Queue
 	// fixed are the kinds that are always in the cache; optional those that the apiserver may lack.
 	fixed    map[kinds.ID]*kinds.Spec
@@ -50,21 +51,16 @@ type nodeTable struct {
 
 func newNodeTable(cfg *Config, objects *objectcache.Cache, retain grants.Retainer, owner Ownership, log *zap.Logger) *nodeTable {
 	t := &nodeTable{
-		cfg: cfg, objects: objects, owner: owner, log: log, fixed: map[kinds.ID]*kinds.Spec{}, optional: map[kinds.ID]kinds.Optional{}, nodes: map[string]*nodeState{},
+		cfg: cfg, objects: objects, owner: owner, log: log, fixed: kinds.TableByID(!cfg.NoServices), optional: kinds.OptionalByID(), nodes: map[string]*nodeState{},
 		everywhere: map[wire.Key]struct{}{}, static: map[wire.Key]payload.Payload{}, work: dispatch.New(),
-	}
-	for _, k := range kinds.Table(!cfg.NoServices) {
-		t.fixed[k.ID()] = k
-	}
-	for _, o := range kinds.OptionalTable() {
-		t.optional[o.ID] = o
 	}
 	t.needs = needs.New(objects, cfg.Protected, t.change, log)
 	t.scopes = grants.NewBook(grants.Config{
-		Source: cfg.Scopes, Protected: cfg.Protected, Objects: objects, Retainer: retain, Fixed: t.fixed, Log: log,
+		Source: cfg.Scopes, ServicesByNeed: cfg.ServicesByNeed, Protected: cfg.Protected, Objects: objects, Retainer: retain, Fixed: t.fixed, Log: log,
 		Enqueue: t.enqueueScoped,
 	})
-	t.metrics = newMetrics(cfg.Metrics, t)
+	t.metrics = enginemetrics.New(cfg.Metrics)
+	registerGauges(cfg.Metrics, t)
 	return t
 }
 
@@ -253,7 +249,9 @@ func (t *nodeTable) eventHandler(k *kinds.Spec) toolscache.ResourceEventHandler 
 // refreshObject updates the graph and the queue with one object. The caller holds mu.
 func (t *nodeTable) refreshObject(k *kinds.Spec, namespace, name string) {
 	key := k.Key(namespace, name)
-	t.scopes.EnqueueScoped(key)
+	if !k.Paced || t.work.Pace(key) {
+		t.spreadChange(key)
+	}
 	if k.ScopedOnly {
 		return
 	}
@@ -266,8 +264,10 @@ func (t *nodeTable) refreshObject(k *kinds.Spec, namespace, name string) {
 		node, _ := o.(*corev1.Node)
 		t.refreshNode(name, node)
 	}
+	if k.Everywhere || key == kinds.APIService() {
+		t.setEverywhere(key, err == nil)
+	}
 	if k.Everywhere {
-		t.refreshEverywhere(key, err == nil)
 		return
 	}
 	if k.NodeOf != nil {
@@ -312,12 +312,22 @@ func (t *nodeTable) refreshNode(name string, node *corev1.Node) {
 	t.loadExisting(s)
 }
 
-// refreshEverywhere updates an object that each node gets. The caller holds mu.
-func (t *nodeTable) refreshEverywhere(key wire.Key, exists bool) {
+// setEverywhere records whether an object that each node gets exists. The caller holds mu.
+func (t *nodeTable) setEverywhere(key wire.Key, exists bool) {
 	if exists && !t.cfg.Protected.Covers(key) {
 		t.everywhere[key] = struct{}{}
 	} else {
 		delete(t.everywhere, key)
+	}
+}
+
+// spreadChange enqueues an object, after an event, at each node that has it by a scope or because each node has it. The caller
+// holds mu.
+func (t *nodeTable) spreadChange(key wire.Key) {
+	t.scopes.EnqueueScoped(key)
+	k := t.fixed[kinds.Of(key)]
+	if !isStatic(key) && key != kinds.APIService() && (k == nil || !k.Everywhere) {
+		return
 	}
 	for _, s := range t.nodes {
 		if s.published.Loaded() { // a change of all nodes makes no load urgent: nothing would be

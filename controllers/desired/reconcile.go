@@ -14,6 +14,7 @@ import (
 	"github.com/frond-edge/frond/controllers"
 	"github.com/frond-edge/frond/controllers/desired/decision"
 	"github.com/frond-edge/frond/controllers/desired/dispatch"
+	"github.com/frond-edge/frond/controllers/desired/enginemetrics"
 	"github.com/frond-edge/frond/controllers/desired/grants"
 	"github.com/frond-edge/frond/controllers/desired/kinds"
 	"github.com/frond-edge/frond/controllers/desired/objectcache"
@@ -33,6 +34,9 @@ var errUnpublishable = errors.New("object can never be published")
 // perhaps after an apiserver's restart. A decision now would revert the node to an older state.
 var errStaleCache = errors.New("the cache is behind what the stream holds")
 
+// errAwaitsServices is returned for a pod that the node does not have yet, while the Services of its namespace are not published.
+var errAwaitsServices = errors.New("the Services of the pod's namespace are not published yet")
+
 // errDuplicate is returned when the stream took a new message for a duplicate of an old one.
 var errDuplicate = errors.New("stream stored nothing, it took the message for a repetition")
 
@@ -44,7 +48,7 @@ type reconciler struct {
 	deletions deletions
 	publisher Publisher
 	owner     Ownership
-	metrics   *metrics
+	metrics   *enginemetrics.Counters
 	log       *zap.Logger
 	source    *source.Source
 	// waitBackoff is the backoff of items that wait until this replica's lease is valid again; it has its own lock.
@@ -58,18 +62,18 @@ func (r *reconciler) ProcessItem(ctx context.Context, p controllers.Priority, it
 	case err == nil:
 		r.waitBackoff.Forget(it)
 	case ctx.Err() != nil:
-	case errors.Is(err, errLeaseExpired), errors.Is(err, errStaleCache):
+	case errors.Is(err, errLeaseExpired), errors.Is(err, errStaleCache), errors.Is(err, errAwaitsServices):
 		if errors.Is(err, errStaleCache) {
-			r.metrics.staleCache.Inc()
+			r.metrics.StaleCache.Inc()
 		}
 		r.nodes.work.AddAfter(p, it, r.waitBackoff.When(it))
 		return nil
 	case errors.Is(err, wire.ErrConflict):
-		r.metrics.conflicts.Inc()
+		r.metrics.Conflicts.Inc()
 		r.nodes.work.RetryAfterLoad(it, p) // reload what the stream holds; that enqueues the object again
 		return nil
 	default:
-		r.metrics.errors.Inc()
+		r.metrics.Errors.Inc()
 		r.log.Warn("not published, trying again",
 			zap.String("node", it.Node.Name()), zap.String("object", it.Key.Human()), zap.Error(err))
 		if !errors.Is(err, wire.ErrPermanent) {
@@ -87,11 +91,14 @@ func (r *reconciler) LoadNode(ctx context.Context, n *dispatch.Node) error {
 	}
 	err := r.readNode(ctx, s, term, resumed)
 	if err != nil && ctx.Err() == nil && !errors.Is(err, grants.ErrNotLoaded) {
-		r.metrics.errors.Inc()
+		r.metrics.Errors.Inc()
 		r.log.Warn("not loaded, trying again", zap.String("node", s.name), zap.Error(err))
 	}
 	return err
 }
+
+// SpreadChange implements dispatch.Processor.
+func (r *reconciler) SpreadChange(key wire.Key) { r.nodes.spread(key) }
 
 // decisionAge is the maximum age of a decision when it is sent; a publish is retried for as long.
 const decisionAge = 15 * time.Second
@@ -136,7 +143,7 @@ func recoverPanic(err *error) {
 // readNode reads what the stream holds for a node and enqueues each object that is published or wanted.
 func (r *reconciler) readNode(ctx context.Context, s *nodeState, term uint64, resumed bool) (err error) {
 	defer recoverPanic(&err)
-	r.metrics.loads.Inc()
+	r.metrics.Loads.Inc()
 	failpoint.At("takeover.begun")
 	since := s.published.BeginLoad()
 	held, err := r.publisher.Held(ctx, s.name)
@@ -170,6 +177,10 @@ func (r *reconciler) reconcileKey(ctx context.Context, s *nodeState, key wire.Ke
 			}
 			message.DeletionReason = s.guard.DeletionReason(now.Record)
 		}
+		if published.IsPod(key) && !s.published.Holds(key) && !r.source.ServicesHeld(&s.published, key) &&
+			r.waitBackoff.NumRequeues(dispatch.Item{Node: s.work, Key: key}) < source.MaxServiceWaits {
+			return errAwaitsServices
+		}
 		if err := in.Want.Encode(); err != nil {
 			return fmt.Errorf("%s: %w", key.Human(), err)
 		}
@@ -191,7 +202,7 @@ func (r *reconciler) reconcileKey(ctx context.Context, s *nodeState, key wire.Ke
 		}
 		failpoint.At("purge.done")
 		s.published.Store(key, published.Record{}, 0)
-		r.metrics.purged.Inc()
+		r.metrics.Purged.Inc()
 	case decision.None:
 	}
 	return nil
@@ -237,9 +248,9 @@ func (r *reconciler) publishMessage(ctx context.Context, s *nodeState, m wire.Me
 	m.Acked = over.Record.KnownVersion(over.AckedSequence)
 	began := time.Now()
 	sequence, err := r.publisher.Publish(ctx, m, over.Record.Sequence)
-	r.metrics.publishSeconds.Observe(time.Since(began).Seconds())
+	r.metrics.PublishSeconds.Observe(time.Since(began).Seconds())
 	if errors.Is(err, wire.ErrPermanent) {
-		r.metrics.refused.Inc()
+		r.metrics.Refused.Inc()
 		r.log.Error("object can never be published, its node goes without it",
 			zap.String("node", m.Node), zap.String("object", m.Key.Human()), zap.Error(err))
 		return errUnpublishable
@@ -250,11 +261,11 @@ func (r *reconciler) publishMessage(ctx context.Context, s *nodeState, m wire.Me
 	failpoint.At("publish.stored")
 	m.Sequence = sequence
 	if !s.published.Store(m.Key, published.RecordOf(m, r.cfg.ClusterEpoch), over.TopSequence) {
-		r.metrics.duplicates.Inc()
+		r.metrics.Duplicates.Inc()
 		return fmt.Errorf("sequence %d: %w", sequence, errDuplicate)
 	}
 	failpoint.At("publish.noted")
-	r.metrics.published.WithLabelValues(string(m.Op), m.Key.Resource).Inc()
-	r.metrics.bytes.Add(float64(len(m.Object)))
+	r.metrics.Published.WithLabelValues(string(m.Op), m.Key.Resource).Inc()
+	r.metrics.Bytes.Add(float64(len(m.Object)))
 	return nil
 }

@@ -62,6 +62,9 @@ func (t decisions) ownState(s *nodeState, key wire.Key, gone bool) (want *payloa
 	if of, ok := wire.ScopeOf(key); ok {
 		return t.scopes.Marker(s.grants, of, gone)
 	}
+	if key == wire.ServicesByNeedKey() {
+		return t.scopes.ServicesMark(s.grants, gone)
+	}
 	if !isStatic(key) || gone {
 		return nil, false, nil
 	}
@@ -79,7 +82,8 @@ func (t *nodeTable) setStatic(key wire.Key, object []byte) {
 		return
 	}
 	t.static[key] = p
-	t.refreshEverywhere(key, true)
+	t.setEverywhere(key, true)
+	t.spreadChange(key)
 }
 
 // isStatic reports whether an object can only come from Engine.SetStatic.
@@ -105,7 +109,7 @@ func (t *nodeTable) reportWithheld(s *nodeState, key wire.Key, needed bool) {
 	}
 	s.withheld[key] = struct{}{}
 	referrer := t.needs.Referrer(s, key)
-	t.metrics.withheld.WithLabelValues(key.Resource).Inc()
+	t.metrics.Withheld.WithLabelValues(key.Resource).Inc()
 	t.log.Warn("object withheld from node: its namespace is protected",
 		zap.String("node", s.name), zap.String("object", key.Human()), zap.String("referrer", referrer.Human()))
 	if t.cfg.OnWithheld != nil {
@@ -129,6 +133,13 @@ func boolToInt(b bool) int {
 		return 1
 	}
 	return 0
+}
+
+// spread enqueues a paced object that has changed.
+func (t decisions) spread(key wire.Key) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.spreadChange(key)
 }
 
 // begin begins to process an item: it returns the item's node and the count of filled scopes. The node is nil if this replica
@@ -206,6 +217,7 @@ func (t decisions) addWanted(s *nodeState, keys map[wire.Key]struct{}) {
 		}
 	}
 	maps.Copy(keys, t.everywhere)
+	keys[wire.ServicesByNeedKey()] = struct{}{}
 	t.scopes.FillAll(s.grants, keys)
 }
 

@@ -99,12 +99,27 @@ func (j *scopeAuthorizer) evaluateWants(ctx context.Context, node string, wants 
 		if at := grantIndex(before, wants[i].Scope); at >= 0 {
 			held = before[at].Users
 		}
+		if kind, ok := wire.ServiceScope(wants[i].Scope); ok && !j.protected.Contains(kind.Namespace) {
+			verdicts[i] = grantAll(kind, wants[i].Users)
+			continue
+		}
 		verdicts[i] = j.evaluateScope(ctx, node, wants[i], held, taken < j.perNode)
 		if verdicts[i].remainsGranted(held) {
 			taken++
 		}
 	}
 	return verdicts
+}
+
+// grantAll grants a scope on Services or EndpointSlices, which every node may have: they are no secret to a node, as the addresses of
+// any Service are reachable from it, and without them its programs lose their connections. The node itself decides by the roles of
+// its programs which of them may read what it holds. Such a scope does not count among those that a node may have.
+func grantAll(kind wire.ScopeKind, users []string) scopeVerdict {
+	v := scopeVerdict{kind: kind}
+	for _, user := range users {
+		v.users = append(v.users, wire.ScopeVerdict{Scope: kind.Scope, User: user})
+	}
+	return v
 }
 
 // evaluationOrder returns the order in which wants are evaluated: first those held, and of these first those that have

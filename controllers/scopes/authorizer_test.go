@@ -71,6 +71,26 @@ func TestAuthorizer_EvaluatesHeldScopesFirst(t *testing.T) {
 	}
 }
 
+// TestAuthorizer_GrantsServices: a node has the scopes on Services and EndpointSlices that it asks for, whatever the user, how many
+// scopes it has, and whether Kubernetes answers; but not on a protected namespace.
+func TestAuthorizer_GrantsServices(t *testing.T) {
+	j := newTestAuthorizer(1, func(string) (bool, error) { return false, errDown })
+	j.protected = controllers.ProtectNamespaces("frond-system")
+	var wants []wire.ScopeWant
+	for _, k := range wire.ServiceScopes() {
+		wants = append(wants, wire.ScopeWant{Scope: k.Scope, Users: []string{"system:node:n", "system:kube-proxy"}})
+	}
+	granted := grantsFrom(j.evaluateWants(t.Context(), "n", wants, nil), nil)
+	if len(granted) != 2 || granted[0].Kind != "Service" || !granted[1].Namespaced || len(granted[1].Users) != 2 {
+		t.Errorf("granted %+v", granted)
+	}
+	wants[0].Namespace = "frond-system"
+	wants[1].Version = "v1beta1"
+	if granted := grantsFrom(j.evaluateWants(t.Context(), "n", wants, nil), nil); len(granted) != 0 {
+		t.Errorf("granted on a protected namespace, or in another version: %+v", granted)
+	}
+}
+
 // TestAuthorizer_RefusesProtectedNamespaces: no user gets a scope on a protected namespace, whatever Kubernetes would allow.
 func TestAuthorizer_RefusesProtectedNamespaces(t *testing.T) {
 	j := newTestAuthorizer(64, func(string) (bool, error) { return true, nil })

@@ -68,9 +68,9 @@ func (k *GrantController) HandleRequest(ctx context.Context, node string, reques
 	if err := request.Validate(); err != nil {
 		return wire.ScopesReply{}, fmt.Errorf("%w: %w", wire.ErrPermanent, err)
 	}
-	wants := normalizeWants(request.Wants)
+	request.Wants = normalizeWants(request.Wants)
 	for range writeTries {
-		reply, err := k.applyRequest(ctx, node, request.Order, wants)
+		reply, err := k.applyRequest(ctx, node, request)
 		if !errors.Is(err, wire.ErrConflict) {
 			return reply, err
 		}
@@ -78,17 +78,18 @@ func (k *GrantController) HandleRequest(ctx context.Context, node string, reques
 	return wire.ScopesReply{}, fmt.Errorf("scopes of %s: %w", node, wire.ErrConflict)
 }
 
-func (k *GrantController) applyRequest(ctx context.Context, node string, order uint64, wants []wire.ScopeWant) (wire.ScopesReply, error) {
+func (k *GrantController) applyRequest(ctx context.Context, node string, request wire.ScopesRequest) (wire.ScopesReply, error) {
 	last, revision, err := k.loadEntry(ctx, node)
 	if err != nil {
 		return wire.ScopesReply{}, err
 	}
-	same := sameWants(wants, last.Wants)
+	order, same := request.Order, sameWants(request.Wants, last.Wants) && request.ServicesByNeed == last.ServicesByNeed
 	if revision != 0 && order <= last.Order && (order < last.Order || !same) {
 		k.metrics.calls.WithLabelValues("stale").Inc()
-		return wire.ScopesReply{Order: last.Order}, nil
+		// A process before this one may have sent another request with the same order: only a higher order makes the node ask again.
+		return wire.ScopesReply{Order: max(last.Order, order+1)}, nil
 	}
-	verdicts := k.authorizer.evaluateWants(ctx, node, wants, last.Granted)
+	verdicts := k.authorizer.evaluateWants(ctx, node, request.Wants, last.Granted)
 	k.metrics.judged.Inc()
 	reply := wire.ScopesReply{Order: order}
 	for _, v := range verdicts {
@@ -100,7 +101,7 @@ func (k *GrantController) applyRequest(ctx context.Context, node string, order u
 		k.recordEntry(node, last)
 		return reply, nil
 	}
-	if err := k.storeEntry(ctx, node, last.next(order, wants, granted, time.Now()), revision); err != nil {
+	if err := k.storeEntry(ctx, node, last.next(request, granted, time.Now()), revision); err != nil {
 		return wire.ScopesReply{}, err
 	}
 	k.metrics.calls.WithLabelValues("changed").Inc()

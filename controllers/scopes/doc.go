@@ -7,8 +7,9 @@
 // change of RBAC, and when a pod of the node was added or removed.
 //
 // Guarantees:
-//   - No scope is granted without a review by Kubernetes of that very user.
-//   - A user whose pod is not bound to the node is refused, whatever the node says.
+//   - No scope is granted without a review by Kubernetes of that very user, except on Services and EndpointSlices, which every node
+//     may have.
+//   - Otherwise a user whose pod is not bound to the node is refused, whatever the node says.
 //   - A right that could not be evaluated keeps its last verdict.
 //   - A request never undoes a later one.
 //

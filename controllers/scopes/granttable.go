@@ -35,6 +35,14 @@ func (t *GrantTable) Granted(node string) (granted []wire.ScopeKind, told bool, 
 	return granted, told, nil
 }
 
+// ServicesByNeed reports whether a node asks for the scopes on Services and EndpointSlices that it wants; false if that is not
+// known. It does not block.
+func (t *GrantTable) ServicesByNeed(node string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.entries[node].ServicesByNeed
+}
+
 var errNotLoaded = errors.New("the registry of scopes was not read yet")
 
 // put stores an entry, unless a later one is known, and reports whether it changes the node's grants.
@@ -46,7 +54,7 @@ func (t *GrantTable) put(node string, e registryEntry) (changed bool) {
 		return false
 	}
 	t.entries[node] = e
-	return t.loaded && (!known || !sameGrants(last.Granted, e.Granted))
+	return t.loaded && (!known || last.ServicesByNeed != e.ServicesByNeed || !sameGrants(last.Granted, e.Granted))
 }
 
 // remove removes a node's entry.

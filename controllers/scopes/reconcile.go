@@ -236,7 +236,7 @@ func (k *GrantController) reevaluateNode(ctx context.Context, node string) (err 
 		}
 		return fmt.Errorf("%w: the registry of %s has another entry", wire.ErrConflict, node)
 	}
-	if err := k.storeEntry(ctx, node, now.next(now.Order, now.Wants, granted, time.Now()), revision); err != nil {
+	if err := k.storeEntry(ctx, node, now.next(now.request(), granted, time.Now()), revision); err != nil {
 		return err
 	}
 	k.reportVerdicts(node, verdicts)

@@ -20,6 +20,8 @@ type registryEntry struct {
 	Order   uint64           `json:"order"`
 	Wants   []wire.ScopeWant `json:"wants"`
 	Granted []grant          `json:"granted"`
+	// ServicesByNeed is that of the request that Wants came with.
+	ServicesByNeed bool `json:"servicesByNeed,omitempty"`
 }
 
 // grant is a scope and the users that may have it.
@@ -45,8 +47,15 @@ func decodeEntry(value []byte) (registryEntry, error) {
 }
 
 // next returns the entry that replaces e.
-func (e registryEntry) next(order uint64, wants []wire.ScopeWant, granted []grant, now time.Time) registryEntry {
-	return registryEntry{Written: max(e.Written+1, now.UnixMilli()), Order: order, Wants: wants, Granted: granted}
+func (e registryEntry) next(request wire.ScopesRequest, granted []grant, now time.Time) registryEntry {
+	return registryEntry{
+		Written: max(e.Written+1, now.UnixMilli()), Order: request.Order, Wants: request.Wants, Granted: granted, ServicesByNeed: request.ServicesByNeed,
+	}
+}
+
+// request returns the request that the entry came with.
+func (e registryEntry) request() wire.ScopesRequest {
+	return wire.ScopesRequest{Order: e.Order, Wants: e.Wants, ServicesByNeed: e.ServicesByNeed}
 }
 
 // normalizeWants sorts a node's wants, with each scope once and each user once in it.

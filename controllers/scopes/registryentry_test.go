@@ -61,15 +61,46 @@ func TestGrantsFrom(t *testing.T) {
 	}
 }
 
+// TestGrantTable_ServicesByNeed: that a node asks by need, or does so no longer, is a change of what it is granted.
+func TestGrantTable_ServicesByNeed(t *testing.T) {
+	table := NewGrantTable()
+	table.markLoaded()
+	entry, changes := registryEntry{}, 0
+	for _, byNeed := range []bool{false, true, true, false} {
+		data, err := entry.next(wire.ScopesRequest{ServicesByNeed: byNeed}, nil, time.UnixMilli(1)).encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if entry, err = decodeEntry(data); err != nil {
+			t.Fatal(err)
+		}
+		if table.put("a", entry) {
+			changes++
+		}
+		if table.ServicesByNeed("a") != byNeed {
+			t.Errorf("%v was stored, and %v is known", byNeed, !byNeed)
+		}
+		if entry.request().ServicesByNeed != byNeed {
+			t.Error("a new evaluation loses it")
+		}
+	}
+	if changes != 3 {
+		t.Errorf("%d changes, want 3: the first entry, to by need, and back", changes)
+	}
+	if table.ServicesByNeed("unknown") {
+		t.Error("a node that has said nothing asks by need")
+	}
+}
+
 func TestRegistryEntry_OrderSurvivesLoss(t *testing.T) {
 	now := time.UnixMilli(1_000)
-	first := registryEntry{}.next(1, nil, nil, now)
-	second := first.next(2, nil, nil, now) // in the same millisecond
-	third := second.next(3, nil, nil, now.Add(-time.Hour))
+	first := registryEntry{}.next(wire.ScopesRequest{Order: 1}, nil, now)
+	second := first.next(wire.ScopesRequest{Order: 2}, nil, now) // in the same millisecond
+	third := second.next(wire.ScopesRequest{Order: 3}, nil, now.Add(-time.Hour))
 	if first.Written != 1_000 || second.Written <= first.Written || third.Written <= second.Written {
 		t.Errorf("written %d, %d, %d", first.Written, second.Written, third.Written)
 	}
-	anew := registryEntry{}.next(1, nil, nil, now.Add(time.Second)) // the registry was lost
+	anew := registryEntry{}.next(wire.ScopesRequest{Order: 1}, nil, now.Add(time.Second)) // the registry was lost
 	if anew.Written <= third.Written {
 		t.Errorf("after the loss %d, before %d", anew.Written, third.Written)
 	}

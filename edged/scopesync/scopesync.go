@@ -30,6 +30,9 @@ const (
 type Source interface {
 	// WantedScopes returns all wanted scopes, and a channel that closes at the next change.
 	WantedScopes() (wants []wire.ScopeWant, changed <-chan struct{})
+	// ServicesByNeed reports whether WantedScopes contains the wanted scopes on Services and EndpointSlices. The channel of
+	// WantedScopes closes when it changes.
+	ServicesByNeed() bool
 	// SetScopeVerdicts takes the cloud's verdicts on the sent scopes. It must not block.
 	SetScopeVerdicts(verdicts []wire.ScopeVerdict)
 }
@@ -53,6 +56,7 @@ type Sender struct {
 
 	order        uint64
 	sent         []wire.ScopeWant
+	sentByNeed   bool // with ServicesByNeed
 	sentAccepted bool // the cloud holds the set sent, with order
 	pause        time.Duration
 }
@@ -65,11 +69,12 @@ func New(source Source, link Link, ask AskFunc, log *zap.Logger) *Sender {
 // Start sends scopes until ctx ends and then returns nil.
 func (w *Sender) Start(ctx context.Context) error {
 	for {
+		byNeed := w.source.ServicesByNeed() // before the wants, which must be at least as new
 		wants, changed := w.source.WantedScopes()
 		up, relinked := w.link.State()
 		var again <-chan time.Time
 		if up {
-			again = time.After(w.sendWants(ctx, sortWants(wants)))
+			again = time.After(w.sendWants(ctx, sortWants(wants), byNeed))
 		}
 		select {
 		case <-ctx.Done():
@@ -89,12 +94,12 @@ func (w *Sender) Start(ctx context.Context) error {
 }
 
 // sendWants sends the set once, and returns the pause before it is sent again.
-func (w *Sender) sendWants(ctx context.Context, wants []wire.ScopeWant) time.Duration {
-	if !w.sentAccepted || !equalWants(wants, w.sent) {
+func (w *Sender) sendWants(ctx context.Context, wants []wire.ScopeWant, byNeed bool) time.Duration {
+	if !w.sentAccepted || byNeed != w.sentByNeed || !equalWants(wants, w.sent) {
 		w.order++
-		w.sent, w.sentAccepted = wants, true
+		w.sent, w.sentByNeed, w.sentAccepted = wants, byNeed, true
 	}
-	reply, err := w.ask(ctx, wire.ScopesRequest{Order: w.order, Wants: wants})
+	reply, err := w.ask(ctx, wire.ScopesRequest{Order: w.order, Wants: wants, ServicesByNeed: byNeed})
 	switch {
 	case ctx.Err() != nil:
 		return sendInterval

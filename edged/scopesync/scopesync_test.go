@@ -22,12 +22,19 @@ type fakeScopeSource struct {
 	wants       []wire.ScopeWant // guarded by mu
 	changed     chan struct{}    // guarded by mu
 	verdictsSet int              // guarded by mu
+	byNeed      bool             // guarded by mu
 }
 
 func (l *fakeScopeSource) WantedScopes() ([]wire.ScopeWant, <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.wants), l.changed
+}
+
+func (l *fakeScopeSource) ServicesByNeed() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.byNeed
 }
 
 func (l *fakeScopeSource) SetScopeVerdicts([]wire.ScopeVerdict) {
@@ -52,6 +59,7 @@ type cloudStub struct {
 	mu     sync.Mutex
 	order  uint64
 	asked  int
+	byNeed bool
 	wants  []wire.ScopeWant
 	refuse wire.ScopeReason
 	fail   error
@@ -67,7 +75,7 @@ func (c *cloudStub) handleRequest(_ context.Context, r wire.ScopesRequest) (wire
 	if r.Order < c.order || r.Order == c.order && !equalWants(sortWants(r.Wants), sortWants(c.wants)) {
 		return wire.ScopesReply{Order: c.order}, nil
 	}
-	c.order, c.wants = r.Order, r.Wants
+	c.order, c.wants, c.byNeed = r.Order, r.Wants, r.ServicesByNeed
 	reply := wire.ScopesReply{Order: r.Order}
 	for _, w := range r.Wants {
 		reply.Verdicts = append(reply.Verdicts, wire.ScopeVerdict{Scope: w.Scope, User: "u", Reason: c.refuse})
@@ -136,6 +144,15 @@ func TestSender_SendsWantsToCloud(t *testing.T) {
 		link.SetUp(true)
 		wait(time.Second)
 		expect("back", 44, 9)
+		l.mu.Lock()
+		l.byNeed = true
+		l.mu.Unlock()
+		l.setWants()
+		wait(time.Second)
+		expect("Services are asked for by need", 45, 10)
+		if !c.byNeed {
+			t.Error("the cloud was not told that Services are asked for by need")
+		}
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)

@@ -266,6 +266,10 @@ func (s *Server) WantedScopes() (wants []wire.ScopeWant, changed <-chan struct{}
 	return s.scopes.Wanted()
 }
 
+// ServicesByNeed reports whether WantedScopes contains the scopes on Services and EndpointSlices that programs of this gateway follow.
+// The channel of WantedScopes is closed when it changes.
+func (s *Server) ServicesByNeed() bool { return s.scopes.ServicesByNeed() }
+
 // SetScopeVerdicts takes the cloud's verdicts on the scopes of WantedScopes. It does not block.
 func (s *Server) SetScopeVerdicts(verdicts []wire.ScopeVerdict) { s.scopes.SetVerdicts(verdicts) }
 

@@ -33,7 +33,8 @@ const (
 	urgentLoads = 32
 )
 
-// Item is an object at a node. The zero Key asks for a load of what the stream holds for the node.
+// Item is an object at a node. The zero Key asks for a load of what the stream holds for the node; without a Node it ends an
+// interval of Queue.Pace.
 type Item struct {
 	Node *Node
 	Key  wire.Key
@@ -45,6 +46,8 @@ type Processor interface {
 	ProcessItem(ctx context.Context, p controllers.Priority, it Item) error
 	// LoadNode reads what the stream holds for a node, and calls Queue.CompareAll. A load with an error is retried.
 	LoadNode(ctx context.Context, n *Node) error
+	// SpreadChange calls Queue.Change for each node of an object, for the changes that Queue.Pace has put off.
+	SpreadChange(key wire.Key)
 }
 
 // Queue holds the work on all nodes. Work that is added before Open is dropped. Its methods may be called concurrently; Open
@@ -61,10 +64,14 @@ type Queue struct {
 	// following: all nodes that this replica owned at its start were asked for, so that an event means a change.
 	following bool
 	recent    changeLog
+	// paced are the objects with a change within the last paceInterval; true: with a further one, which waits.
+	paced map[wire.Key]bool
 }
 
 // New creates a Queue.
-func New() *Queue { return &Queue{pace: rate.NewLimiter(loadRate, backgroundLoads)} }
+func New() *Queue {
+	return &Queue{pace: rate.NewLimiter(loadRate, backgroundLoads), paced: map[wire.Key]bool{}}
+}
 
 // Open begins to accept work. A failed item is retried after first, then after twice as long each time, up to most. The
 // caller must call the returned function in the end.
@@ -92,7 +99,13 @@ func (q *Queue) Run(ctx context.Context, workers int, processor Processor) {
 	var both sync.WaitGroup
 	both.Go(func() {
 		items.Process(ctx, controllers.Workers[Item]{Urgent: workers, Background: workers, Do: func(ctx context.Context, p controllers.Priority, it Item) error {
-			if it.Key == (wire.Key{}) {
+			switch {
+			case it.Node == nil:
+				if q.endPace(it.Key) {
+					processor.SpreadChange(it.Key)
+				}
+				return nil
+			case it.Key == (wire.Key{}):
 				q.Load(it.Node, p)
 				return nil
 			}

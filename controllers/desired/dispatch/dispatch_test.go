@@ -42,6 +42,7 @@ type recorder struct {
 	// objects are what a load compares.
 	objects map[wire.Key]struct{}
 	items   chan processed
+	spread  chan wire.Key
 
 	mu sync.Mutex
 	// Guarded by mu.
@@ -80,6 +81,8 @@ func (r *recorder) LoadNode(ctx context.Context, n *dispatch.Node) error {
 	return nil
 }
 
+func (r *recorder) SpreadChange(key wire.Key) { r.spread <- key }
+
 func (r *recorder) countLoads(node string) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -99,7 +102,7 @@ func start(t *testing.T, count int) (*recorder, []*dispatch.Node) {
 	t.Helper()
 	r := &recorder{
 		queue: dispatch.New(), states: map[string]*state{}, objects: map[wire.Key]struct{}{keyOf("a"): {}, keyOf("b"): {}, keyOf("c"): {}},
-		items: make(chan processed, 10000), gates: map[string]chan struct{}{}, failures: map[string]int{}, loads: map[string]int{},
+		items: make(chan processed, 10000), spread: make(chan wire.Key, 100), gates: map[string]chan struct{}{}, failures: map[string]int{}, loads: map[string]int{},
 	}
 	var nodes []*dispatch.Node
 	for i := range count {

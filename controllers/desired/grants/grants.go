@@ -143,6 +143,9 @@ type Retainer interface {
 type Config struct {
 	// Source returns the granted scopes; nil: no node has any.
 	Source Source
+	// ServicesByNeed reports whether a node asks for the scopes on Services and EndpointSlices that it wants; nil: no node does.
+	// It must neither block nor call the engine.
+	ServicesByNeed func(node string) bool
 	// Protected are the namespaces without scopes.
 	Protected controllers.ProtectedNamespaces
 	Objects   *objectcache.Cache
@@ -173,25 +176,20 @@ func (b *Book) Fills() uint64 { return b.fills }
 // Refresh updates a node's scopes. resumed: another replica or term served the node before, so a marker in the
 // stream is valid unless there is evidence against it.
 func (b *Book) Refresh(n *Node, resumed bool) error {
-	if b.cfg.Source == nil {
-		n.loaded = true
-		return nil
-	}
-	granted, told, err := b.cfg.Source(n.name)
+	granted, told, err := b.grantedScopes(n)
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrNotLoaded, err)
 	}
-	if n.loaded = n.loaded || told; !told {
-		return nil
-	}
+	n.loaded = n.loaded || told
 	next := make(map[scopeID]wire.ScopeKind, len(granted))
 	for _, kind := range granted {
 		if !b.cfg.Protected.Contains(kind.Namespace) { // granted before the namespace was protected
 			next[scopeIDOf(kind.Scope)] = kind
 		}
 	}
+	b.addServices(n, next, told)
 	for id, sc := range n.scopes {
-		if kind, ok := next[id]; !ok || kind != sc.kind {
+		if kind, ok := next[id]; told && (!ok || kind != sc.kind) {
 			b.endScope(n, id)
 			b.cfg.Enqueue(n, id.toScope().Marker(), controllers.Urgent) // the scope's objects are removed after it: see sweepScope
 		}
@@ -202,6 +200,14 @@ func (b *Book) Refresh(n *Node, resumed bool) error {
 		}
 	}
 	return nil
+}
+
+// grantedScopes returns the scopes that a node requested and was granted.
+func (b *Book) grantedScopes(n *Node) (granted []wire.ScopeKind, told bool, err error) {
+	if b.cfg.Source == nil {
+		return nil, true, nil
+	}
+	return b.cfg.Source(n.name)
 }
 
 func (b *Book) beginScope(n *Node, id scopeID, kind wire.ScopeKind, resumed bool) {
@@ -345,6 +351,8 @@ func (b *Book) EnqueueScoped(key wire.Key) {
 func (b *Book) Reconciled(n *Node, key wire.Key, fills uint64, gone bool) {
 	if marked, ok := wire.ScopeOf(key); ok {
 		b.sweepScope(n, marked, gone)
+	}
+	if b.servicesMoved(n, key, gone) {
 		return
 	}
 	for _, id := range coveringScopes(key) {
@@ -356,6 +364,7 @@ func (b *Book) Reconciled(n *Node, key wire.Key, fills uint64, gone bool) {
 			continue
 		}
 		if delete(sc.waiting, key); sc.complete() {
+			sc.waiting = nil // an emptied map keeps its memory
 			b.cfg.Enqueue(n, id.toScope().Marker(), controllers.Background)
 		}
 	}

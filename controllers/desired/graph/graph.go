@@ -178,16 +178,40 @@ func (g *Graph[N]) Refresh(key wire.Key) {
 	for _, ref := range keys {
 		v.refs = append(v.refs, g.ensureVertex(ref))
 	}
+	added, dropped := difference(old, v.refs)
 	for n := range v.needers.all { // adds the new references first, so that objects that stay are never dropped in between
-		for _, ref := range v.refs {
+		for _, ref := range added {
 			g.addNeed(ref, n)
 		}
 	}
 	for n := range v.needers.all {
-		for _, ref := range old {
+		for _, ref := range dropped {
 			g.removeNeed(ref, n)
 		}
 	}
+}
+
+// difference returns which references are new, and which are gone. A namespace may have a thousand Services that ten thousand
+// nodes need: one more must not cost all of them.
+func difference[N comparable](old, now []*vertex[N]) (added, dropped []*vertex[N]) {
+	left := make(map[*vertex[N]]int, len(old))
+	for _, ref := range old {
+		left[ref]++
+	}
+	for _, ref := range now {
+		if left[ref] > 0 {
+			left[ref]--
+			continue
+		}
+		added = append(added, ref)
+	}
+	for _, ref := range old {
+		if left[ref] > 0 {
+			left[ref]--
+			dropped = append(dropped, ref)
+		}
+	}
+	return added, dropped
 }
 
 func (v *vertex[N]) hasReferences(keys []wire.Key) bool {

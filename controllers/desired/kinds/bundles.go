@@ -14,6 +14,8 @@ import (
 func TrustBundles() ID { return ID{references.CertificatesGroup, references.TrustBundlesResource} }
 
 // IsVirtual reports whether a key belongs to a vertex that is never published.
-func IsVirtual(key wire.Key) bool { return IsSubject(key) || references.IsSelection(key) }
+func IsVirtual(key wire.Key) bool {
+	return IsSubject(key) || IsServices(key) || references.IsSelection(key)
+}
 
 func signerOf(o client.Object) string { return nestedString(o, "spec", "signerName") }

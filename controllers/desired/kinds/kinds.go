@@ -25,6 +25,10 @@ type Spec struct {
 	References func(client.Object) []wire.Key
 	// Everywhere: every edge node gets each object of the kind.
 	Everywhere bool
+	// ByNeed: a node gets those that its pods need, and all in scopes, which it need not ask for before it says that it can.
+	ByNeed bool
+	// Paced: changes of an object are published at most once a second. It may flap, and reaches many nodes.
+	Paced bool
 	// Subjects returns the subjects that a binding names; nil for all other kinds.
 	Subjects func(client.Object) []string
 	// Signer returns the signer of a trust bundle; nil for all other kinds.
@@ -93,13 +97,14 @@ func Table(services bool) []*Spec {
 	if !services {
 		return all
 	}
+	all[0].References = func(o client.Object) []wire.Key { return podReferences(o.(*corev1.Pod)) }
 	return append(all,
 		&Spec{
-			GVK: core("Service"), Resource: "services", Everywhere: true,
+			GVK: core("Service"), Resource: "services", ByNeed: true,
 			Object: func() client.Object { return &corev1.Service{} },
 		},
 		&Spec{
-			GVK: discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"), Resource: "endpointslices", Everywhere: true,
+			GVK: discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"), Resource: "endpointslices", ByNeed: true, Paced: true,
 			Object: func() client.Object { return &discoveryv1.EndpointSlice{} },
 		})
 }
@@ -109,3 +114,12 @@ type ID struct{ Group, Resource string }
 
 // Of returns the kind of an object.
 func Of(key wire.Key) ID { return ID{key.Group, key.Resource} }
+
+// TableByID returns the kinds of Table by their ID.
+func TableByID(services bool) map[ID]*Spec {
+	byID := map[ID]*Spec{}
+	for _, k := range Table(services) {
+		byID[k.ID()] = k
+	}
+	return byID
+}

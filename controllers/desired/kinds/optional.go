@@ -78,3 +78,12 @@ func nestedString(o client.Object, path ...string) string {
 	value, _, _ := unstructured.NestedString(u.Object, path...)
 	return value
 }
+
+// OptionalByID returns the kinds of OptionalTable by their ID.
+func OptionalByID() map[ID]Optional {
+	byID := map[ID]Optional{}
+	for _, o := range OptionalTable() {
+		byID[o.ID] = o
+	}
+	return byID
+}

@@ -53,10 +53,14 @@ func (d *Needs[N]) RefreshSelections() {
 	}
 }
 
-// RefreshBetween refreshes the subjects that a binding names, or the selections of a trust bundle's signer.
+// RefreshBetween refreshes the subjects that a binding names, the selections of a trust bundle's signer, or what the pods of a
+// Service's namespace need.
 func (d *Needs[N]) RefreshBetween(k *kinds.Spec, o client.Object) {
 	if k.Signer != nil {
 		d.refreshSelections(k.Signer(o))
+	}
+	if k.ID() == kinds.Services() {
+		d.Refresh(kinds.ServicesOf(o.GetNamespace()))
 	}
 	if k.Subjects != nil {
 		for _, subject := range k.Subjects(o) {
@@ -72,6 +76,8 @@ func (d *Needs[N]) expandReferences(key wire.Key) []wire.Key {
 	switch {
 	case kinds.IsSubject(key):
 		needed, err = d.objects.Bindings(key.Name, func(o client.Object) bool { return !d.protected.Contains(o.GetNamespace()) })
+	case kinds.IsServices(key):
+		needed, err = d.objects.ServicesIn(key.Namespace)
 	case d.protected.Covers(key): // the object is withheld, and so is everything that only it refers to
 	case references.IsSelection(key):
 		d.recordSelection(key)

@@ -172,6 +172,17 @@ func (c *Cache) Bundles(selection wire.Key) ([]wire.Key, error) {
 	return found, err
 }
 
+// ServicesIn returns the Services of a namespace, sorted; none if the cache does not have the kind.
+func (c *Cache) ServicesIn(namespace string) ([]wire.Key, error) {
+	k, ok := c.Kind(kinds.Services())
+	if !ok {
+		return nil, nil
+	}
+	found, err := k.find(toolscache.NamespaceIndex, namespace, func(client.Object) bool { return true })
+	slices.SortFunc(found, wire.Key.Compare)
+	return found, err
+}
+
 // RunsServiceAccount reports whether a pod that has not ended runs on a node with a service account.
 func (c *Cache) RunsServiceAccount(node, namespace, account string) (bool, error) {
 	k, ok := c.Kind(kinds.ID{Resource: "pods"})

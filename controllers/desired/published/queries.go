@@ -23,6 +23,14 @@ func (s *State) MarkerStale(marker wire.Key, born map[wire.Key]time.Time) bool {
 	return false
 }
 
+// Holds reports whether the stream holds an object.
+func (s *State) Holds(key wire.Key) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r, ok := s.records[key]
+	return ok && !r.Deleted
+}
+
 // HasMarker reports whether the stream holds the marker of a scope that an object belongs to.
 func (s *State) HasMarker(key wire.Key) bool {
 	s.mu.Lock()

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/desired/kinds"
 	"github.com/frond-edge/frond/controllers/desired/objectcache"
@@ -15,6 +17,10 @@ import (
 
 // encodedLimit bounds the memory of cached encodings: room for the objects that change while thousands of nodes wait for them.
 const encodedLimit = 32 << 20
+
+// MaxServiceWaits is how often a pod is put off for ServicesHeld, about 3 s in all: a Service that can never be published must not
+// keep a pod away.
+const MaxServiceWaits = 8
 
 // Source makes payloads of objects. Its methods may be called concurrently.
 type Source struct {
@@ -66,6 +72,17 @@ func (s *Source) Payload(node string, key wire.Key) (*payload.Payload, error) {
 		s.encoded.Put(key, p)
 	}
 	return &p, nil
+}
+
+// ServicesHeld reports whether the stream holds the Services of a pod's namespace. A container that starts without them lacks their
+// addresses for as long as it runs.
+func (s *Source) ServicesHeld(held *published.State, pod wire.Key) bool {
+	o, err := s.objects.Get(pod)
+	if p, ok := o.(*corev1.Pod); err != nil || !ok || !kinds.WantsServiceLinks(p) {
+		return true
+	}
+	services, err := s.objects.ServicesIn(pod.Namespace)
+	return err != nil || !slices.ContainsFunc(services, func(key wire.Key) bool { return !held.Holds(key) })
 }
 
 // Stale reports whether the caches are behind what the stream holds for a node: the cache of an object's kind, which has

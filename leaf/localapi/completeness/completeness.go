@@ -101,20 +101,28 @@ func (e *Evaluator) IsAlwaysComplete(r *kinds.Resource, selector string) bool {
 	case r.OfNode:
 		return only(kinds.FieldNodeName) && e.CheckDelivered(r) == nil
 	}
-	return r.Completeness == kinds.FullyDelivered
+	return r.Completeness == kinds.FullyDelivered && !(r.ByNeed && e.servicesByNeed())
 }
 
-// HoldsAll reports whether the gateway holds every object of a list or watch in a namespace.
-func (e *Evaluator) HoldsAll(r *kinds.Resource, namespace string, opts *metainternalversion.ListOptions) bool {
+// servicesByNeed reports whether the cloud sends Services and EndpointSlices by need. The markers of the scopes on them then prove
+// what is complete; they come before the cloud says so.
+func (e *Evaluator) servicesByNeed() bool {
+	_, err := e.store.Get(wire.ServicesByNeedKey())
+	return err == nil
+}
+
+// HoldsAll reports whether the gateway holds every object of a list or watch in a namespace, and the store's revision since which it
+// does; 0: since ever.
+func (e *Evaluator) HoldsAll(r *kinds.Resource, namespace string, opts *metainternalversion.ListOptions) (since uint64, ok bool) {
 	selector := ""
 	if opts != nil && opts.FieldSelector != nil {
 		selector = opts.FieldSelector.String()
 	}
 	if e.IsAlwaysComplete(r, selector) {
-		return true
+		return 0, true
 	}
-	kind, ok := e.scopes.Complete(ScopeOf(r, namespace))
-	return ok && kind.Version == r.GVR.Version
+	kind, since, ok := e.scopes.Complete(ScopeOf(r, namespace))
+	return since, ok && kind.Version == r.GVR.Version
 }
 
 // ScopeOf returns the scope of a kind in a namespace.

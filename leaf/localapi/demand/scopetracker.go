@@ -50,6 +50,7 @@ type Tracker struct {
 	wants        map[wire.Scope]map[string]*scopeInterest
 	verdicts     map[verdictKey]wire.ScopeVerdict
 	verdictsAt   time.Time     // when verdicts arrived
+	services     serviceDemand // whether the cloud may send Services by need
 	wantsChanged chan struct{} // closed and replaced when wants changes
 	stateChanged chan struct{} // closed and replaced when a marker or a verdict changes
 }
@@ -80,6 +81,7 @@ func New(st *store.Store, grace time.Duration, log *zap.Logger) *Tracker {
 		wants: map[wire.Scope]map[string]*scopeInterest{}, verdicts: map[verdictKey]wire.ScopeVerdict{},
 		wantsChanged: make(chan struct{}), stateChanged: make(chan struct{}),
 	}
+	s.services = newServiceDemand(st)
 	entries, _ := st.List(records.Group, wantResource, "")
 	for _, e := range entries {
 		var record scopeWantRecord
@@ -153,7 +155,8 @@ func (s *Tracker) Acquire(ctx context.Context, scope wire.Scope, user string) (r
 	}
 	i := users[user]
 	fresh := i == nil
-	if fresh && s.countUserScopes(user) >= maxUserScopes {
+	_, free := wire.ServiceScope(scope) // without a limit of their own, as long as every gateway had all of these
+	if fresh && !free && s.countUserScopes(user) >= maxUserScopes {
 		if len(users) == 0 {
 			delete(s.wants, scope)
 		}
@@ -192,8 +195,8 @@ func (s *Tracker) Acquire(ctx context.Context, scope wire.Scope, user string) (r
 // countUserScopes returns the number of scopes that a user wants. The caller holds mu.
 func (s *Tracker) countUserScopes(user string) int {
 	n := 0
-	for _, users := range s.wants {
-		if users[user] != nil {
+	for scope, users := range s.wants {
+		if _, free := wire.ServiceScope(scope); !free && users[user] != nil {
 			n++
 		}
 	}
@@ -245,7 +248,11 @@ func (s *Tracker) dropExpired(ctx context.Context) time.Duration {
 			dropped = append(dropped, scope)
 		}
 	}
-	if len(dropped) > 0 {
+	begun, left := s.services.advance(s.grace)
+	if left > 0 {
+		next = min(next, left)
+	}
+	if len(dropped) > 0 || begun {
 		close(s.wantsChanged)
 		s.wantsChanged = make(chan struct{})
 	}
@@ -253,6 +260,7 @@ func (s *Tracker) dropExpired(ctx context.Context) time.Duration {
 	for _, scope := range dropped {
 		s.saveScopeUsers(ctx, scope)
 	}
+	s.saveServicesByNeed(ctx)
 	return next
 }
 
@@ -283,8 +291,9 @@ func (s *Tracker) Run(ctx context.Context) error {
 	return nil
 }
 
-// Complete returns the cloud's description of a scope if the store holds it completely, in its namespace or in all.
-func (s *Tracker) Complete(scope wire.Scope) (wire.ScopeKind, bool) {
+// Complete returns the cloud's description of a scope if the store holds it completely, in its namespace or in all, and the store's
+// revision since which it does.
+func (s *Tracker) Complete(scope wire.Scope) (kind wire.ScopeKind, since uint64, ok bool) {
 	for _, namespace := range slices.Compact([]string{scope.Namespace, ""}) {
 		scope.Namespace = namespace
 		entry, err := s.store.Get(scope.Marker())
@@ -293,10 +302,10 @@ func (s *Tracker) Complete(scope wire.Scope) (wire.ScopeKind, bool) {
 		}
 		var mark wire.ScopeMark
 		if json.Unmarshal(entry.Object, &mark) == nil {
-			return mark.Spec, true
+			return mark.Spec, entry.Revision, true
 		}
 	}
-	return wire.ScopeKind{}, false
+	return wire.ScopeKind{}, 0, false
 }
 
 // WaitComplete waits until the store holds a scope completely. Its error is a status with the reason: refused by the cloud,
@@ -308,7 +317,7 @@ func (s *Tracker) WaitComplete(ctx context.Context, scope wire.Scope, user strin
 		s.mu.Lock()
 		moved, verdict := s.stateChanged, s.verdicts[verdictKey{scope, user}]
 		s.mu.Unlock()
-		if kind, ok := s.Complete(scope); ok {
+		if kind, _, ok := s.Complete(scope); ok {
 			if kind.Version != scope.Version {
 				return versionMismatch(scope, kind)
 			}

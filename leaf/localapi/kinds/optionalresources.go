@@ -7,6 +7,7 @@ import (
 	certificatesv1alpha1 "k8s.io/api/certificates/v1alpha1"
 	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
 	resourcev1 "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -79,13 +80,12 @@ func sliceFields(obj runtime.Object) fields.Set {
 
 // nestedCells returns a function for the cells of a schemaless object: its name, some string fields, and its age.
 func nestedCells(paths ...string) func(runtime.Object) []any {
-	return func(obj runtime.Object) []any {
-		o := obj.(*unstructured.Unstructured)
-		cells := []any{o.GetName()}
+	return func(o runtime.Object) []any {
+		cells := []any{o.(metav1.Object).GetName()}
 		for _, path := range paths {
 			cells = append(cells, nestedString(o, path))
 		}
-		return append(cells, formatAge(o.GetCreationTimestamp()))
+		return append(cells, formatAge(o.(metav1.Object).GetCreationTimestamp()))
 	}
 }
 

@@ -67,6 +67,8 @@ type Resource struct {
 	Object       func() runtime.Object
 	List         func() runtime.Object
 	Completeness completeness
+	// ByNeed: of a FullyDelivered kind a cloud that has said so (wire.ServicesByNeedKey) sends only what pods need, and the rest in scopes.
+	ByNeed bool
 	// Optional: only the cloud's announcement shows whether the store is complete.
 	Optional bool
 	// OfNode: the cloud sends all objects of the kind whose spec.nodeName is this node.
@@ -193,13 +195,10 @@ func referencedResources() []*Resource {
 func deliveredResources() []*Resource {
 	return []*Resource{
 		{
-			GVR: CoreResource("services"), Kind: "Service", ShortNames: []string{"svc"}, Namespaced: true, Completeness: FullyDelivered,
+			GVR: CoreResource("services"), Kind: "Service", ShortNames: []string{"svc"}, Namespaced: true, Completeness: FullyDelivered, ByNeed: true,
 			selectable: serviceFields, columns: serviceColumns(), cells: serviceCells,
 		},
-		{
-			GVR: discoveryv1.SchemeGroupVersion.WithResource("endpointslices"), Kind: "EndpointSlice",
-			Namespaced: true, Completeness: FullyDelivered,
-		},
+		{GVR: discoveryv1.SchemeGroupVersion.WithResource("endpointslices"), Kind: "EndpointSlice", Namespaced: true, Completeness: FullyDelivered, ByNeed: true},
 		{
 			GVR: nodev1.SchemeGroupVersion.WithResource("runtimeclasses"), Kind: "RuntimeClass", Completeness: FullyDelivered,
 		},

@@ -70,8 +70,9 @@ type view interface {
 	findObject(ctx context.Context, key wire.Key) (runtime.Object, error)
 	// prepareList waits until a list is complete. It returns an object that the cloud has sent instead, if one is wanted by name.
 	prepareList(ctx context.Context, namespace string, f *kinds.Filter) (runtime.Object, error)
-	// checkComplete ensures that a list has read everything: a scope may end at any time, and its marker goes before its objects.
-	checkComplete(namespace string, opts *metainternalversion.ListOptions) error
+	// checkComplete ensures that a list or watch at a revision has everything: a scope may end at any time, and its marker goes before
+	// its objects. One that ended and came back was incomplete in between: what is older than its marker may be that.
+	checkComplete(namespace string, opts *metainternalversion.ListOptions, revision uint64) error
 }
 
 // NewList returns an empty list of the resource.
@@ -104,7 +105,7 @@ func (r *ResourceReader) List(ctx context.Context, opts *metainternalversion.Lis
 	if err != nil {
 		return nil, err
 	}
-	if err := r.view.checkComplete(request.NamespaceValue(ctx), opts); err != nil {
+	if err := r.view.checkComplete(request.NamespaceValue(ctx), opts, revision); err != nil {
 		return nil, err
 	}
 	return r.shared.pages.firstPage(ctx, r.resource, opts, items, revision)

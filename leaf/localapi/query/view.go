@@ -86,7 +86,7 @@ func (v *nodeView) prepareList(ctx context.Context, namespace string, f *kinds.F
 	return nil, nil
 }
 
-func (v *nodeView) checkComplete(string, *metainternalversion.ListOptions) error { return nil }
+func (v *nodeView) checkComplete(string, *metainternalversion.ListOptions, uint64) error { return nil }
 
 // cloudFetcher gets objects from the cloud for the node, and remembers which do not exist.
 type cloudFetcher struct {
@@ -136,8 +136,10 @@ func (v *programView) findObject(ctx context.Context, key wire.Key) (runtime.Obj
 		obj, _, err := v.resource.Decode(entry)
 		return obj, err
 	}
-	if err != nil && v.complete.HoldsAll(v.resource, key.Namespace, nil) && v.resource.Completeness != kinds.FullyDelivered {
-		return nil, notFound(v.resource, key)
+	if err != nil && v.resource.Completeness != kinds.FullyDelivered {
+		if _, all := v.complete.HoldsAll(v.resource, key.Namespace, nil); all {
+			return nil, notFound(v.resource, key)
+		}
 	}
 	obj := v.resource.Object()
 	if err := v.cloud.calls.Object(ctx, http.MethodGet, v.resource.CloudPath(key), nil, obj); err != nil {
@@ -163,8 +165,12 @@ func (v *programView) prepareList(context.Context, string, *kinds.Filter) (runti
 	return nil, nil
 }
 
-func (v *programView) checkComplete(namespace string, opts *metainternalversion.ListOptions) error {
-	if !v.complete.HoldsAll(v.resource, namespace, opts) {
+func (v *programView) checkComplete(namespace string, opts *metainternalversion.ListOptions, at uint64) error {
+	since, ok := v.complete.HoldsAll(v.resource, namespace, opts)
+	if ok && at < since {
+		return apierrors.NewResourceExpired(v.resource.GVR.Resource + " were not complete on this gateway at that version: list again")
+	}
+	if !ok {
 		return apierrors.NewResourceExpired("the cloud has stopped sending " + v.resource.GVR.Resource + " to this gateway: list again")
 	}
 	return nil

@@ -46,8 +46,8 @@ func (r *ResourceReader) Watch(ctx context.Context, opts *metainternalversion.Li
 	case err != nil:
 		return nil, err
 	}
-	still := func() error { return r.view.checkComplete(request.NamespaceValue(ctx), opts) }
-	if err := still(); err != nil {
+	still := func(at uint64) error { return r.view.checkComplete(request.NamespaceValue(ctx), opts, at) }
+	if err := still(after); err != nil {
 		in.Stop()
 		return nil, err
 	}
@@ -73,7 +73,7 @@ type clientWatch struct {
 	filter        kinds.Filter
 	revision      uint64 // the last revision sent to the client
 	bookmarks     bool
-	checkComplete func() error // returns why the watch must end: otherwise it would report the end of a scope as deletions
+	checkComplete func(revision uint64) error // returns why the watch must end: otherwise it would report the end of a scope as deletions
 	events        watchstream.Sender
 }
 
@@ -137,7 +137,7 @@ func (w *clientWatch) followEvents(ctx, until context.Context) bool {
 // handleEvent sends one change through this watch's filter. It reports whether the watch continues.
 func (w *clientWatch) handleEvent(ctx context.Context, event store.Event) bool {
 	w.revision = event.Entry.Revision
-	if err := w.checkComplete(); err != nil {
+	if err := w.checkComplete(event.Entry.Revision); err != nil {
 		w.events.SendError(ctx, err)
 		return false
 	}
