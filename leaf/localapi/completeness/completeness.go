@@ -101,7 +101,7 @@ func (e *Evaluator) IsAlwaysComplete(r *kinds.Resource, selector string) bool {
 	case r.OfNode:
 		return only(kinds.FieldNodeName) && e.CheckDelivered(r) == nil
 	}
-	return r.Completeness == kinds.FullyDelivered && !(r.ByNeed && e.servicesByNeed())
+	return r.Completeness == kinds.FullyDelivered && (!r.ByNeed || !e.servicesByNeed())
 }
 
 // servicesByNeed reports whether the cloud sends Services and EndpointSlices by need. The markers of the scopes on them then prove
