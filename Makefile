@@ -190,7 +190,7 @@ verify: ## Fail if a file is not formatted or a go.mod not tidy
 
 .PHONY: generate
 generate: ## Make deploy/crd and the deep copies of the kinds again, from api
-	$(GO) tool -modfile=$(CURDIR)/tools/generate/go.mod controller-gen object paths=./api/apps paths=./api/identity crd:crdVersions=v1 output:crd:dir=deploy/crd
+	$(GO) tool -modfile=$(CURDIR)/tools/generate/go.mod controller-gen object paths=./api/apps paths=./api/identity paths=./api/devices/... crd:crdVersions=v1 output:crd:dir=deploy/crd
 
 .PHONY: fmt
 fmt: ## Format all Go files
