@@ -15,6 +15,14 @@ type Update struct {
 	Properties map[string]PropertyUpdate
 }
 
+// Reception is when the gateway received a message.
+type Reception struct {
+	// Time is the same each time that the message comes.
+	Time time.Time
+	// Again: it came before, and others may have come since.
+	Again bool
+}
+
 // PropertyUpdate is what a message says of one property.
 type PropertyUpdate struct {
 	// Actual is the value that the device has, Expected the desired value that the app works with. Nil: not in the message.
@@ -41,14 +49,13 @@ type Admission struct {
 // Admit checks a message against the Device and orders its values after those of the record. The message is taken as a whole or refused as a
 // whole, as in KubeEdge; then the error is a *Refusal.
 //
-// A value has the time that the device gives: its own, else that of the message, else received, the gateway's. A time in the gateway's future is
-// replaced by received. If the record itself is in the future, the gateway's clock was set back: then what comes now is the newest.
-//
-// A message that is taken twice must have the same received both times, and no other message of the device between them.
-func (s Spec) Admit(r Record, u Update, received time.Time) (Admission, error) {
-	c := sampleClock{received: received.UnixMilli(), message: u.Time, sequence: r.Sequence + 1}
+// A value has the time that the device gives: its own, else that of the message, else that of the reception. A time in the gateway's future is
+// replaced by that of the reception. A message without a time is the newest, in the order of reception; so is one that comes while the record is in
+// the future, because then the gateway's clock was set back. Neither holds for a message that comes again: it is as new as it was.
+func (s Spec) Admit(r Record, u Update, received Reception) (Admission, error) {
+	c := sampleClock{received: received, message: u.Time}
 	a := Admission{Fragment: Record{
-		UID: s.UID, Sequence: c.sequence, Reported: map[string]Sample{}, Observed: map[string]Sample{}, Required: map[string]bool{},
+		UID: s.UID, Reported: map[string]Sample{}, Observed: map[string]Sample{}, Required: map[string]bool{},
 	}}
 	for _, name := range slices.Sorted(maps.Keys(u.Properties)) { // the same refusal each time
 		p := u.Properties[name]
@@ -75,10 +82,10 @@ func (s Spec) Admit(r Record, u Update, received time.Time) (Admission, error) {
 }
 
 // AdmitState orders a state after that of the record. online: it says that the device was there.
-func (s Spec) AdmitState(r Record, word string, online bool, sent int64, received time.Time) Admission {
-	c := sampleClock{received: received.UnixMilli(), message: sent, sequence: r.Sequence + 1}
+func (s Spec) AdmitState(r Record, word string, online bool, sent int64, received Reception) Admission {
+	c := sampleClock{received: received, message: sent}
 	state := c.stamp(Sample{Value: word}, 0, r.State)
-	a := Admission{Fragment: Record{UID: s.UID, Sequence: c.sequence, State: state}, Future: c.future}
+	a := Admission{Fragment: Record{UID: s.UID, State: state}, Future: c.future}
 	if state.compare(r.State) < 0 {
 		a.Stale++
 	}
@@ -120,27 +127,29 @@ func (s Spec) check(r Record, name string, p PropertyUpdate) error {
 
 // sampleClock gives the samples of one message their times.
 type sampleClock struct {
-	received, message int64
-	sequence          uint64
-	future            int
+	received Reception
+	message  int64
+	future   int
 }
 
 func (c *sampleClock) stamp(sample Sample, sent int64, old Sample) Sample {
+	now := c.received.Time.UnixMilli()
+	latest := now + clockTolerance.Milliseconds()
 	at := sent
 	if at <= 0 {
 		at = c.message
 	}
-	latest := c.received + clockTolerance.Milliseconds()
 	if at > latest {
 		c.future++
 		at = 0
 	}
+	newest := at <= 0 || old.Order.Time > latest && at >= now-clockTolerance.Milliseconds()
 	if at <= 0 {
-		at = c.received
+		at = now
 	}
-	sample.Time, sample.Order = at, Order{Time: at, Sequence: c.sequence}
-	if old.Order.Time > latest && at >= c.received-clockTolerance.Milliseconds() {
-		sample.Order.Time = old.Order.Time
+	sample.Time, sample.Order = at, Order{Time: at, Sequence: uint64(max(0, c.received.Time.UnixNano()))}
+	if newest && !c.received.Again && sample.compare(old) <= 0 {
+		sample.Order = Order{Time: old.Order.Time, Sequence: old.Order.Sequence + 1}
 	}
 	return sample
 }

@@ -13,8 +13,6 @@ type Record struct {
 	UID types.UID `json:"uid,omitempty"`
 	// Generation is of the Device whose desired values are Desired.
 	Generation int64 `json:"generation,omitempty"`
-	// Sequence counts the messages of the device that were taken.
-	Sequence uint64 `json:"sequence,omitempty"`
 	// Desired are the values of spec.properties, also those that cannot be applied (see PropertySpec.Refused).
 	Desired map[string]Desired `json:"desired,omitempty"`
 	// Reported are the values that the device has.
@@ -50,9 +48,9 @@ type Sample struct {
 
 // Order orders the samples of a property.
 type Order struct {
-	// Time is that of the sample, unless the gateway's clock was set back (see Admit).
+	// Time is that of the sample, unless a clock was set back (see Admit).
 	Time int64 `json:"time"`
-	// Sequence is Record.Sequence of the message that brought the sample.
+	// Sequence orders samples of one time: by the reception of their messages, in nanoseconds.
 	Sequence uint64 `json:"sequence"`
 }
 
@@ -79,7 +77,7 @@ func asInt(b bool) int {
 // any messages, repeated or not, gives the same record. It changes neither argument.
 func Merge(a, b Record) Record {
 	merged := Record{
-		UID: max(a.UID, b.UID), Sequence: max(a.Sequence, b.Sequence), LastOnline: max(a.LastOnline, b.LastOnline),
+		UID: max(a.UID, b.UID), LastOnline: max(a.LastOnline, b.LastOnline),
 		Reported: mergeSamples(a.Reported, b.Reported), Observed: mergeSamples(a.Observed, b.Observed),
 		Generation: a.Generation, Desired: a.Desired, State: newest(a.State, b.State),
 	}

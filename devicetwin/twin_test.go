@@ -56,7 +56,7 @@ func actual(name, value string) map[string]devicetwin.PropertyUpdate {
 // report merges a message into a record.
 func report(t testing.TB, spec devicetwin.Spec, r devicetwin.Record, u devicetwin.Update) devicetwin.Record {
 	t.Helper()
-	a, err := spec.Admit(r, u, now)
+	a, err := spec.Admit(r, u, devicetwin.Reception{Time: now})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +121,7 @@ func TestAdmit_Refuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			record := spec.Fragment()
 			record.Required = map[string]bool{"temp": true}
-			_, err := spec.Admit(record, devicetwin.Update{Properties: map[string]devicetwin.PropertyUpdate{tt.property: tt.update, "on": value("true", "")}}, now)
+			_, err := spec.Admit(record, devicetwin.Update{Properties: map[string]devicetwin.PropertyUpdate{tt.property: tt.update, "on": value("true", "")}}, devicetwin.Reception{Time: now})
 			var refusal *devicetwin.Refusal
 			switch {
 			case tt.reason == "" && err != nil, tt.reason != "" && (!errors.As(err, &refusal) || refusal.Reason != tt.reason || refusal.Property != tt.property):
@@ -151,7 +151,7 @@ func TestAdmit_Times(t *testing.T) {
 			p := actual("temp", "1")
 			u := p["temp"]
 			u.ActualTime = tt.own
-			a, err := spec.Admit(devicetwin.Record{}, devicetwin.Update{Time: tt.message, Properties: map[string]devicetwin.PropertyUpdate{"temp": u}}, now)
+			a, err := spec.Admit(devicetwin.Record{}, devicetwin.Update{Time: tt.message, Properties: map[string]devicetwin.PropertyUpdate{"temp": u}}, devicetwin.Reception{Time: now})
 			if got := a.Fragment.Reported["temp"].Time; err != nil || got != tt.want || a.Future != tt.future {
 				t.Errorf("time %d and %d in the future (%v), want %d and %d", got, a.Future, err, tt.want, tt.future)
 			}
@@ -159,12 +159,44 @@ func TestAdmit_Times(t *testing.T) {
 	}
 	t.Run("clock set back", func(t *testing.T) {
 		ahead := report(t, spec, spec.Fragment(), devicetwin.Update{Properties: actual("temp", "1")})
-		a, err := spec.Admit(ahead, devicetwin.Update{Properties: actual("temp", "2")}, now.Add(-24*time.Hour))
+		a, err := spec.Admit(ahead, devicetwin.Update{Properties: actual("temp", "2")}, devicetwin.Reception{Time: now.Add(-24 * time.Hour)})
 		got := devicetwin.Merge(ahead, a.Fragment).Reported["temp"]
 		if err != nil || got.Value != "2" || got.Time != now.Add(-24*time.Hour).UnixMilli() || a.Stale != 0 {
 			t.Errorf("reported is %+v (%v): a gateway whose clock was set back hides new values", got, err)
 		}
 	})
+}
+
+// TestAdmit_WithoutTimes: messages without a time count in the order of their reception, also while the gateway's clock steps back. One that comes
+// again after a crash replaces nothing that came after it.
+func TestAdmit_WithoutTimes(t *testing.T) {
+	spec := newSpec(t, property("temp", ""))
+	r := spec.Fragment()
+	take := func(value string, at time.Time, again bool) {
+		t.Helper()
+		a, err := spec.Admit(r, devicetwin.Update{Properties: actual("temp", value)}, devicetwin.Reception{Time: at, Again: again})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r = devicetwin.Merge(r, a.Fragment)
+	}
+	check := func(want string) {
+		t.Helper()
+		if got := r.Reported["temp"].Value; got != want {
+			t.Errorf("reported is %s, want %s", got, want)
+		}
+	}
+	take("9", now, false)
+	take("2", now, false)
+	check("2")
+	take("1", now.Add(-time.Minute), false)
+	check("1")
+	take("3", now.Add(time.Second), false)
+	take("2", now, true)
+	check("3")
+	take("3", now.Add(time.Second), true)
+	take("4", now.Add(2*time.Second), true)
+	check("4")
 }
 
 func TestDelta(t *testing.T) {
@@ -192,8 +224,8 @@ func TestStatus(t *testing.T) {
 	r := report(t, spec, spec.Fragment(), devicetwin.Update{Time: 1795417712301, Properties: map[string]devicetwin.PropertyUpdate{
 		"temp": {Actual: ptr("21"), Type: "int", Expected: ptr("30"), ExpectedTime: 1795417712000}, "text": {Actual: ptr("a b")},
 	}})
-	r = devicetwin.Merge(r, spec.AdmitState(r, "online", true, 1795417712301, now).Fragment)
-	r = devicetwin.Merge(r, spec.AdmitState(r, "offline", false, 1795417712999, now).Fragment)
+	r = devicetwin.Merge(r, spec.AdmitState(r, "online", true, 1795417712301, devicetwin.Reception{Time: now}).Fragment)
+	r = devicetwin.Merge(r, spec.AdmitState(r, "offline", false, 1795417712999, devicetwin.Reception{Time: now}).Fragment)
 	status, err := devicetwin.Status(spec, r, devicetwin.Conditions(spec, r, nil, now))
 	if err != nil {
 		t.Fatal(err)

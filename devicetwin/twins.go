@@ -132,8 +132,8 @@ func (t *Twins) RemoveOrphans() {
 	}
 }
 
-// Update takes a message that the gateway received at a time. The error is ErrNoDevice or a *Refusal; then nothing has changed.
-func (t *Twins) Update(id types.NamespacedName, u Update, received time.Time) (Twin, Admission, error) {
+// Update takes a message of an app or mapper. The error is ErrNoDevice or a *Refusal; then nothing has changed.
+func (t *Twins) Update(id types.NamespacedName, u Update, received Reception) (Twin, Admission, error) {
 	twin, err := t.Get(id)
 	if err != nil {
 		return Twin{}, Admission{}, err
@@ -151,7 +151,7 @@ func (t *Twins) Update(id types.NamespacedName, u Update, received time.Time) (T
 }
 
 // UpdateState takes a state. The error is ErrNoDevice.
-func (t *Twins) UpdateState(id types.NamespacedName, word string, online bool, sent int64, received time.Time) (Twin, Admission, error) {
+func (t *Twins) UpdateState(id types.NamespacedName, word string, online bool, sent int64, received Reception) (Twin, Admission, error) {
 	twin, err := t.Get(id)
 	if err != nil {
 		return Twin{}, Admission{}, err

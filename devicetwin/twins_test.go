@@ -65,7 +65,7 @@ func commit(t testing.TB, twins *devicetwin.Twins) {
 // update sends the value of temp.
 func update(t testing.TB, twins *devicetwin.Twins, value string, at int64) {
 	t.Helper()
-	if _, _, err := twins.Update(deviceID, devicetwin.Update{Time: at, Properties: actual("temp", value)}, now); err != nil {
+	if _, _, err := twins.Update(deviceID, devicetwin.Update{Time: at, Properties: actual("temp", value)}, devicetwin.Reception{Time: now}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -208,7 +208,7 @@ func TestTwins_RecordIsBounded(t *testing.T) {
 	var refusal *devicetwin.Refusal
 	var err error
 	for i := 0; i < len(properties) && err == nil; i++ {
-		_, _, err = twins.Update(deviceID, devicetwin.Update{Properties: actual(properties[i].Name, strings.Repeat("x", 4096))}, now)
+		_, _, err = twins.Update(deviceID, devicetwin.Update{Properties: actual(properties[i].Name, strings.Repeat("x", 4096))}, devicetwin.Reception{Time: now})
 	}
 	if !errors.As(err, &refusal) || refusal.Reason != devicetwin.ReasonTooLarge {
 		t.Errorf("100 values of 4 KiB: %v", err)

@@ -148,13 +148,18 @@ func decodeEnvelope(payload []byte) (Envelope, error) {
 	return e, nil
 }
 
-// Encode returns the payload of a message, for example of a Twin or a Delta.
-func Encode[M Twin | Failure | Delta | Document | State | StateResult | Membership | MembershipUpdate](message M) ([]byte, error) {
+// Payload is a message that can be encoded.
+type Payload interface {
+	Twin | Failure | Delta | Document | State | StateResult | Membership | MembershipUpdate
+}
+
+// Encode returns the payload of a message. It cannot fail: no Payload has anything that JSON lacks.
+func Encode[M Payload](message M) []byte {
 	b, err := json.Marshal(message)
 	if err != nil {
-		return nil, fmt.Errorf("encode %T: %w", message, err)
+		panic(fmt.Sprintf("encode %T: %v", message, err))
 	}
-	return b, nil
+	return b
 }
 
 // decode reads JSON as KubeEdge does: unknown fields are ignored.
