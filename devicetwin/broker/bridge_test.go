@@ -158,21 +158,40 @@ func TestBridge_StoreFails(t *testing.T) {
 	}
 }
 
-// TestBridge_RestartKeepsPromises: a message with PUBACK that was not handled before the end is handled after the next start, also with another port.
+// TestBridge_RestartKeepsPromises: messages with PUBACK that were not handled before the end are handled after the next start, those on their way and
+// those that nobody had pulled, and none before the devices are known.
 func TestBridge_RestartKeepsPromises(t *testing.T) {
 	store, dir := newTwinStore(), t.TempDir()
 	inDir := func(c *broker.Config) { c.Dir = dir }
-	b := start(t, store, inDir, "t1")
+	b := start(t, store, inDir, "t1", "t2")
 	app := b.newApp(t)
-	for i := range 200 {
-		app.publish(t, device+"t1/twin/update", fmt.Sprintf(`{"event_id":"e","timestamp":%d,"twin":{"temp":{"actual":{"value":"%d"}}}}`, 1000+i, i), 1)
+	update := func(name string, value int) {
+		t.Helper()
+		app.publish(t, device+name+"/twin/update", fmt.Sprintf(`{"event_id":"e","twin":{"temp":{"actual":{"value":"%d"}}}}`, value), 1)
+	}
+	store.block(true)
+	update("t2", 7)  // the first that is pulled
+	const last = 700 // more than are pulled at a time
+	for i := range last {
+		update("t1", i+1)
 	}
 	b.stop()
-	b = start(t, store, inDir, "t1")
-	kit.Within(t, 10*time.Second, "the last value is stored", func() bool { return store.reported(t, "t1") == "199" })
-	if got := b.counter(t, "frond_mqtt_refused_total", ""); got != 0 {
-		t.Errorf("%v messages from before the restart are refused", got)
+	store.block(false)
+	b = launch(t, store, inDir)
+	if kit.Within(t, 10*time.Second, "the broker listens", func() bool { return b.Addr() != "" }); !refused(t, b.options("early")) {
+		t.Error("a client may connect before the devices are known")
 	}
+	for range 50 { // each passes through the loop that handles messages
+		b.setDevice(t, "t3", "", 1)
+	}
+	if got := b.counter(t, "frond_mqtt_messages_total", ""); got != 0 {
+		t.Errorf("%v messages were handled before the devices are known", got)
+	}
+	b.setDevice(t, "t1", "", 1)
+	b.setDevice(t, "t2", "", 1)
+	b.load(t)
+	kit.Within(t, 20*time.Second, "all are handled", func() bool { return b.counter(t, "frond_mqtt_messages_total", "") >= last+1 })
+	kit.Within(t, 10*time.Second, "the last values are stored", func() bool { return store.reported(t, "t1") == fmt.Sprint(last) && store.reported(t, "t2") == "7" })
 }
 
 // TestBridge_BatchesMessages: messages that come together are stored together.

@@ -28,12 +28,19 @@ type twinStore struct {
 	records map[types.NamespacedName][]byte
 	err     error
 	saves   int
+	// blocked: writes hang until their ctx ends, as on a stalled disk.
+	blocked bool
 }
 
 func newTwinStore() *twinStore { return &twinStore{records: map[types.NamespacedName][]byte{}} }
 
-func (s *twinStore) SaveTwins(_ context.Context, records map[types.NamespacedName][]byte) error {
+func (s *twinStore) SaveTwins(ctx context.Context, records map[types.NamespacedName][]byte) error {
 	s.mu.Lock()
+	if s.blocked {
+		s.mu.Unlock()
+		<-ctx.Done()
+		return ctx.Err()
+	}
 	defer s.mu.Unlock()
 	if s.err != nil {
 		return s.err
@@ -59,6 +66,12 @@ func (s *twinStore) fail(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.err = err
+}
+
+func (s *twinStore) block(blocked bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.blocked = blocked
 }
 
 // reported returns the stored reported value of temp of a device.
@@ -87,6 +100,26 @@ type running struct {
 // start runs a broker that lets anonymous clients in. The devices are there from the start.
 func start(t testing.TB, store *twinStore, change func(*broker.Config), devices ...string) *running {
 	t.Helper()
+	r := launch(t, store, change)
+	for _, name := range devices {
+		r.setDevice(t, name, "", 1)
+	}
+	r.load(t)
+	return r
+}
+
+// load says that all devices are there.
+func (r *running) load(t testing.TB) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	kit.Must(t, r.DevicesLoaded(ctx))
+	<-r.Ready()
+}
+
+// launch runs a broker that does not know its devices yet.
+func launch(t testing.TB, store *twinStore, change func(*broker.Config)) *running {
+	t.Helper()
 	r := &running{metrics: prometheus.NewRegistry()}
 	cfg := broker.Config{Node: "edge-1", Dir: t.TempDir(), Listen: "127.0.0.1:0", AllowAnonymous: true, Metrics: r.metrics}
 	if change != nil {
@@ -105,13 +138,6 @@ func start(t testing.TB, store *twinStore, change func(*broker.Config), devices 
 		}
 	})
 	t.Cleanup(r.stop)
-	for _, name := range devices {
-		r.setDevice(t, name, "", 1)
-	}
-	loaded, stopWaiting := context.WithTimeout(t.Context(), 30*time.Second)
-	defer stopWaiting()
-	kit.Must(t, server.DevicesLoaded(loaded))
-	<-server.Ready()
 	return r
 }
 
