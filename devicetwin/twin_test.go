@@ -222,7 +222,7 @@ func TestDelta(t *testing.T) {
 func TestStatus(t *testing.T) {
 	spec := newSpec(t, property("temp", "30"), property("text", ""), property("on", ""))
 	r := report(t, spec, spec.Fragment(), devicetwin.Update{Time: 1795417712301, Properties: map[string]devicetwin.PropertyUpdate{
-		"temp": {Actual: ptr("21"), Type: "int", Expected: ptr("30"), ExpectedTime: 1795417712000}, "text": {Actual: ptr("a b")},
+		"temp": {Actual: new("21"), Type: "int", Expected: new("30"), ExpectedTime: 1795417712000}, "text": {Actual: new("a b")},
 	}})
 	r = devicetwin.Merge(r, spec.AdmitState(r, "online", true, 1795417712301, devicetwin.Reception{Time: now}).Fragment)
 	r = devicetwin.Merge(r, spec.AdmitState(r, "offline", false, 1795417712999, devicetwin.Reception{Time: now}).Fragment)
@@ -294,8 +294,6 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-func ptr(s string) *string { return &s }
-
 // TestConditions follows one desired value from its refusal to the device.
 func TestConditions(t *testing.T) {
 	var conditions []metav1.Condition
@@ -329,7 +327,7 @@ func TestConditions(t *testing.T) {
 	spec := newSpec(t, property("temp", "30"))
 	r := spec.Fragment()
 	check(spec, r, "Accepted=Unknown NotConfirmed", "Applied=False Differs")
-	r = report(t, spec, r, devicetwin.Update{Properties: map[string]devicetwin.PropertyUpdate{"temp": {Expected: ptr("30")}}})
+	r = report(t, spec, r, devicetwin.Update{Properties: map[string]devicetwin.PropertyUpdate{"temp": {Expected: new("30")}}})
 	check(spec, r, "Accepted=True Confirmed", "Applied=False Differs")
 	r = report(t, spec, r, devicetwin.Update{Properties: actual("temp", "30")})
 	check(spec, r, "Accepted=True Confirmed", "Applied=True Reported")

@@ -196,11 +196,10 @@ func withWill(t testing.TB, o *paho.ClientOptions) {
 	var conn net.Conn
 	o.SetCustomOpenConnectionFn(func(uri *url.URL, _ paho.ClientOptions) (net.Conn, error) {
 		var err error
-		conn, err = net.DialTimeout("tcp", uri.Host, 10*time.Second)
+		conn, err = new(net.Dialer).DialContext(t.Context(), "tcp", uri.Host)
 		return conn, err
 	})
-	c := paho.NewClient(o)
-	wait(t, c.Connect())
+	c := logIn(t, o)
 	kit.Must(t, conn.Close())
 	c.Disconnect(0)
 }
@@ -249,7 +248,7 @@ func TestConfig_Validate(t *testing.T) {
 
 // TestServer_PortIsTaken: on many gateways another broker has the port.
 func TestServer_PortIsTaken(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	kit.Must(t, err)
 	defer func() { _ = l.Close() }()
 	cfg := broker.Config{Node: "edge-1", Dir: t.TempDir(), Listen: l.Addr().String()}

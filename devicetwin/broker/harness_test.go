@@ -182,10 +182,22 @@ func (r *running) options(clientID string) *paho.ClientOptions {
 func connect(t testing.TB, o *paho.ClientOptions) *app {
 	t.Helper()
 	a := &app{received: make(chan paho.Message, 4096)}
-	a.Client = paho.NewClient(o.SetDefaultPublishHandler(func(_ paho.Client, m paho.Message) { a.received <- m }))
-	wait(t, a.Connect())
+	a.Client = logIn(t, o.SetDefaultPublishHandler(func(_ paho.Client, m paho.Message) { a.received <- m }))
 	t.Cleanup(func() { a.Disconnect(100) })
 	return a
+}
+
+// logIn connects a client. A client whose id has just gone is closed once by nats-server, as one of two that compete for a session.
+func logIn(t testing.TB, o *paho.ClientOptions) paho.Client {
+	t.Helper()
+	var c paho.Client
+	kit.Succeeds(t, 20*time.Second, func() error {
+		c = paho.NewClient(o)
+		token := c.Connect()
+		token.WaitTimeout(10 * time.Second)
+		return token.Error()
+	})
+	return c
 }
 
 // newApp connects an anonymous app that subscribes.

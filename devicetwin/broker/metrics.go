@@ -11,7 +11,7 @@ type metrics struct {
 	refused  *prometheus.CounterVec // reason
 	stale    prometheus.Counter
 	future   prometheus.Counter
-	dropped  prometheus.Counter
+	overflow prometheus.Counter
 	errors   prometheus.Counter
 }
 
@@ -24,14 +24,14 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		refused:  prometheus.NewCounterVec(opts("refused_total", "Log-ins and messages that were refused, by reason."), []string{"reason"}),
 		stale:    prometheus.NewCounter(opts("stale_values_total", "Values that were ignored because a newer one was known.")),
 		future:   prometheus.NewCounter(opts("future_times_total", "Times of devices that were replaced because they were in the future.")),
-		dropped:  prometheus.NewCounter(opts("dropped_total", "Messages of QoS 0 that came faster than they could be handled.")),
+		overflow: prometheus.NewCounter(opts("overflows_total", "Times that messages of QoS 0 came faster than they could be handled, and some were dropped.")),
 		errors:   prometheus.NewCounter(opts("broker_errors_total", "Errors of nats-server, such as a publish or subscription that is not permitted.")),
 	}
 	if reg == nil {
 		return m, nil
 	}
 	var errs []error
-	for _, c := range []prometheus.Collector{m.messages, m.refused, m.stale, m.future, m.dropped, m.errors} {
+	for _, c := range []prometheus.Collector{m.messages, m.refused, m.stale, m.future, m.overflow, m.errors} {
 		errs = append(errs, reg.Register(c))
 	}
 	return m, errors.Join(errs...)

@@ -148,10 +148,10 @@ func (l *natsLogger) Fatalf(format string, v ...any) {
 	}
 }
 
-// countDropped is nats.go's error handler.
-func (s *Server) countDropped(_ *nats.Conn, _ *nats.Subscription, err error) {
+// countOverflow is nats.go's error handler. It is called for the first message of several that are dropped.
+func (s *Server) countOverflow(_ *nats.Conn, _ *nats.Subscription, err error) {
 	if errors.Is(err, nats.ErrSlowConsumer) {
-		s.metrics.dropped.Inc()
+		s.metrics.overflow.Inc()
 	}
 	s.log.Warn("the connection to the MQTT broker", zap.Error(err))
 }

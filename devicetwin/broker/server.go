@@ -128,7 +128,7 @@ func (s *Server) Start(ctx context.Context) error {
 // stopped returns nil if we were asked to stop.
 func stopped(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
-		return nil
+		return nil //nolint:nilerr // we were asked to stop
 	}
 	return err
 }
@@ -164,7 +164,7 @@ func clientIDs(ns *server.Server) func(uint64) string {
 // serve handles messages until ctx ends.
 func (s *Server) serve(ctx context.Context, ns *server.Server, opts *server.Options, secret string, fatal <-chan error) error {
 	nc, err := nats.Connect("", nats.Name("devicetwin"), nats.InProcessServer(ns), nats.UserInfo(ownUser, secret), nats.NoReconnect(),
-		nats.ErrorHandler(s.countDropped))
+		nats.ErrorHandler(s.countOverflow))
 	if err != nil {
 		return fmt.Errorf("connect to the MQTT broker: %w", err)
 	}

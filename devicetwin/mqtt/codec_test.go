@@ -12,8 +12,6 @@ import (
 	"github.com/frond-edge/frond/devicetwin/mqtt"
 )
 
-func ptr[T any](v T) *T { return &v }
-
 // read returns a golden payload: the exact JSON that KubeEdge sends, without the line end of the file.
 func read(t testing.TB, name string) string {
 	t.Helper()
@@ -37,10 +35,10 @@ func TestEncode_IsKubeEdgesJSON(t *testing.T) {
 	const at = 1795417712301
 	envelope := mqtt.Envelope{EventID: "e1", Timestamp: at}
 	typed := &mqtt.TypeMetadata{Type: "int"}
-	actual := &mqtt.Value{Value: ptr("21"), Metadata: &mqtt.ValueMetadata{Timestamp: at}}
-	expected := &mqtt.Value{Value: ptr("30"), Metadata: &mqtt.ValueMetadata{Timestamp: at}}
-	reported := &mqtt.Property{Actual: actual, Optional: ptr(true), Metadata: typed}
-	both := &mqtt.Property{Expected: expected, Actual: actual, Optional: ptr(true), Metadata: typed}
+	actual := &mqtt.Value{Value: new("21"), Metadata: &mqtt.ValueMetadata{Timestamp: at}}
+	expected := &mqtt.Value{Value: new("30"), Metadata: &mqtt.ValueMetadata{Timestamp: at}}
+	reported := &mqtt.Property{Actual: actual, Optional: new(true), Metadata: typed}
+	both := &mqtt.Property{Expected: expected, Actual: actual, Optional: new(true), Metadata: typed}
 
 	checkEncoded(t, "update_result.json", mqtt.Twin{Envelope: envelope, Twin: map[string]*mqtt.Property{"temp": reported}})
 	checkEncoded(t, "update_result_404.json", mqtt.Failure{Envelope: envelope, Code: mqtt.CodeNotFound, Reason: "device default/t1 is not on this node"})
@@ -63,11 +61,11 @@ func TestDecodeTwinUpdate(t *testing.T) {
 	want := mqtt.Twin{
 		Envelope: mqtt.Envelope{EventID: "e1", Timestamp: 1795417712301},
 		Twin: map[string]*mqtt.Property{
-			"temp":  {Actual: &mqtt.Value{Value: ptr("21")}, Metadata: &mqtt.TypeMetadata{Type: "int"}},
+			"temp":  {Actual: &mqtt.Value{Value: new("21")}, Metadata: &mqtt.TypeMetadata{Type: "int"}},
 			"gone":  nil,
-			"speed": {Expected: &mqtt.Value{Value: ptr("3"), Metadata: &mqtt.ValueMetadata{Timestamp: 7}}, Optional: ptr(false)},
+			"speed": {Expected: &mqtt.Value{Value: new("3"), Metadata: &mqtt.ValueMetadata{Timestamp: 7}}, Optional: new(false)},
 			// A mapper of mappers-go.
-			"old": {Actual: &mqtt.Value{Value: ptr("on"), Metadata: &mqtt.ValueMetadata{}}, Metadata: &mqtt.TypeMetadata{}},
+			"old": {Actual: &mqtt.Value{Value: new("on"), Metadata: &mqtt.ValueMetadata{}}, Metadata: &mqtt.TypeMetadata{}},
 		},
 	}
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
