@@ -42,6 +42,8 @@
 //   - [github.com/frond-edge/frond/edged/nodetunnel]: joins the cloud's tunnels to the kubelet and to pods
 //   - [github.com/frond-edge/frond/edged/enroll]: a gateway's side of its identity: key, enrolment, renewal, time
 //
+// Not linked yet: [github.com/frond-edge/frond/devicetwin], what a gateway knows of its devices, with their MQTT topics and broker.
+//
 // # frond and frond-dev
 //
 //   - [github.com/frond-edge/frond/internal/install], [github.com/frond-edge/frond/internal/backup]: what frond init and frond

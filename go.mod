@@ -57,6 +57,8 @@ require (
 
 require golang.org/x/mod v0.41.0
 
+require github.com/eclipse/paho.mqtt.golang v1.5.1
+
 require (
 	cel.dev/expr v0.25.2 // indirect
 	cyphar.com/go-pathrs v0.2.6 // indirect

@@ -1,0 +1,287 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/google/uuid"
+	"go.uber.org/zap"
+	"golang.org/x/time/rate"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/frond-edge/frond/devicetwin"
+	"github.com/frond-edge/frond/devicetwin/mqtt"
+)
+
+// The messages that a device's apps may send, more than the mapper that sends most (800 a second for 2,000 properties, measured) needs for one device.
+const (
+	deviceRate  = 200
+	deviceBurst = 1000
+)
+
+// publisher sends messages to apps.
+type publisher interface {
+	Publish(ctx context.Context, messages ...Message) error
+}
+
+// bridge answers apps. It belongs to one goroutine.
+type bridge struct {
+	node    string
+	twins   *devicetwin.Twins
+	apps    publisher
+	now     func() time.Time
+	log     *zap.Logger
+	metrics *metrics
+	// limits has the devices that have sent something.
+	limits map[types.NamespacedName]*rate.Limiter
+}
+
+// reply is what a message is answered with: done once its change is stored, failed if it could not be stored.
+type reply struct{ done, failed []Message }
+
+// handleBatch takes messages of apps, stores what they change, together, and answers them. The answers of a message are in KubeEdge's order. An answer
+// that cannot be sent is lost, as it would be for an app that is not there; the change stays.
+func (b *bridge) handleBatch(ctx context.Context, messages []Message) error {
+	replies := make([]reply, 0, len(messages))
+	for _, m := range messages {
+		replies = append(replies, b.handle(m))
+	}
+	err := b.twins.Commit(ctx)
+	if ctx.Err() != nil {
+		return ctx.Err() // the messages come again
+	}
+	if err != nil {
+		b.metrics.refused.WithLabelValues("store").Inc()
+		b.log.Error("devices' values are refused", zap.Error(err))
+	}
+	for _, r := range replies {
+		answers := r.done
+		if err != nil {
+			answers = r.failed
+		}
+		b.send(ctx, answers)
+	}
+	return nil
+}
+
+func (b *bridge) send(ctx context.Context, messages []Message) {
+	if len(messages) == 0 {
+		return
+	}
+	if err := b.apps.Publish(ctx, messages...); err != nil && ctx.Err() == nil {
+		b.log.Warn("an answer to an app is lost", zap.Error(err))
+	}
+}
+
+func (b *bridge) handle(m Message) reply {
+	topic, err := mqtt.ParseTopic(m.Topic)
+	if err != nil || !topic.FromApp() {
+		b.refuse("topic", m.Topic, err)
+		return reply{}
+	}
+	b.metrics.messages.WithLabelValues(string(topic.Kind)).Inc()
+	switch topic.Kind {
+	case mqtt.TwinUpdate:
+		return b.handleUpdate(topic, m)
+	case mqtt.TwinGet:
+		return b.handleGet(topic, m)
+	case mqtt.StateUpdate:
+		return b.handleState(topic, m)
+	default:
+		return b.handleMembership(topic, m)
+	}
+}
+
+func (b *bridge) refuse(reason, topic string, err error) {
+	b.metrics.refused.WithLabelValues(reason).Inc()
+	b.log.Debug("message refused", zap.String("topic", topic), zap.String("reason", reason), zap.Error(err))
+}
+
+func deviceOf(topic mqtt.Topic) types.NamespacedName {
+	return types.NamespacedName{Namespace: topic.Namespace, Name: topic.Name}
+}
+
+// allow reports whether a device may send another message. A device that does not exist has no limiter, so that names cost no memory.
+func (b *bridge) allow(id types.NamespacedName) bool {
+	if _, err := b.twins.Get(id); err != nil {
+		delete(b.limits, id)
+		return true
+	}
+	limiter := b.limits[id]
+	if limiter == nil {
+		limiter = rate.NewLimiter(deviceRate, deviceBurst)
+		b.limits[id] = limiter
+	}
+	return limiter.AllowN(b.now(), 1)
+}
+
+// fail answers that a message is refused.
+func (b *bridge) fail(topic mqtt.Topic, result mqtt.Kind, eventID string, err error) reply {
+	code, reason := mqtt.CodeBadRequest, "form"
+	var refusal *devicetwin.Refusal
+	switch {
+	case errors.As(err, &refusal):
+		reason = refusal.Reason
+	case errors.Is(err, devicetwin.ErrNoDevice):
+		code, reason = mqtt.CodeNotFound, "device"
+	case errors.Is(err, errTooMany):
+		code, reason = mqtt.CodeTooMany, "rate"
+	}
+	b.refuse(reason, topic.String(), err)
+	answer := b.failure(topic, result, eventID, code, err)
+	return reply{done: answer, failed: answer}
+}
+
+// errTooMany reports a device above its rate.
+var errTooMany = errors.New("the device sends more messages than are allowed")
+
+// errNotStored is what an app is told when the twins cannot be stored.
+var errNotStored = errors.New("the gateway could not store the value; send it again")
+
+func (b *bridge) failure(topic mqtt.Topic, result mqtt.Kind, eventID string, code int, err error) []Message {
+	return []Message{encode(topic, result, mqtt.Failure{Envelope: b.envelope(eventID), Code: code, Reason: err.Error()})}
+}
+
+func (b *bridge) envelope(eventID string) mqtt.Envelope {
+	return mqtt.Envelope{EventID: eventID, Timestamp: b.now().UnixMilli()}
+}
+
+// ownEnvelope is of a message that answers no event.
+func (b *bridge) ownEnvelope() mqtt.Envelope { return b.envelope(uuid.NewString()) }
+
+func (b *bridge) handleUpdate(topic mqtt.Topic, m Message) reply {
+	message, err := mqtt.DecodeTwinUpdate(m.Payload)
+	if err == nil && !b.allow(deviceOf(topic)) {
+		err = errTooMany
+	}
+	if err != nil {
+		return b.fail(topic, mqtt.TwinUpdateResult, message.EventID, err)
+	}
+	before, err := b.twins.Get(deviceOf(topic))
+	if err != nil {
+		return b.fail(topic, mqtt.TwinUpdateResult, message.EventID, err)
+	}
+	after, admission, err := b.twins.Update(deviceOf(topic), updateOf(message), m.Received)
+	if err != nil {
+		return b.fail(topic, mqtt.TwinUpdateResult, message.EventID, err)
+	}
+	b.metrics.stale.Add(float64(admission.Stale))
+	b.metrics.future.Add(float64(admission.Future))
+	envelope := b.envelope(message.EventID)
+	done := []Message{
+		encode(topic, mqtt.TwinUpdateResult, mqtt.Twin{Envelope: envelope, Twin: resultOf(message, after, envelope.Timestamp)}),
+		encode(topic, mqtt.TwinUpdateDocument, mqtt.Document{Envelope: envelope, Twin: documentOf(message, before, after, envelope.Timestamp)}),
+	}
+	return reply{
+		done:   append(done, b.delta(after)...),
+		failed: b.failure(topic, mqtt.TwinUpdateResult, message.EventID, mqtt.CodeInternal, errNotStored),
+	}
+}
+
+// delta returns the message with the desired values that the device does not report, if there are any.
+func (b *bridge) delta(twin devicetwin.Twin) []Message {
+	delta := devicetwin.Delta(twin.Spec, twin.Record)
+	if len(delta) == 0 {
+		return nil
+	}
+	envelope := b.ownEnvelope()
+	topic := mqtt.DeviceTopic(twin.Spec.ID.Namespace, twin.Spec.ID.Name, mqtt.TwinUpdateDelta)
+	return []Message{encode(topic, topic.Kind, mqtt.Delta{Envelope: envelope, Twin: withExpected(twin, envelope.Timestamp), Delta: delta})}
+}
+
+func (b *bridge) handleGet(topic mqtt.Topic, m Message) reply {
+	event, err := mqtt.DecodeTwinGet(m.Payload)
+	if err == nil && !b.allow(deviceOf(topic)) {
+		err = errTooMany
+	}
+	if err != nil {
+		return b.fail(topic, mqtt.TwinGetResult, event.EventID, err)
+	}
+	twin, err := b.twins.Get(deviceOf(topic))
+	if err != nil {
+		return b.fail(topic, mqtt.TwinGetResult, event.EventID, err)
+	}
+	envelope := b.envelope(event.EventID)
+	done := []Message{encode(topic, mqtt.TwinGetResult, mqtt.Twin{Envelope: envelope, Twin: all(twin, envelope.Timestamp)})}
+	return reply{done: done, failed: b.failure(topic, mqtt.TwinGetResult, event.EventID, mqtt.CodeInternal, errNotStored)}
+}
+
+// handleState answers nothing to what it refuses, as KubeEdge.
+func (b *bridge) handleState(topic mqtt.Topic, m Message) reply {
+	state, err := mqtt.DecodeState(m.Payload)
+	if err != nil {
+		b.refuse("form", topic.String(), err)
+		return reply{}
+	}
+	if !b.allow(deviceOf(topic)) {
+		b.refuse("rate", topic.String(), errTooMany)
+		return reply{}
+	}
+	twin, admission, err := b.twins.UpdateState(deviceOf(topic), state.State, mqtt.IsOnline(state.State), state.Timestamp, m.Received)
+	if err != nil {
+		b.refuse("device", topic.String(), err)
+		return reply{}
+	}
+	b.metrics.stale.Add(float64(admission.Stale))
+	b.metrics.future.Add(float64(admission.Future))
+	return reply{done: []Message{encode(topic, mqtt.StateUpdateResult, mqtt.StateResult{Envelope: b.ownEnvelope(), Device: stateOf(twin)})}}
+}
+
+func (b *bridge) handleMembership(topic mqtt.Topic, m Message) reply {
+	event, err := mqtt.DecodeMembershipGet(m.Payload)
+	if err != nil {
+		return b.fail(topic, mqtt.MembershipGetResult, event.EventID, err)
+	}
+	if topic.Node != b.node {
+		b.refuse("node", topic.String(), nil)
+		return reply{}
+	}
+	members := []mqtt.Member{}
+	for _, id := range b.twins.IDs() {
+		if twin, err := b.twins.Get(id); err == nil {
+			members = append(members, memberOf(twin))
+		}
+	}
+	done := []Message{encode(topic, mqtt.MembershipGetResult, mqtt.Membership{Envelope: b.envelope(event.EventID), Devices: members})}
+	return reply{done: done, failed: done}
+}
+
+// setDevice takes a Device that came or changed, and tells the apps: those that list the node's devices, and those that apply desired values.
+func (b *bridge) setDevice(ctx context.Context, spec devicetwin.Spec) error {
+	twin, created := b.twins.SetDevice(spec)
+	if err := b.twins.Commit(ctx); err != nil {
+		return err
+	}
+	var messages []Message
+	if created {
+		messages = b.membership(mqtt.MembershipUpdate{Added: []mqtt.Member{{ID: spec.ID.String(), Name: spec.ID.Name, Description: spec.Description}}})
+	}
+	b.send(ctx, append(messages, b.delta(twin)...))
+	return nil
+}
+
+// removeDevice forgets a device.
+func (b *bridge) removeDevice(ctx context.Context, id types.NamespacedName) error {
+	delete(b.limits, id)
+	known := b.twins.RemoveDevice(id)
+	if err := b.twins.Commit(ctx); err != nil {
+		return err
+	}
+	if known {
+		b.send(ctx, b.membership(mqtt.MembershipUpdate{Removed: []mqtt.Member{{ID: id.String()}}}))
+	}
+	return nil
+}
+
+func (b *bridge) membership(update mqtt.MembershipUpdate) []Message {
+	update.Envelope = b.ownEnvelope()
+	topic := mqtt.NodeTopic(b.node, mqtt.MembershipUpdated)
+	return []Message{encode(topic, topic.Kind, update)}
+}
+
+// removeOrphans forgets the records of devices that do not exist any more.
+func (b *bridge) removeOrphans(ctx context.Context) error {
+	b.twins.RemoveOrphans()
+	return b.twins.Commit(ctx)
+}

@@ -1,0 +1,129 @@
+package broker
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/crypto/bcrypt"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+const (
+	// DefaultListen is where KubeEdge's apps look for a broker.
+	DefaultListen = "127.0.0.1:1883"
+	// defaultMaxClients is far above the devices of a gateway, and takes 20 MB at most (80 KB a client with one subscription, measured).
+	defaultMaxClients = 256
+	// defaultMaxStore bounds the disk of sessions, retained messages and messages that wait for clients.
+	defaultMaxStore = 128 << 20
+	// minStore leaves each of the five streams at least a message of full size.
+	minStore = 16 << 20
+	// defaultSyncInterval is how long a message with PUBACK may be lost in a power cut. Syncing each costs 90 % of the throughput (docs/design/0040).
+	defaultSyncInterval = time.Second
+)
+
+// Config is the configuration of a broker.
+type Config struct {
+	// Node is the gateway's name.
+	Node string
+	// Dir is the broker's folder.
+	Dir string
+	// Listen is an address and port; empty is DefaultListen. Port 0 is any.
+	Listen string
+	// AllowAnonymous lets clients in that name no user, on a loopback address only. They may use KubeEdge's topics of all devices, as in KubeEdge.
+	AllowAnonymous bool
+	// Users may connect.
+	Users []User
+	// MaxClients and MaxStore (bytes) are limits; 0 is 256 and 128 MiB.
+	MaxClients int
+	MaxStore   int64
+	// SyncInterval is how often the messages that apps were promised are synced; 0 is a second, below 0 is at once.
+	SyncInterval time.Duration
+	// Metrics may be nil.
+	Metrics prometheus.Registerer
+}
+
+// User is a device or an app.
+type User struct {
+	// Name is also the client id, or the part of it before a "/".
+	Name string
+	// PasswordHash is of bcrypt.
+	PasswordHash string
+	// Devices are those whose topics the user may use.
+	Devices []types.NamespacedName
+}
+
+func (c Config) withDefaults() Config {
+	if c.Listen == "" {
+		c.Listen = DefaultListen
+	}
+	if c.MaxClients == 0 {
+		c.MaxClients = defaultMaxClients
+	}
+	if c.MaxStore == 0 {
+		c.MaxStore = defaultMaxStore
+	}
+	if c.SyncInterval == 0 {
+		c.SyncInterval = defaultSyncInterval
+	}
+	return c
+}
+
+// Validate returns all faults of the configuration.
+func (c Config) Validate() error {
+	c = c.withDefaults()
+	var faults []error
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+	if c.Node == "" {
+		fault("node is empty")
+	}
+	if c.Dir == "" {
+		fault("dir is empty")
+	}
+	host, _, err := c.address()
+	if err != nil {
+		fault("listen: %w", err)
+	} else if addr, err := netip.ParseAddr(host); c.AllowAnonymous && (err != nil || !addr.IsLoopback()) {
+		fault("allowAnonymous: only on a loopback address, not on %s", c.Listen)
+	}
+	if c.MaxClients < 0 {
+		fault("maxClients is below 0")
+	}
+	if c.MaxStore < minStore {
+		fault("maxStore is below %d", minStore)
+	}
+	seen := map[string]bool{}
+	for _, u := range c.Users {
+		switch {
+		case u.Name == "" || strings.Contains(u.Name, "/"):
+			fault("users: a name is empty or has a slash: %q", u.Name)
+		case seen[u.Name]:
+			fault("users: %s is there twice", u.Name)
+		}
+		seen[u.Name] = true
+		if _, err := bcrypt.Cost([]byte(u.PasswordHash)); err != nil {
+			fault("users: the password of %s: %w", u.Name, err)
+		}
+	}
+	return errors.Join(faults...)
+}
+
+func (c Config) address() (host string, port int, err error) {
+	host, text, err := net.SplitHostPort(c.Listen)
+	if err != nil {
+		return "", 0, err
+	}
+	number, err := strconv.ParseUint(text, 10, 16)
+	if err != nil {
+		return "", 0, fmt.Errorf("the port %q: %w", text, err)
+	}
+	if number == 0 {
+		return host, -1, nil // nats-server's way to say any
+	}
+	return host, int(number), nil
+}

@@ -1,0 +1,85 @@
+package broker
+
+import (
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/frond-edge/frond/devicetwin/mqtt"
+)
+
+const (
+	// maxMessage is a payload of full size with its topic and headers.
+	maxMessage = mqtt.MaxPayload + 8<<10
+	// maxInFlight is how many messages of QoS 1 a client may have unacknowledged, per subscription.
+	maxInFlight = 128
+	// redelivery is when a client has a message again that it did not acknowledge, also after it was away: nats-server does not send it at once then.
+	redelivery = 5 * time.Second
+	// sessionExpiry is how long a client that is away keeps its messages.
+	sessionExpiry = 24 * time.Hour
+	// maxPerTopic is how many messages of one topic wait for a client that is away; the oldest goes.
+	maxPerTopic = 1024
+	// maxRetained is how many retained messages there are; the oldest goes. KubeEdge has none.
+	maxRetained = 1000
+	// maxSessions is how many sessions are kept, of clients that are there or away; the oldest goes.
+	maxSessions = 10_000
+	// maxMemory is JetStream's memory: no stream and no consumer is in it.
+	maxMemory = 8 << 20
+	// ownConnections: that of the gateway counts as a client's.
+	ownConnections = 1
+)
+
+// options returns the server's configuration.
+func options(cfg Config, auth server.Authentication) (*server.Options, error) {
+	host, port, err := cfg.address()
+	if err != nil {
+		return nil, err
+	}
+	o := &server.Options{
+		ServerName:                 "mqtt-" + cfg.Node,
+		DontListen:                 true,
+		NoSigs:                     true,
+		MaxPayload:                 maxMessage,
+		MaxConn:                    cfg.MaxClients + ownConnections,
+		JetStream:                  true,
+		JetStreamMaxMemory:         maxMemory,
+		JetStreamMaxStore:          cfg.MaxStore,
+		StoreDir:                   cfg.Dir,
+		CustomClientAuthentication: auth,
+		SyncAlways:                 cfg.SyncInterval < 0,
+	}
+	if cfg.SyncInterval > 0 {
+		o.SyncInterval = cfg.SyncInterval
+	}
+	o.MQTT.Host, o.MQTT.Port = host, port
+	o.MQTT.MaxAckPending = maxInFlight
+	o.MQTT.AckWait = redelivery
+	o.MQTT.ConsumerInactiveThreshold = sessionExpiry
+	return o, nil
+}
+
+// streams returns the streams of nats-server's MQTT as nats-server would make them, with limits: it gives them none. The parts of the disk that
+// they may use make up the whole.
+func streams(cfg Config) []jetstream.StreamConfig {
+	return []jetstream.StreamConfig{
+		{
+			Name: "$MQTT_msgs", Subjects: []string{stored + ">"}, Retention: jetstream.InterestPolicy,
+			// New messages are refused when the stream is full: their publishers get no PUBACK and send them again.
+			Discard: jetstream.DiscardNew, MaxMsgsPerSubject: maxPerTopic, MaxBytes: cfg.MaxStore / 2, MaxAge: sessionExpiry,
+		},
+		{
+			Name: "$MQTT_rmsgs", Subjects: []string{"$MQTT.rmsgs.>"}, MaxMsgsPerSubject: 1, MaxMsgs: maxRetained, MaxBytes: cfg.MaxStore / 8,
+		},
+		{
+			Name: "$MQTT_sess", Subjects: []string{"$MQTT.sess.>"}, MaxMsgsPerSubject: 1, MaxMsgs: maxSessions, MaxBytes: cfg.MaxStore / 8,
+		},
+		{
+			Name: "$MQTT_qos2in", Subjects: []string{"$MQTT.qos2.in.>"}, Discard: jetstream.DiscardNew, DiscardNewPerSubject: true,
+			MaxMsgsPerSubject: 1, MaxBytes: cfg.MaxStore / 8, MaxAge: sessionExpiry,
+		},
+		{
+			Name: "$MQTT_out", Subjects: []string{"$MQTT.out.>"}, Retention: jetstream.InterestPolicy, MaxBytes: cfg.MaxStore / 8, MaxAge: sessionExpiry,
+		},
+	}
+}

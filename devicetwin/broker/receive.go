@@ -1,0 +1,157 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/frond-edge/frond/devicetwin"
+)
+
+// received is one message with what the broker has to do after it is handled.
+type received struct {
+	message Message
+	// ack is nil for QoS 0.
+	ack func() error
+}
+
+// pullStored passes on the messages of QoS 1 and 2 in their order.
+func pullStored(ctx context.Context, consumer jetstream.Consumer, out chan<- received) error {
+	messages, err := consumer.Messages(jetstream.PullMaxMessages(maxBatch))
+	if err != nil {
+		return fmt.Errorf("pull messages: %w", err)
+	}
+	defer context.AfterFunc(ctx, messages.Stop)()
+	for {
+		m, err := messages.Next()
+		if err != nil {
+			return fmt.Errorf("pull messages: %w", err)
+		}
+		about, err := m.Metadata()
+		if err != nil {
+			return fmt.Errorf("read a pulled message: %w", err)
+		}
+		r := received{
+			message: Message{Topic: topicOf(m.Subject()[len(stored):]), Payload: m.Data(), Received: devicetwin.Reception{Time: about.Timestamp, Again: about.NumDelivered > 1}},
+			ack:     m.Ack,
+		}
+		select {
+		case out <- r:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// receiveUnstored passes on the messages of QoS 0. Those of QoS 1 and 2 pass here, too, and come with pullStored.
+func receiveUnstored(ctx context.Context, in <-chan *nats.Msg, out chan<- received) error {
+	for {
+		select {
+		case m := <-in:
+			if m.Header.Get(qosHeader) != "0" {
+				continue
+			}
+			select {
+			case out <- received{message: Message{Topic: topicOf(m.Subject), Payload: m.Data, Received: devicetwin.Reception{Time: time.Now()}}}:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// handle collects what is there into batches, and acknowledges each batch after it is answered. It also makes the changes of Devices.
+func (s *Server) handle(ctx context.Context, in <-chan received) error {
+	for {
+		var batch []received
+		first := in
+		if !s.open.Load() {
+			first = nil // only changes of Devices
+		}
+		select {
+		case r := <-first:
+			batch = append(batch, r)
+		case c := <-s.changes:
+			c.done <- c.apply(ctx)
+			continue
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		for more := true; more && len(batch) < maxBatch; {
+			select {
+			case r := <-in:
+				batch = append(batch, r)
+			default:
+				more = false
+			}
+		}
+		messages := make([]Message, len(batch))
+		for i := range batch {
+			messages[i] = batch[i].message
+		}
+		if err := s.bridge.handleBatch(ctx, messages); err != nil {
+			return err
+		}
+		if err := acknowledge(batch); err != nil {
+			return err
+		}
+	}
+}
+
+// acknowledge acknowledges what the broker has stored. A message whose acknowledgement is lost comes again, and changes nothing.
+func acknowledge(batch []received) error {
+	for _, r := range batch {
+		if r.ack == nil {
+			continue
+		}
+		if err := r.ack(); err != nil {
+			return fmt.Errorf("acknowledge messages of devices: %w", err)
+		}
+	}
+	return nil
+}
+
+// natsLogger bridges nats-server's log to zap, as leaf does. Errors are mostly those of clients.
+type natsLogger struct {
+	log    *zap.Logger
+	fatal  chan error // holds the first fatal error
+	errors prometheus.Counter
+}
+
+var _ server.Logger = (*natsLogger)(nil)
+
+func (l *natsLogger) Debugf(format string, v ...any)  { l.log.Debug(fmt.Sprintf(format, v...)) }
+func (l *natsLogger) Tracef(format string, v ...any)  { l.log.Debug(fmt.Sprintf(format, v...)) }
+func (l *natsLogger) Noticef(format string, v ...any) { l.log.Debug(fmt.Sprintf(format, v...)) }
+func (l *natsLogger) Warnf(format string, v ...any)   { l.log.Warn(fmt.Sprintf(format, v...)) }
+
+// Errorf logs at Warn and counts.
+func (l *natsLogger) Errorf(format string, v ...any) {
+	l.errors.Inc()
+	l.log.Warn(fmt.Sprintf(format, v...))
+}
+
+// Fatalf ends Start instead of the process, which the server expects to end.
+func (l *natsLogger) Fatalf(format string, v ...any) {
+	select {
+	case l.fatal <- fmt.Errorf("MQTT broker: "+format, v...):
+	default:
+	}
+}
+
+// countOverflow is nats.go's error handler. It is called for the first message of several that are dropped.
+func (s *Server) countOverflow(_ *nats.Conn, _ *nats.Subscription, err error) {
+	if errors.Is(err, nats.ErrSlowConsumer) {
+		s.metrics.overflow.Inc()
+	}
+	s.log.Warn("the connection to the MQTT broker", zap.Error(err))
+}

@@ -1,0 +1,146 @@
+package devicetwin
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+	"unicode"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/frond-edge/frond/api/devices"
+)
+
+// The reasons for which a desired or reported value is refused. They are values of a metric, too.
+const (
+	ReasonUnknownProperty = "UnknownProperty"
+	ReasonReadOnly        = "ReadOnly"
+	ReasonWrongType       = "WrongType"
+	ReasonOutOfRange      = "OutOfRange"
+	ReasonNotAllowed      = "NotAllowed" // too long, or with control characters
+	ReasonRequired        = "Required"   // a deletion of a property that is not optional
+	ReasonTooLarge        = "TooLarge"   // the record of the device
+)
+
+// maxDesired is the longest desired value, in bytes: as long as a reported one may be.
+const maxDesired = 4 << 10
+
+// Refusal says why a value is refused.
+type Refusal struct {
+	Property string
+	// Reason is one of the constants.
+	Reason  string
+	Message string
+}
+
+func (r *Refusal) Error() string { return fmt.Sprintf("property %s: %s", r.Property, r.Message) }
+
+// Spec is what the twin needs of a Device and its DeviceModel.
+type Spec struct {
+	ID         types.NamespacedName
+	UID        types.UID
+	Generation int64
+	// Description is the label of this name, which apps see in the membership.
+	Description string
+	// Properties are in the order of the Device.
+	Properties []PropertySpec
+}
+
+// PropertySpec is a property of a Device.
+type PropertySpec struct {
+	Name string
+	// Type is of the DeviceModel: INT, FLOAT, DOUBLE, STRING, BOOLEAN, BYTES, STREAM. Empty: unknown, each value fits.
+	Type string
+	// Desired is nil where the Device names none; an empty value is none, because typed clients always send one.
+	Desired *Desired
+	// Refused says why Desired cannot be applied. It is nil otherwise.
+	Refused *Refusal
+}
+
+// NewSpec reads a Device. A nil model is one that has not arrived or does not exist: then each value fits.
+func NewSpec(device *devices.Device, model *devices.DeviceModel) Spec {
+	spec := Spec{
+		ID:  types.NamespacedName{Namespace: device.Namespace, Name: device.Name},
+		UID: device.UID, Generation: device.Generation, Description: device.Labels["description"],
+	}
+	for i := range device.Spec.Properties {
+		spec.Properties = append(spec.Properties, newPropertySpec(&device.Spec.Properties[i], model))
+	}
+	return spec
+}
+
+func newPropertySpec(p *devices.DeviceProperty, model *devices.DeviceModel) PropertySpec {
+	spec := PropertySpec{Name: p.Name}
+	described := modelProperty(model, p.Name)
+	if described != nil {
+		spec.Type = described.Type
+	}
+	if p.Desired == nil || p.Desired.Value == "" {
+		return spec
+	}
+	spec.Desired = &Desired{Value: p.Desired.Value, Metadata: maps.Clone(p.Desired.Metadata)}
+	refuse := func(reason, format string, args ...any) PropertySpec {
+		spec.Refused = &Refusal{Property: p.Name, Reason: reason, Message: fmt.Sprintf(format, args...)}
+		return spec
+	}
+	value := spec.Desired.Value
+	switch {
+	case len(value) > maxDesired:
+		return refuse(ReasonNotAllowed, "the desired value has %d bytes, %d are allowed", len(value), maxDesired)
+	case strings.ContainsFunc(value, unicode.IsControl):
+		return refuse(ReasonNotAllowed, "the desired value has a control character")
+	case model == nil:
+		return spec
+	case described == nil:
+		return refuse(ReasonUnknownProperty, "DeviceModel %s has no such property", model.Name)
+	case described.AccessMode == "ReadOnly":
+		return refuse(ReasonReadOnly, "DeviceModel %s says that it is read-only", model.Name)
+	case !fits(described.Type, value):
+		return refuse(ReasonWrongType, "the desired value %q is not of the type %s", clip(value), described.Type)
+	case !inRange(described, value):
+		return refuse(ReasonOutOfRange, "the desired value %s is not within %q and %q", clip(value), described.Minimum, described.Maximum)
+	}
+	return spec
+}
+
+func modelProperty(model *devices.DeviceModel, name string) *devices.ModelProperty {
+	if model == nil {
+		return nil
+	}
+	for i := range model.Spec.Properties {
+		if model.Spec.Properties[i].Name == name {
+			return &model.Spec.Properties[i]
+		}
+	}
+	return nil
+}
+
+// property returns a property, or nil.
+func (s Spec) property(name string) *PropertySpec {
+	for i := range s.Properties {
+		if s.Properties[i].Name == name {
+			return &s.Properties[i]
+		}
+	}
+	return nil
+}
+
+// Fragment returns the desired values as a record to merge.
+func (s Spec) Fragment() Record {
+	r := Record{UID: s.UID, Generation: s.Generation, Desired: map[string]Desired{}}
+	for _, p := range s.Properties {
+		if p.Desired != nil {
+			r.Desired[p.Name] = *p.Desired
+		}
+	}
+	return r
+}
+
+// clip shortens a value for an error's text.
+func clip(s string) string {
+	const longest = 64
+	if len(s) > longest {
+		return s[:longest] + "…"
+	}
+	return s
+}
