@@ -78,6 +78,9 @@ func listsServices(ctx context.Context, kube kubernetes.Interface, names ...stri
 // TestServices_ByNeed: a gateway has the Services of its pods' namespaces. It has all of them, and the slices, as soon as a program
 // there lists them as a kube-proxy does, and then also without a link and after a restart without one; another gateway does not.
 func TestServices_ByNeed(t *testing.T) {
+	if shared.Spec().KubeProxy {
+		t.Skip("a kube-proxy beside each gateway lists all Services: run it with FROND_E2E_RUNTIME=hollow")
+	}
 	applyManifest(t, byNeedManifest)
 	awaitRunning(t, "app=by-need", 1)
 	near := wire.Key{Resource: "services", Namespace: "default", Name: "by-need-near"}
