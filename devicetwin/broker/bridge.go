@@ -1,8 +1,11 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -35,10 +38,16 @@ type bridge struct {
 	metrics *metrics
 	// limits has the devices that have sent something.
 	limits map[types.NamespacedName]*rate.Limiter
+	// recorder may be nil. stream identifies the stream of the stored messages.
+	recorder Recorder
+	stream   string
 }
 
 // reply is what a message is answered with: done once its change is stored, failed if it could not be stored.
-type reply struct{ done, failed []Message }
+type reply struct {
+	done, failed []Message
+	samples      []Sample
+}
 
 // handleBatch takes messages of apps, stores what they change, together, and answers them. The answers of a message are in KubeEdge's order. An answer
 // that cannot be sent is lost, as it would be for an app that is not there; the change stays.
@@ -48,6 +57,9 @@ func (b *bridge) handleBatch(ctx context.Context, messages []Message) error {
 		replies = append(replies, b.handle(m))
 	}
 	err := b.twins.Commit(ctx)
+	if err == nil {
+		err = b.record(ctx, messages, replies)
+	}
 	if ctx.Err() != nil {
 		return ctx.Err() // the messages come again
 	}
@@ -63,6 +75,43 @@ func (b *bridge) handleBatch(ctx context.Context, messages []Message) error {
 		b.send(ctx, answers)
 	}
 	return nil
+}
+
+// record hands the samples of a batch to the recorder, but those of messages that it has: they were on their way when the gateway ended.
+func (b *bridge) record(ctx context.Context, messages []Message, replies []reply) error {
+	if b.recorder == nil {
+		return nil
+	}
+	recorded, origin := b.recorder.Recorded(), Origin{}
+	var samples []Sample
+	for i, m := range messages {
+		if m.Sequence > 0 && recorded.Stream == b.stream && m.Sequence <= recorded.Sequence {
+			continue
+		}
+		if samples = append(samples, replies[i].samples...); m.Sequence > 0 {
+			origin = Origin{Stream: b.stream, Sequence: m.Sequence}
+		}
+	}
+	if len(samples) == 0 {
+		return nil
+	}
+	return b.recorder.Record(ctx, origin, samples)
+}
+
+// samplesOf returns the values that a message reports and that were admitted, also those that are too old for the twin.
+func samplesOf(id types.NamespacedName, u devicetwin.Update, admitted map[string]devicetwin.Sample, received time.Time) []Sample {
+	samples := make([]Sample, 0, len(admitted))
+	for _, name := range slices.Sorted(maps.Keys(admitted)) {
+		if admitted[name].Deleted {
+			continue
+		}
+		s := Sample{Device: id, Property: name, Value: admitted[name].Value, Received: received}
+		if at := cmp.Or(u.Properties[name].ActualTime, u.Time); at != 0 {
+			s.Time = time.UnixMilli(at)
+		}
+		samples = append(samples, s)
+	}
+	return samples
 }
 
 func (b *bridge) send(ctx context.Context, messages []Message) {
@@ -162,7 +211,8 @@ func (b *bridge) handleUpdate(topic mqtt.Topic, m Message) reply {
 	if err != nil {
 		return b.fail(topic, mqtt.TwinUpdateResult, message.EventID, err)
 	}
-	after, admission, err := b.twins.Update(deviceOf(topic), updateOf(message), m.Received)
+	update := updateOf(message)
+	after, admission, err := b.twins.Update(deviceOf(topic), update, m.Received)
 	if err != nil {
 		return b.fail(topic, mqtt.TwinUpdateResult, message.EventID, err)
 	}
@@ -174,8 +224,9 @@ func (b *bridge) handleUpdate(topic mqtt.Topic, m Message) reply {
 		encode(topic, mqtt.TwinUpdateDocument, mqtt.Document{Envelope: envelope, Twin: documentOf(message, before, after, envelope.Timestamp)}),
 	}
 	return reply{
-		done:   append(done, b.delta(after)...),
-		failed: b.failure(topic, mqtt.TwinUpdateResult, message.EventID, mqtt.CodeInternal, errNotStored),
+		done:    append(done, b.delta(after)...),
+		failed:  b.failure(topic, mqtt.TwinUpdateResult, message.EventID, mqtt.CodeInternal, errNotStored),
+		samples: samplesOf(deviceOf(topic), update, admission.Fragment.Reported, m.Received.Time),
 	}
 }
 
