@@ -41,6 +41,8 @@ type bridge struct {
 	// recorder may be nil. stream identifies the stream of the stored messages.
 	recorder Recorder
 	stream   string
+	// observer may be nil.
+	observer Observer
 }
 
 // reply is what a message is answered with: done once its change is stored, failed if it could not be stored.
@@ -56,7 +58,7 @@ func (b *bridge) handleBatch(ctx context.Context, messages []Message) error {
 	for _, m := range messages {
 		replies = append(replies, b.handle(m))
 	}
-	err := b.twins.Commit(ctx)
+	err := b.commit(ctx)
 	if err == nil {
 		err = b.record(ctx, messages, replies)
 	}
@@ -75,6 +77,15 @@ func (b *bridge) handleBatch(ctx context.Context, messages []Message) error {
 		b.send(ctx, answers)
 	}
 	return nil
+}
+
+// commit stores what has changed and tells the observer.
+func (b *bridge) commit(ctx context.Context) error {
+	changed, removed, err := b.twins.Commit(ctx)
+	if err == nil && b.observer != nil && len(changed)+len(removed) > 0 {
+		b.observer.TwinsChanged(changed, removed)
+	}
+	return err
 }
 
 // record hands the samples of a batch to the recorder, but those of messages that it has: they were on their way when the gateway ended.
@@ -301,7 +312,7 @@ func (b *bridge) handleMembership(topic mqtt.Topic, m Message) reply {
 // setDevice takes a Device that came or changed, and tells the apps: those that list the node's devices, and those that apply desired values.
 func (b *bridge) setDevice(ctx context.Context, spec devicetwin.Spec) error {
 	twin, created := b.twins.SetDevice(spec)
-	if err := b.twins.Commit(ctx); err != nil {
+	if err := b.commit(ctx); err != nil {
 		return err
 	}
 	var messages []Message
@@ -316,7 +327,7 @@ func (b *bridge) setDevice(ctx context.Context, spec devicetwin.Spec) error {
 func (b *bridge) removeDevice(ctx context.Context, id types.NamespacedName) error {
 	delete(b.limits, id)
 	known := b.twins.RemoveDevice(id)
-	if err := b.twins.Commit(ctx); err != nil {
+	if err := b.commit(ctx); err != nil {
 		return err
 	}
 	if known {
@@ -334,5 +345,5 @@ func (b *bridge) membership(update mqtt.MembershipUpdate) []Message {
 // removeOrphans forgets the records of devices that do not exist any more.
 func (b *bridge) removeOrphans(ctx context.Context) error {
 	b.twins.RemoveOrphans()
-	return b.twins.Commit(ctx)
+	return b.commit(ctx)
 }

@@ -13,6 +13,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/crypto/bcrypt"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/frond-edge/frond/devicetwin"
 )
 
 const (
@@ -47,8 +49,16 @@ type Config struct {
 	SyncInterval time.Duration
 	// Recorder may be nil: then samples are in the twins only.
 	Recorder Recorder
+	// Observer may be nil.
+	Observer Observer
 	// Metrics may be nil.
 	Metrics prometheus.Registerer
+}
+
+// Observer is told what the gateway knows of its devices.
+type Observer interface {
+	// TwinsChanged is called after each change that is stored, and after the start once for each device. It must not block, and not change the twins.
+	TwinsChanged(changed []devicetwin.Twin, removed []types.NamespacedName)
 }
 
 // Sample is a value that an app reported.
