@@ -47,7 +47,9 @@ func dialGateway(t *testing.T, edge string) (app paho.Client, received chan paho
 	received = make(chan paho.Message, 1000)
 	o := paho.NewClientOptions().AddBroker("tcp://" + shared.MQTTAddress(edge)).SetClientID("app-" + strconv.FormatInt(time.Now().UnixNano(), 36)).
 		SetAutoReconnect(false).SetConnectTimeout(5 * time.Second).
-		SetCustomOpenConnectionFn(func(at *url.URL, _ paho.ClientOptions) (net.Conn, error) { return shared.DialFrom(t.Context(), edge, at.Host) }).
+		SetCustomOpenConnectionFn(func(at *url.URL, _ paho.ClientOptions) (net.Conn, error) {
+			return shared.DialFrom(t.Context(), edge, at.Host)
+		}).
 		SetDefaultPublishHandler(func(_ paho.Client, m paho.Message) { received <- m })
 	eventually(t, "an app connects to the broker of "+edge, func(context.Context) string {
 		app = paho.NewClient(o)
