@@ -55,7 +55,7 @@ var folderRules = map[string]folderRule{
 	// The gateway half.
 	"leaf":           {programs: edgecore, imports: []string{"api/...", "leaf/redial"}},
 	"leaf/redial":    {programs: []string{"edgecore", "loadtest"}},
-	"devicetwin":     {imports: []string{"api/..."}},
+	"devicetwin":     {programs: edgecore, imports: []string{"api/..."}},
 	"leaf/store":     {programs: edgecore, imports: []string{"api/...", "internal/failpoint"}},
 	"leaf/access":    {programs: edgecore, imports: []string{"api/...", "leaf/store"}},
 	"leaf/localapi":  {programs: edgecore, imports: []string{"api/...", "leaf/store", "leaf/access", "internal/certs"}},
@@ -64,6 +64,7 @@ var folderRules = map[string]folderRule{
 	"edged/hollow":   {programs: edgecore},
 	"edged/hostaddr": {programs: edgecore},
 	// Parts of edgecore that only edged/agent connects.
+	"edged/devices":       {programs: edgecore, imports: []string{"api/...", "devicetwin/...", "leaf/store", "streams/..."}},
 	"edged/diskmonitor":   {programs: edgecore, imports: []string{"api/...", "leaf"}},
 	"edged/endpointsync":  {programs: edgecore, imports: []string{"api/...", "leaf/store"}},
 	"edged/nodecondition": {programs: edgecore},
@@ -115,7 +116,7 @@ var folderRules = map[string]folderRule{
 var dependencyHomes = map[string][]string{
 	"github.com/eclipse/paho.mqtt.golang":    {}, // only tests
 	"github.com/nats-io/nats-server":         {"leaf", "devicetwin/broker", "test/kit"},
-	"github.com/nats-io/nats.go":             {"streams", "leaf", "devicetwin/broker", "cloud", "edged/agent", "edged/enroll", "internal/devcluster", "loadtest", "test/kit"},
+	"github.com/nats-io/nats.go":             {"streams", "leaf", "devicetwin/broker", "cloud", "edged/agent", "edged/devices", "edged/enroll", "internal/devcluster", "loadtest", "test/kit"},
 	"github.com/nats-io/jsm.go":              {"streams", "internal/devcluster", "loadtest"},
 	"sigs.k8s.io/controller-runtime":         {"controllers", "cloud", "cmd/cloudcore"},                                             // cmd passes the logger to it
 	"k8s.io/apiserver":                       {"leaf/localapi", "leaf/access", "internal/health", "edged/kubelet", "cloud/gateway"}, // edged/kubelet: the feature gate that the kubelet needs

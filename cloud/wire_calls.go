@@ -13,6 +13,7 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/cloud/kubecalls"
 	"github.com/frond-edge/frond/cloud/nodehealth"
+	"github.com/frond-edge/frond/controllers/devicestatus"
 	"github.com/frond-edge/frond/controllers/reports"
 	"github.com/frond-edge/frond/internal/lifecycle"
 	"github.com/frond-edge/frond/streams/call"
@@ -20,10 +21,11 @@ import (
 	"github.com/frond-edge/frond/streams/consume"
 	"github.com/frond-edge/frond/streams/publish"
 	"github.com/frond-edge/frond/streams/subject"
+	"github.com/frond-edge/frond/streams/telemetry"
 )
 
 // newCallServer creates the server of the nodes' calls.
-func newCallServer(f *foundation, p publishing, admission *admission, duplicates *nodehealth.DuplicateDetector) (*call.Server, error) {
+func newCallServer(f *foundation, p publishing, admission *admission, duplicates *nodehealth.DuplicateDetector, samples *telemetry.Receiver) (*call.Server, error) {
 	pause := &redialPause{linksPerSecond: f.cfg.Links.PerSecondOrDefault(), countGateways: f.countGateways, log: f.log.Named("attach")}
 	attacher, err := publish.NewAttacher(publish.AttacherConfig{
 		NodeExists: func(ctx context.Context, node string) bool {
@@ -62,11 +64,13 @@ func newCallServer(f *foundation, p publishing, admission *admission, duplicates
 		subject.VerbWatch:  requests.Watch,
 		subject.VerbScopes: scopesHandler(p.scopes),
 		subject.VerbPing:   func(context.Context, string, []byte) (any, error) { return struct{}{}, nil },
+
+		subject.VerbTelemetry: samples.Handle,
 	}), f.metrics, f.log.Named("calls"))
 }
 
 // buildReportReaders creates the consumers of the nodes' reports; addressing configures how the cloud reaches nodes.
-func buildReportReaders(f *foundation, addressing reports.NodeAddressing) ([]lifecycle.Part, error) {
+func buildReportReaders(f *foundation, addressing reports.NodeAddressing, deviceStatuses *devicestatus.Applier) ([]lifecycle.Part, error) {
 	requestReport := func(node string, key wire.Key) error { return call.RequestReport(f.hub.nc, node, key) }
 	later := nodehealth.NewRereportQueue(requestReport,
 		func(node string) error { return call.SendCommand(f.hub.nc, node, call.VerbReports, nil) }, f.log.Named("again"))
@@ -87,7 +91,16 @@ func buildReportReaders(f *foundation, addressing reports.NodeAddressing) ([]lif
 			OnOvertaken: overtaken, Addressing: addressing, Protected: protectedNamespaces(f.cfg),
 			Metrics: prometheus.WrapRegistererWith(prometheus.Labels{"plane": string(plane)}, f.registry),
 		}, f.clients.Own, f.clients.AsNode, f.objects, latest.StillLast, log)
-		consumer, err := consume.NewReportConsumer(plane, f.hub.nc, applier.Handle, gaveUp[plane], f.metrics, log)
+		handle := applier.Handle
+		if plane == subject.Report {
+			handle = func(ctx context.Context, m wire.Message) error {
+				if devicestatus.Handles(m.Key) {
+					return deviceStatuses.Handle(ctx, m)
+				}
+				return applier.Handle(ctx, m)
+			}
+		}
+		consumer, err := consume.NewReportConsumer(plane, f.hub.nc, handle, gaveUp[plane], f.metrics, log)
 		if err != nil {
 			return nil, err
 		}

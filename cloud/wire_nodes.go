@@ -74,11 +74,15 @@ func buildNodeServices(f *foundation, p publishing, admission *admission) (enfor
 	if err != nil {
 		return nil, nil, err
 	}
-	calls, err := newCallServer(f, p, admission, health.duplicates)
+	devices, marking, err := buildDevices(f)
 	if err != nil {
 		return nil, nil, err
 	}
-	readers, err := buildReportReaders(f, addressing)
+	calls, err := newCallServer(f, p, admission, health.duplicates, devices.samples)
+	if err != nil {
+		return nil, nil, err
+	}
+	readers, err := buildReportReaders(f, addressing, devices.statuses)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -90,7 +94,7 @@ func buildNodeServices(f *foundation, p publishing, admission *admission) (enfor
 	}, checks, []lifecycle.Part{
 		{Name: "beats", Start: beats.Start},
 		{Name: "calls", Start: calls.Start},
-	}, ways, allocation, readers, inspection), nil
+	}, ways, allocation, readers, marking, inspection), nil
 }
 
 func leaseBudget(l config.Leases) nodes.LeaseBudget {

@@ -179,30 +179,30 @@ func (t *Twins) remember(id types.NamespacedName) {
 }
 
 // Commit stores all changes since the last one, together. After an error they are undone, except for the Devices themselves: the next Commit stores
-// what they say.
-func (t *Twins) Commit(ctx context.Context) error {
+// what they say. It returns what was stored: each changed device, and as removed those that are gone.
+func (t *Twins) Commit(ctx context.Context) (changed []Twin, removed []types.NamespacedName, err error) {
 	if len(t.before) == 0 {
-		return nil
+		return nil, nil, nil
 	}
 	records := make(map[types.NamespacedName][]byte, len(t.before))
 	for id := range t.before {
 		twin, ok := t.twins[id]
 		if !ok {
-			records[id] = nil
+			records[id], removed = nil, append(removed, id)
 			continue
 		}
 		raw, err := json.Marshal(stored{Record: twin.Record, Conditions: twin.Conditions})
 		if err != nil {
-			return fmt.Errorf("encode the record of %s: %w", id, err)
+			return nil, nil, fmt.Errorf("encode the record of %s: %w", id, err)
 		}
-		records[id] = raw
+		records[id], changed = raw, append(changed, twin)
 	}
 	if err := t.store.SaveTwins(ctx, records); err != nil {
 		t.undo()
-		return fmt.Errorf("store the records of %d devices: %w", len(records), err)
+		return nil, nil, fmt.Errorf("store the records of %d devices: %w", len(records), err)
 	}
 	clear(t.before)
-	return nil
+	return changed, removed, nil
 }
 
 // undo restores the values of the last Commit. What Kubernetes says stays; so does the wish to store it.

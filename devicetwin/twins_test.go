@@ -57,7 +57,7 @@ func open(t testing.TB, store *memoryStore) *devicetwin.Twins {
 
 func commit(t testing.TB, twins *devicetwin.Twins) {
 	t.Helper()
-	if err := twins.Commit(t.Context()); err != nil {
+	if _, _, err := twins.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -150,7 +150,7 @@ func TestTwins_StoreFails(t *testing.T) {
 	changed.Generation = 2
 	twins.SetDevice(devicetwin.NewSpec(changed, newModel()))
 	update(t, twins, "22", 6)
-	if err := twins.Commit(t.Context()); !errors.Is(err, store.err) {
+	if _, _, err := twins.Commit(t.Context()); !errors.Is(err, store.err) {
 		t.Fatalf("commit: %v", err)
 	}
 	checkReported(t, twins, "21")
@@ -166,7 +166,7 @@ func TestTwins_StoreFails(t *testing.T) {
 
 	twins.RemoveDevice(deviceID)
 	store.err = errors.New("disk full")
-	if twins.Commit(t.Context()) == nil {
+	if _, _, err := twins.Commit(t.Context()); err == nil {
 		t.Fatal("commit succeeded")
 	}
 	store.err = nil

@@ -111,6 +111,7 @@ type EdgeCore struct {
 	Runtime  Runtime  `json:"runtime"`
 	Kubelet  Kubelet  `json:"kubelet"`
 	LocalAPI LocalAPI `json:"localAPI"`
+	Devices  Devices  `json:"devices,omitzero"`
 	// History is a file to which each change of the store and each ack is appended, for fault tests; "" writes none.
 	History string `json:"history,omitempty"`
 	// Listen is the address of /metrics, /livez and /readyz; the default is 127.0.0.1:10281.
@@ -300,6 +301,7 @@ func ParseEdgeCore(data []byte) (EdgeCore, error) {
 		c.LocalAPI.Socket = filepath.Join(c.Dir, "api.sock")
 	}
 	c.LocalAPI.Pods.setDefaults(c.Runtime.Hollow)
+	c.Devices.setDefaults()
 	if c.Kubelet.StaticPodPath == "" {
 		c.Kubelet.StaticPodPath = filepath.Join(c.Dir, "manifests")
 	}
@@ -336,7 +338,7 @@ func (c EdgeCore) Validate() error {
 			requireField("localAPI.keyFile", c.LocalAPI.KeyFile),
 			requireField("localAPI.clientCAFile", c.LocalAPI.ClientCAFile))
 	}
-	faults = append(faults, c.LocalAPI.Pods.validate(), validateTaints(c.Kubelet.RegisterWithTaints))
+	faults = append(faults, c.LocalAPI.Pods.validate(), validateTaints(c.Kubelet.RegisterWithTaints), c.Devices.validate())
 	return errors.Join(faults...)
 }
 

@@ -6,7 +6,7 @@ import (
 )
 
 // DeviceStatus is what is known of a device, under the name of its Device, which owns it. Clients write the object itself: it has no status
-// subresource. No part of Frond writes it yet.
+// subresource.
 //
 // +kubebuilder:object:generate=true
 // +kubebuilder:object:root=true

@@ -1,8 +1,11 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -35,10 +38,18 @@ type bridge struct {
 	metrics *metrics
 	// limits has the devices that have sent something.
 	limits map[types.NamespacedName]*rate.Limiter
+	// recorder may be nil. stream identifies the stream of the stored messages.
+	recorder Recorder
+	stream   string
+	// observer may be nil.
+	observer Observer
 }
 
 // reply is what a message is answered with: done once its change is stored, failed if it could not be stored.
-type reply struct{ done, failed []Message }
+type reply struct {
+	done, failed []Message
+	samples      []Sample
+}
 
 // handleBatch takes messages of apps, stores what they change, together, and answers them. The answers of a message are in KubeEdge's order. An answer
 // that cannot be sent is lost, as it would be for an app that is not there; the change stays.
@@ -47,7 +58,10 @@ func (b *bridge) handleBatch(ctx context.Context, messages []Message) error {
 	for _, m := range messages {
 		replies = append(replies, b.handle(m))
 	}
-	err := b.twins.Commit(ctx)
+	err := b.commit(ctx)
+	if err == nil {
+		err = b.record(ctx, messages, replies)
+	}
 	if ctx.Err() != nil {
 		return ctx.Err() // the messages come again
 	}
@@ -63,6 +77,52 @@ func (b *bridge) handleBatch(ctx context.Context, messages []Message) error {
 		b.send(ctx, answers)
 	}
 	return nil
+}
+
+// commit stores what has changed and tells the observer.
+func (b *bridge) commit(ctx context.Context) error {
+	changed, removed, err := b.twins.Commit(ctx)
+	if err == nil && b.observer != nil && len(changed)+len(removed) > 0 {
+		b.observer.TwinsChanged(changed, removed)
+	}
+	return err
+}
+
+// record hands the samples of a batch to the recorder, but those of messages that it has: they were on their way when the gateway ended.
+func (b *bridge) record(ctx context.Context, messages []Message, replies []reply) error {
+	if b.recorder == nil {
+		return nil
+	}
+	recorded, origin := b.recorder.Recorded(), Origin{}
+	var samples []Sample
+	for i, m := range messages {
+		if m.Sequence > 0 && recorded.Stream == b.stream && m.Sequence <= recorded.Sequence {
+			continue
+		}
+		if samples = append(samples, replies[i].samples...); m.Sequence > 0 {
+			origin = Origin{Stream: b.stream, Sequence: m.Sequence}
+		}
+	}
+	if len(samples) == 0 {
+		return nil
+	}
+	return b.recorder.Record(ctx, origin, samples)
+}
+
+// samplesOf returns the values that a message reports and that were admitted, also those that are too old for the twin.
+func samplesOf(id types.NamespacedName, u devicetwin.Update, admitted map[string]devicetwin.Sample, received time.Time) []Sample {
+	samples := make([]Sample, 0, len(admitted))
+	for _, name := range slices.Sorted(maps.Keys(admitted)) {
+		if admitted[name].Deleted {
+			continue
+		}
+		s := Sample{Device: id, Property: name, Value: admitted[name].Value, Received: received}
+		if at := cmp.Or(u.Properties[name].ActualTime, u.Time); at != 0 {
+			s.Time = time.UnixMilli(at)
+		}
+		samples = append(samples, s)
+	}
+	return samples
 }
 
 func (b *bridge) send(ctx context.Context, messages []Message) {
@@ -162,7 +222,8 @@ func (b *bridge) handleUpdate(topic mqtt.Topic, m Message) reply {
 	if err != nil {
 		return b.fail(topic, mqtt.TwinUpdateResult, message.EventID, err)
 	}
-	after, admission, err := b.twins.Update(deviceOf(topic), updateOf(message), m.Received)
+	update := updateOf(message)
+	after, admission, err := b.twins.Update(deviceOf(topic), update, m.Received)
 	if err != nil {
 		return b.fail(topic, mqtt.TwinUpdateResult, message.EventID, err)
 	}
@@ -174,8 +235,9 @@ func (b *bridge) handleUpdate(topic mqtt.Topic, m Message) reply {
 		encode(topic, mqtt.TwinUpdateDocument, mqtt.Document{Envelope: envelope, Twin: documentOf(message, before, after, envelope.Timestamp)}),
 	}
 	return reply{
-		done:   append(done, b.delta(after)...),
-		failed: b.failure(topic, mqtt.TwinUpdateResult, message.EventID, mqtt.CodeInternal, errNotStored),
+		done:    append(done, b.delta(after)...),
+		failed:  b.failure(topic, mqtt.TwinUpdateResult, message.EventID, mqtt.CodeInternal, errNotStored),
+		samples: samplesOf(deviceOf(topic), update, admission.Fragment.Reported, m.Received.Time),
 	}
 }
 
@@ -250,7 +312,7 @@ func (b *bridge) handleMembership(topic mqtt.Topic, m Message) reply {
 // setDevice takes a Device that came or changed, and tells the apps: those that list the node's devices, and those that apply desired values.
 func (b *bridge) setDevice(ctx context.Context, spec devicetwin.Spec) error {
 	twin, created := b.twins.SetDevice(spec)
-	if err := b.twins.Commit(ctx); err != nil {
+	if err := b.commit(ctx); err != nil {
 		return err
 	}
 	var messages []Message
@@ -265,7 +327,7 @@ func (b *bridge) setDevice(ctx context.Context, spec devicetwin.Spec) error {
 func (b *bridge) removeDevice(ctx context.Context, id types.NamespacedName) error {
 	delete(b.limits, id)
 	known := b.twins.RemoveDevice(id)
-	if err := b.twins.Commit(ctx); err != nil {
+	if err := b.commit(ctx); err != nil {
 		return err
 	}
 	if known {
@@ -283,5 +345,5 @@ func (b *bridge) membership(update mqtt.MembershipUpdate) []Message {
 // removeOrphans forgets the records of devices that do not exist any more.
 func (b *bridge) removeOrphans(ctx context.Context) error {
 	b.twins.RemoveOrphans()
-	return b.twins.Commit(ctx)
+	return b.commit(ctx)
 }

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -12,6 +13,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/crypto/bcrypt"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/frond-edge/frond/devicetwin"
 )
 
 const (
@@ -44,8 +47,40 @@ type Config struct {
 	MaxStore   int64
 	// SyncInterval is how often the messages that apps were promised are synced; 0 is a second, below 0 is at once.
 	SyncInterval time.Duration
+	// Recorder may be nil: then samples are in the twins only.
+	Recorder Recorder
+	// Observer may be nil.
+	Observer Observer
 	// Metrics may be nil.
 	Metrics prometheus.Registerer
+}
+
+// Observer is told what the gateway knows of its devices.
+type Observer interface {
+	// TwinsChanged is called after each change that is stored, and after the start once for each device. It must not block, and not change the twins.
+	TwinsChanged(changed []devicetwin.Twin, removed []types.NamespacedName)
+}
+
+// Sample is a value that an app reported.
+type Sample struct {
+	Device          types.NamespacedName
+	Property, Value string
+	// Time is the device's own, zero where the app gave none; Received is when the broker took the message.
+	Time, Received time.Time
+}
+
+// Origin is where samples were taken from: a message in one life of the broker's stream. Zero: from messages of QoS 0 alone.
+type Origin struct {
+	Stream   string
+	Sequence uint64
+}
+
+// Recorder keeps all samples of devices, not only the last.
+type Recorder interface {
+	// Record stores samples, with their origin, before their messages are answered. After an error the apps are told to send them again.
+	Record(ctx context.Context, origin Origin, samples []Sample) error
+	// Recorded is the last origin that Record stored, also before a restart.
+	Recorded() Origin
 }
 
 // User is a device or an app.

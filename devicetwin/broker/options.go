@@ -64,7 +64,7 @@ func options(cfg Config, auth server.Authentication) (*server.Options, error) {
 func streams(cfg Config) []jetstream.StreamConfig {
 	return []jetstream.StreamConfig{
 		{
-			Name: "$MQTT_msgs", Subjects: []string{stored + ">"}, Retention: jetstream.InterestPolicy,
+			Name: messagesStream, Subjects: []string{stored + ">"}, Retention: jetstream.InterestPolicy,
 			// New messages are refused when the stream is full: their publishers get no PUBACK and send them again.
 			Discard: jetstream.DiscardNew, MaxMsgsPerSubject: maxPerTopic, MaxBytes: cfg.MaxStore / 2, MaxAge: sessionExpiry,
 		},

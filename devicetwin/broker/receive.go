@@ -39,8 +39,11 @@ func pullStored(ctx context.Context, consumer jetstream.Consumer, out chan<- rec
 			return fmt.Errorf("read a pulled message: %w", err)
 		}
 		r := received{
-			message: Message{Topic: topicOf(m.Subject()[len(stored):]), Payload: m.Data(), Received: devicetwin.Reception{Time: about.Timestamp, Again: about.NumDelivered > 1}},
-			ack:     m.Ack,
+			message: Message{
+				Topic: topicOf(m.Subject()[len(stored):]), Payload: m.Data(), Sequence: about.Sequence.Stream,
+				Received: devicetwin.Reception{Time: about.Timestamp, Again: about.NumDelivered > 1},
+			},
+			ack: m.Ack,
 		}
 		select {
 		case out <- r:

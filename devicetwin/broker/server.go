@@ -33,6 +33,8 @@ const (
 	startTimeout = time.Minute
 	// consumerName is of the durable consumer of what apps publish with QoS 1 and 2.
 	consumerName = "devicetwin"
+	// messagesStream is nats-server's stream of them, with its name.
+	messagesStream = "$MQTT_msgs"
 	// maxBatch is how many messages are stored with one sync.
 	maxBatch = 256
 	// ackWait is when a message comes again that was not handled, after a start also. One that is handled twice changes nothing.
@@ -47,6 +49,8 @@ type Message struct {
 	Payload []byte
 	// Received is when the broker took it. It is not used for messages to apps.
 	Received devicetwin.Reception
+	// Sequence is the message's in the broker's stream, 0 for QoS 0.
+	Sequence uint64
 }
 
 // Server is the broker with its bridge to the twins. Create it with New and call Start once.
@@ -78,7 +82,7 @@ func New(cfg Config, twins *devicetwin.Twins, log *zap.Logger) (*Server, error) 
 	}
 	s := &Server{cfg: cfg.withDefaults(), log: log.Named("mqtt"), metrics: m, ready: make(chan struct{}), changes: make(chan change)}
 	s.bridge = &bridge{
-		node: cfg.Node, twins: twins, apps: s, now: time.Now, log: s.log, metrics: m, limits: map[types.NamespacedName]*rate.Limiter{},
+		node: cfg.Node, twins: twins, apps: s, now: time.Now, log: s.log, metrics: m, limits: map[types.NamespacedName]*rate.Limiter{}, recorder: cfg.Recorder, observer: cfg.Observer,
 	}
 	return s, nil
 }
@@ -178,10 +182,11 @@ func (s *Server) serve(ctx context.Context, ns *server.Server, opts *server.Opti
 	} else if err != nil {
 		return err
 	}
-	consumer, err := prepare(ctx, js, s.cfg)
+	consumer, stream, err := prepare(ctx, js, s.cfg)
 	if err != nil {
 		return err
 	}
+	s.bridge.stream = stream
 	unstored := make(chan *nats.Msg, 4*maxBatch) // QoS 0: a burst; more is dropped and counted
 	for _, subject := range inbound() {
 		if _, err := nc.ChanSubscribe(subject, unstored); err != nil {
@@ -202,32 +207,59 @@ func (s *Server) serve(ctx context.Context, ns *server.Server, opts *server.Opti
 			return nil
 		}
 	})
-	g.Go(func() error { return pullStored(gctx, consumer, in) })
+	g.Go(func() error {
+		if err := awaitUnacknowledged(gctx, consumer); err != nil {
+			return err
+		}
+		return pullStored(gctx, consumer, in)
+	})
 	g.Go(func() error { return receiveUnstored(gctx, unstored, in) })
 	g.Go(func() error { return s.handle(gctx, in) })
 	return g.Wait()
 }
 
-// prepare makes the streams and our consumer, before any client has connected: a message of QoS 1 is stored only if somebody wants it.
-func prepare(ctx context.Context, js jetstream.JetStream, cfg Config) (jetstream.Consumer, error) {
+// prepare makes the streams and our consumer, before any client has connected: a message of QoS 1 is stored only if somebody wants it. It also
+// returns what identifies the stream of those messages.
+func prepare(ctx context.Context, js jetstream.JetStream, cfg Config) (jetstream.Consumer, string, error) {
 	for _, stream := range streams(cfg) {
 		if _, err := js.CreateOrUpdateStream(ctx, stream); err != nil {
-			return nil, fmt.Errorf("stream %s of the MQTT broker: %w", stream.Name, err)
+			return nil, "", fmt.Errorf("stream %s of the MQTT broker: %w", stream.Name, err)
 		}
 	}
 	filters := inbound()
 	for i := range filters {
 		filters[i] = stored + filters[i]
 	}
-	consumer, err := js.CreateOrUpdateConsumer(ctx, "$MQTT_msgs", jetstream.ConsumerConfig{
+	stream, err := js.Stream(ctx, messagesStream)
+	if err != nil {
+		return nil, "", fmt.Errorf("stream of the MQTT broker: %w", err)
+	}
+	consumer, err := js.CreateOrUpdateConsumer(ctx, messagesStream, jetstream.ConsumerConfig{
 		Durable: consumerName, FilterSubjects: filters, AckWait: ackWait, MaxAckPending: 2 * maxBatch,
 		AckPolicy: jetstream.AckExplicitPolicy, // of all before would cover those that were on their way when edgecore ended
 	})
 	if err != nil {
-		return nil, fmt.Errorf("consumer of the MQTT broker: %w", err)
+		return nil, "", fmt.Errorf("consumer of the MQTT broker: %w", err)
 	}
-	return consumer, nil
+	return consumer, stream.CachedInfo().Created.UTC().Format(time.RFC3339Nano), nil
 }
+
+// awaitUnacknowledged waits until the messages that were on their way when the gateway ended can be delivered again. They come before newer ones
+// then, in their order.
+func awaitUnacknowledged(ctx context.Context, consumer jetstream.Consumer) error {
+	if consumer.CachedInfo().NumAckPending == 0 {
+		return nil
+	}
+	select {
+	case <-time.After(ackWait + redeliveryMargin):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// redeliveryMargin is the time in which nats-server notices that ackWait has passed.
+const redeliveryMargin = 500 * time.Millisecond
 
 func (s *Server) set(addr string, js jetstream.JetStream) {
 	s.mu.Lock()

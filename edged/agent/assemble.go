@@ -96,7 +96,11 @@ func assembleParts(ctx context.Context, f *foundation) ([]lifecycle.Part, error)
 			return f.identity.UpdateCondition(ctx, conditions, f.log.Named("identity"))
 		}})
 	}
-	return append(parts, kubeletParts...), nil
+	devices, err := buildDevices(f, down, sink)
+	if err != nil {
+		return nil, err
+	}
+	return slices.Concat(parts, devices, kubeletParts), nil
 }
 
 // newCertExpiry returns the metric of the certificates that this node presents or trusts; cert is nil for a kubelet outside.

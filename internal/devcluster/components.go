@@ -83,6 +83,9 @@ func (c *catalog) edgeComponents() []process.Component {
 			p.Command.Env = []string{"PATH=" + filepath.Dir(s.Programs.Runc) + ":" + os.Getenv("PATH")}
 		} else {
 			p.Ports = []string{e, e + "-api", e + "-kubelet"}
+			if s.Spec.Devices {
+				p.Ports = append(p.Ports, e+"-mqtt")
+			}
 		}
 		parts = append(parts, p)
 		if s.Spec.KubeProxy {

@@ -14,4 +14,7 @@ const (
 	RegistryBucket     = "registry"
 	OutboxStream       = "OUTBOX"
 	OutboxEventsStream = "OUTBOX-EVENTS"
+	// TelemetryStream holds the samples of all nodes' devices, one message each; LeafTelemetryStream those that wait at a node for the link.
+	TelemetryStream     = "TELEMETRY-0"
+	LeafTelemetryStream = "TELEMETRY"
 )

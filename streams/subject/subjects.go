@@ -28,6 +28,8 @@ const (
 	VerbWatch  = "watch"  // wire.KubeRequest, wire.KubeReply: waits for an event; see WatchCallTimeout
 	VerbPing   = "ping"   // empty, empty: proves the whole path
 	VerbScopes = "scopes" // wire.ScopesRequest, wire.ScopesReply
+	// VerbTelemetry carries samples of devices: a header line and compressed lines (package streams/telemetry), telemetry.Reply.
+	VerbTelemetry = "telemetry"
 )
 
 // The first tokens of subjects, and the token that stands for each node.
@@ -38,6 +40,7 @@ const (
 	DeadLetterPrefix = "dead."
 	OutboxPrefix     = "outbox."
 	PartPrefix       = "part."
+	TelemetryPrefix  = "telemetry."
 )
 
 // Of returns the subject of one object of a node.
@@ -86,6 +89,17 @@ func InboxPrefix(node string) string { return "_INBOX." + wire.Escape(node) }
 func OutboxSubject(plane Plane, node string, key wire.Key) string {
 	return OutboxPrefix + Of(plane, node, key)
 }
+
+// LeafTelemetrySubject is the subject of the samples that wait in a node's own JetStream.
+const LeafTelemetrySubject = OutboxPrefix + "telemetry"
+
+// SampleSubject is the subject of the samples of one property of a device in the hub.
+func SampleSubject(node, namespace, device, property string) string {
+	return TelemetryPrefix + wire.Escape(node) + "." + wire.Escape(namespace) + "." + wire.Escape(device) + "." + wire.Escape(property)
+}
+
+// NodeSamples matches all samples of a node in the hub.
+func NodeSamples(node string) string { return TelemetryPrefix + wire.Escape(node) + ".>" }
 
 // parseNodeToken parses a node token and refuses any spelling except that of wire.Escape.
 func parseNodeToken(token string) (string, error) {

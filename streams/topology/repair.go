@@ -22,17 +22,24 @@ func EnsureLeaf(ctx context.Context, js jetstream.JetStream, log *zap.Logger) er
 				one.Consumers = append(one.Consumers, c)
 			}
 		}
-		err := Ensure(ctx, js, one)
-		if err == nil || !isUnusable(err) {
-			if err != nil {
-				return err
-			}
-			continue
+		if err := EnsureStream(ctx, js, one, log); err != nil {
+			return err
 		}
-		log.Error("stream damaged on disk, creating it again", zap.String("stream", stream.Name), zap.Error(err))
-		if err := rebuildStream(ctx, js, one, log); err != nil {
-			return fmt.Errorf("create damaged stream %s again: %w", stream.Name, err)
-		}
+	}
+	return nil
+}
+
+// EnsureStream is Ensure for a topology of one stream of a node's own JetStream. A stream that the server cannot use is created anew with
+// the messages that can still be read.
+func EnsureStream(ctx context.Context, js jetstream.JetStream, one Topology, log *zap.Logger) error {
+	err := Ensure(ctx, js, one)
+	if err == nil || !isUnusable(err) {
+		return err
+	}
+	name := one.Streams[0].Name
+	log.Error("stream damaged on disk, creating it again", zap.String("stream", name), zap.Error(err))
+	if err := rebuildStream(ctx, js, one, log); err != nil {
+		return fmt.Errorf("create damaged stream %s again: %w", name, err)
 	}
 	return nil
 }

@@ -41,6 +41,9 @@ const (
 	// eventBytes and outboxEventBytes bound telemetry; the oldest goes first.
 	eventBytes       = 512 * MiB
 	outboxEventBytes = 8 * MiB
+	// telemetryAge and telemetryBytes bound the samples of all nodes; the oldest goes first. A million samples take some 300 MB.
+	telemetryAge   = 24 * time.Hour
+	telemetryBytes = 512 * MiB
 	// partAge and partBytes bound the parts of reports that never arrived, or that wait for so long that their node is asked again.
 	partAge   = 24 * time.Hour
 	partBytes = 256 * MiB
@@ -101,6 +104,12 @@ func HubTopology(replicas int) Topology {
 				Name: subject.DeadLetterStream, Description: "Messages that can never be handled, with the reason",
 				Subjects: []string{subject.DeadLetterPrefix + ">"}, Storage: jetstream.FileStorage, Replicas: replicas,
 				MaxAge: deadLetterMaxAge, MaxBytes: deadLetterMaxBytes, MaxMsgSize: 2 * MaxMessage, Duplicates: dedupeWindow, AllowDirect: true,
+			},
+			{
+				Name: subject.TelemetryStream, Description: "Samples of the nodes' devices",
+				Subjects: []string{subject.TelemetryPrefix + ">"}, Retention: jetstream.LimitsPolicy, Storage: jetstream.FileStorage, Replicas: replicas,
+				MaxMsgSize: MiB, MaxAge: telemetryAge, MaxBytes: telemetryBytes, Discard: jetstream.DiscardOld, Duplicates: dedupeWindow, AllowDirect: true,
+				AllowAtomicPublish: true,
 			},
 		},
 		Consumers: []Consumer{

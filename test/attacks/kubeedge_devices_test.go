@@ -8,6 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/klauspost/compress/zstd"
+	"github.com/nats-io/jsm.go/natscontext"
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/frond-edge/frond/api/devices"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/streams/subject"
@@ -105,6 +109,8 @@ func TestKubeEdgeDevices_ForeignAreRefused(t *testing.T) {
 		}
 		th.requestDeviceScope(t)
 		th.reportDevices(t)
+		th.reportVictimsDevice(t)
+		th.sendVictimsSamples(t)
 	})
 	if after := kubeEdgeObjects(t); after != before {
 		t.Errorf("the objects were\n%sand are\n%s", before, after)
@@ -160,8 +166,80 @@ func (th *attacker) requestDeviceScope(t *testing.T) {
 	}
 }
 
-// reportDevices reports objects of the kinds of devices as the stolen node's own. No kind of them is accepted: the last report of each
-// object, at least, ends as a dead letter.
+// reportVictimsDevice reports a status of the victim's device, with the right UID, and one of the stolen node's own with a wrong one.
+func (th *attacker) reportVictimsDevice(t *testing.T) {
+	t.Helper()
+	uid, err := shared.Kubectl(t.Context(), "", "get", "device", "of-"+victim, "-o", "jsonpath={.metadata.uid}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	risen := counterDelta(t, "frond_devicestatus_dropped_total")
+	for _, name := range []string{"of-" + victim, "of-" + stolen} {
+		key := wire.Key{Group: devices.Group, Resource: devices.DeviceStatusesResource, Namespace: "default", Name: name}
+		body := `{"metadata":{"name":"` + name + `","namespace":"default"},"status":{"state":"offline"}}`
+		th.publish(subject.Of(subject.Report, stolen, key), "", []byte(body), "Frond-Version: 1", "Frond-Op: apply", "Frond-UID: "+uid,
+			"Frond-Store: thief", "Frond-Order: 2", "Frond-Time: "+time.Now().UTC().Format(time.RFC3339Nano))
+	}
+	if said := th.flush(t.Context()); said != "" {
+		t.Fatal(said)
+	}
+	awaitCounter(t, "reports of foreign devices are dropped", risen, 2)
+}
+
+// sendVictimsSamples sends samples of the victim's device, of no device and garbage. None is among the samples of the hub.
+func (th *attacker) sendVictimsSamples(t *testing.T) {
+	t.Helper()
+	line := `{"n":NUMBER,"s":"default","d":"of-` + victim + `","p":"valve","v":"open","g":1}` + "\n"
+	risen, dead := counterDelta(t, "frond_telemetry_samples_total", "result=foreign"), counterDelta(t, "frond_dead_letters_total")
+	request := func(lines string) []byte {
+		encoder, err := zstd.NewWriter(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = encoder.Close() }()
+		return append([]byte("{\"run\":\"thief\"}\n"), encoder.EncodeAll([]byte(lines), nil)...)
+	}
+	for name, body := range map[string][]byte{
+		"another's device": request(strings.ReplaceAll(line, "NUMBER", "1")),
+		"no device":        request(strings.ReplaceAll(strings.ReplaceAll(line, "NUMBER", "2"), "of-"+victim, "thief")),
+		"a wildcard":       request(strings.ReplaceAll(strings.ReplaceAll(line, "NUMBER", "3"), "of-"+victim, ">")),
+		"a bomb":           append([]byte("{\"run\":\"thief\"}\n"), zstdBomb(t)...),
+		"garbage":          []byte("{\"run\":\"thief\"}\nthief"),
+	} {
+		var reply struct{ Error string }
+		if err := json.Unmarshal(th.callCloud(t, subject.VerbTelemetry, body), &reply); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if wrong := name != "another's device" && name != "no device"; wrong != (reply.Error != "") {
+			t.Errorf("%s: the answer is %q", name, reply.Error)
+		}
+	}
+	awaitCounter(t, "foreign samples", risen, 2)
+	awaitCounter(t, "dead letters", dead, 5)
+	admin, err := natscontext.NewFromFile(shared.NATSContext())
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc, err := admin.Connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream, err := js.Stream(t.Context(), subject.TelemetryStream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if state := stream.CachedInfo().State; state.Msgs != 0 {
+		t.Errorf("%d samples are in the hub", state.Msgs)
+	}
+}
+
+// reportDevices reports objects of the kinds of devices as the stolen node's own. None is accepted: the last report of each object, at
+// least, ends as a dead letter.
 func (th *attacker) reportDevices(t *testing.T) {
 	t.Helper()
 	risen, sent := counterDelta(t, "frond_dead_letters_total"), 0.0

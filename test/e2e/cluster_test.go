@@ -46,7 +46,7 @@ func TestMain(m *testing.M) {
 		panic(err) // an exit code would make no test a success, as clustertest tells
 	}
 	os.Exit(clustertest.Suite{
-		DirVariable: "FROND_E2E_DIR", Prefix: "frond-e2e-", Spec: devcluster.Spec{Services: whole, Runtime: devcluster.Runtime(os.Getenv(runtimeVariable))},
+		DirVariable: "FROND_E2E_DIR", Prefix: "frond-e2e-", Spec: devcluster.Spec{Devices: true, Services: whole, Runtime: devcluster.Runtime(os.Getenv(runtimeVariable))},
 		Request: func(spec devcluster.Spec) toolchain.Request {
 			return toolchain.Request{Kube: true, Nats: true, Frond: true, Node: spec.Runtime == devcluster.Containerd, DNS: spec.Services}
 		},

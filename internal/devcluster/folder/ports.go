@@ -32,6 +32,9 @@ func PortNames(s Spec) []string {
 		names = append(names, e, e+"-api")
 		if s.Runtime == Hollow {
 			names = append(names, e+"-kubelet")
+			if s.Devices {
+				names = append(names, e+"-mqtt")
+			}
 			for _, h := range Names("hub", s.Hubs) {
 				names = append(names, e+"-"+h)
 			}

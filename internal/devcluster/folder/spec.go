@@ -36,6 +36,8 @@ type Spec struct {
 	KubeProxy bool `json:"kubeProxy,omitempty"`
 	// Services adds to KubeProxy, which it includes, CoreDNS on each gateway and routes between the gateways' pods. Chosen once.
 	Services bool `json:"services,omitempty"`
+	// Devices runs an MQTT broker on each gateway, for apps without a user. It can be added later.
+	Devices bool `json:"devices,omitempty"`
 	// Kubernetes is the minor version of an older control plane, such as "1.36"; empty means the version that Frond is built with. Chosen once.
 	Kubernetes string `json:"kubernetes,omitempty"`
 }
@@ -82,6 +84,7 @@ func MergeSpec(have, want Spec, root bool) (Spec, error) {
 		errs = append(errs, fmt.Errorf("kubernetes: the cluster's control plane cannot become %s: run down first", want.Kubernetes))
 	}
 	have.KubeProxy = have.KubeProxy || want.KubeProxy || have.Services
+	have.Devices = have.Devices || want.Devices
 	errs = append(errs, have.checkNft())
 	if have.Hubs != 1 && have.Hubs != 3 {
 		errs = append(errs, fmt.Errorf("hubs: %d servers make no useful quorum: choose 1 or 3", have.Hubs))

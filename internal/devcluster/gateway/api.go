@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/frond-edge/frond/api/config"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/internal/devcluster/folder"
 	"github.com/frond-edge/frond/internal/devcluster/request"
@@ -154,19 +155,32 @@ func (a *API) PodCIDR(ctx context.Context, edge string) (string, error) {
 // FromEdge gets a URL, whose host is an IP address, from inside the gateway's network namespace where it has one. It returns
 // the body.
 func (a *API) FromEdge(ctx context.Context, edge, url string) (string, error) {
+	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
+		return a.DialFrom(ctx, edge, address)
+	}}
+	var body json.RawMessage
+	err := request.Send(ctx, transport, http.MethodGet, url, &body)
+	return string(body), err
+}
+
+// DialFrom dials an IP address and port from inside the gateway's network namespace where it has one.
+func (a *API) DialFrom(ctx context.Context, edge, address string) (net.Conn, error) {
 	if err := a.f.CheckGateway(edge); err != nil {
-		return "", err
+		return nil, err
 	}
 	namespace := ""
 	if a.f.State.Spec.Runtime == folder.Containerd {
 		namespace = a.f.Network().Namespace(edge)
 	}
-	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
-		return wan.Dial(ctx, namespace, address)
-	}}
-	var body json.RawMessage
-	err := request.Send(ctx, transport, http.MethodGet, url, &body)
-	return string(body), err
+	return wan.Dial(ctx, namespace, address)
+}
+
+// MQTTAddress returns where a gateway's MQTT broker listens, for programs on the gateway.
+func (a *API) MQTTAddress(edge string) string {
+	if port := a.f.State.Ports[edge+"-mqtt"]; port != 0 {
+		return folder.Loopback(port)
+	}
+	return config.MQTTAddress
 }
 
 // EdgeMetrics returns /metrics of a gateway's edgecore.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/frond-edge/frond/api/config"
 	"github.com/frond-edge/frond/internal/devcluster/daemon"
 	"github.com/frond-edge/frond/internal/devcluster/folder"
 	"github.com/frond-edge/frond/internal/devcluster/render"
@@ -69,6 +70,7 @@ func (c *Clones) LaunchClone(ctx context.Context, edge string) error {
 		}
 		cfg := render.EdgecoreConfig(c.f.Layout, c.f.State, hash, edge, i+1)
 		cfg.Dir, cfg.Listen, cfg.History = e.StoreDir(), folder.Loopback(c.f.State.Ports[name]), e.HistoryFile()
+		cfg.Devices = config.Devices{} // the port is the original's
 		cfg.Kubelet.StaticPodPath, cfg.Kubelet.Port = e.ManifestDir(), int32(c.f.State.Ports[name+"-kubelet"])
 		cfg.LocalAPI.Socket, cfg.LocalAPI.Address = e.APISocket(), folder.Loopback(c.f.State.Ports[name+"-api"])
 		for _, dir := range []string{e.ManifestDir(), e.Run} {

@@ -80,9 +80,15 @@ func EdgecoreConfig(l folder.Layout, s folder.State, hash, name string, i int) c
 	if s.Spec.History {
 		c.History = e.HistoryFile()
 	}
+	if s.Spec.Devices {
+		c.Devices.MQTT = config.MQTT{Mode: config.MQTTInternal, AllowLoopbackAnonymous: true}
+	}
 	if s.Spec.Runtime == folder.Hollow {
 		c.Runtime.Hollow = true
 		c.Kubelet.Port = int32(s.Ports[name+"-kubelet"]) // the host's network, shared with the other gateways
+		if s.Spec.Devices {
+			c.Devices.MQTT.Listen = folder.Loopback(s.Ports[name+"-mqtt"])
+		}
 		return c
 	}
 	c.Runtime.Endpoint = "unix://" + e.ContainerdSocket()

@@ -1,0 +1,122 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"time"
+)
+
+// Devices are the settings of a gateway's devices.
+type Devices struct {
+	MQTT      MQTT      `json:"mqtt,omitzero"`
+	Telemetry Telemetry `json:"telemetry,omitzero"`
+}
+
+// The modes of MQTT.
+const (
+	MQTTOff      = "off"
+	MQTTInternal = "internal"
+)
+
+// MQTT is the broker for the gateway's devices and their apps.
+type MQTT struct {
+	// Mode is off, the default, or internal: edgecore runs a broker.
+	Mode string `json:"mode,omitempty"`
+	// Listen is an address and port; the default is 127.0.0.1:1883.
+	Listen string `json:"listen,omitempty"`
+	// AllowLoopbackAnonymous lets apps in that name no user, as KubeEdge's broker does; only on a loopback address.
+	AllowLoopbackAnonymous bool `json:"allowLoopbackAnonymous,omitempty"`
+	// UsersFile lists who may connect: a YAML list of name, passwordHash (bcrypt) and devices (namespace/name). It is read at the start.
+	UsersFile string `json:"usersFile,omitempty"`
+	// MaxClients is the number of clients at a time; the default is 256.
+	MaxClients int `json:"maxClients,omitempty"`
+	// MaxStoreMiB bounds the disk of messages that wait; the default is 128.
+	MaxStoreMiB int `json:"maxStoreMiB,omitempty"`
+	// SyncAlways syncs each message before its PUBACK, instead of once a second. It costs 90 % of the throughput.
+	SyncAlways bool `json:"syncAlways,omitempty"`
+}
+
+// Telemetry is the way of the samples of devices to the hub.
+type Telemetry struct {
+	// MaxMiB and MaxAge bound the samples that wait on the gateway's disk, the oldest go first; the defaults are 64 and 168h.
+	MaxMiB int      `json:"maxMiB,omitempty"`
+	MaxAge Duration `json:"maxAge,omitzero"`
+	// BytesPerSecond bounds what samples take of the link; 0, the default, is no limit of their own.
+	BytesPerSecond int `json:"bytesPerSecond,omitempty"`
+}
+
+// MQTTAddress is where apps of KubeEdge look for a broker, the default of MQTT.Listen.
+const MQTTAddress = "127.0.0.1:1883"
+
+const (
+	defaultTelemetryMaxMiB = 64
+	defaultTelemetryMaxAge = 7 * 24 * time.Hour
+	// minTelemetryRate lets the largest request pass within the time that it may take.
+	minTelemetryRate = 1 << 10
+)
+
+// Enabled reports whether anything is run for devices.
+func (d Devices) Enabled() bool { return d.MQTT.Mode == MQTTInternal }
+
+func (d *Devices) setDefaults() {
+	if d.MQTT.Mode == "" {
+		d.MQTT.Mode = MQTTOff
+	}
+	if d.MQTT.Listen == "" {
+		d.MQTT.Listen = MQTTAddress
+	}
+	if d.Telemetry.MaxMiB == 0 {
+		d.Telemetry.MaxMiB = defaultTelemetryMaxMiB
+	}
+	if d.Telemetry.MaxAge == 0 {
+		d.Telemetry.MaxAge = Duration(defaultTelemetryMaxAge)
+	}
+}
+
+func (d Devices) validate() error {
+	return errors.Join(d.MQTT.validate(), d.Telemetry.validate())
+}
+
+func (m MQTT) validate() error {
+	if m.Mode == "" || m.Mode == MQTTOff {
+		return nil
+	}
+	var faults []error
+	if m.Mode != MQTTInternal {
+		faults = append(faults, fmt.Errorf("devices.mqtt.mode: %q is neither %s nor %s", m.Mode, MQTTOff, MQTTInternal))
+	}
+	faults = append(faults, validateHostPort("devices.mqtt.listen", m.Listen))
+	at, err := netip.ParseAddrPort(m.Listen)
+	if m.AllowLoopbackAnonymous && (err != nil || !at.Addr().IsLoopback()) {
+		faults = append(faults, fmt.Errorf("devices.mqtt.allowLoopbackAnonymous: %s is not a loopback address; name users in usersFile", m.Listen))
+	}
+	if !m.AllowLoopbackAnonymous && m.UsersFile == "" {
+		faults = append(faults, errors.New("devices.mqtt: nobody could connect; set usersFile, or allowLoopbackAnonymous for apps that name no user"))
+	}
+	if m.UsersFile != "" && !filepath.IsAbs(m.UsersFile) {
+		faults = append(faults, fmt.Errorf("devices.mqtt.usersFile: %q is not an absolute path", m.UsersFile))
+	}
+	if m.MaxClients < 0 {
+		faults = append(faults, fmt.Errorf("devices.mqtt.maxClients: %d is below 0", m.MaxClients))
+	}
+	if m.MaxStoreMiB != 0 && m.MaxStoreMiB < 16 {
+		faults = append(faults, fmt.Errorf("devices.mqtt.maxStoreMiB: %d is below 16", m.MaxStoreMiB))
+	}
+	return errors.Join(faults...)
+}
+
+func (t Telemetry) validate() error {
+	var faults []error
+	if t.MaxMiB < 0 {
+		faults = append(faults, fmt.Errorf("devices.telemetry.maxMiB: %d is below 0", t.MaxMiB))
+	}
+	if age := time.Duration(t.MaxAge); age != 0 && age < time.Minute {
+		faults = append(faults, fmt.Errorf("devices.telemetry.maxAge: %s is less than a minute", age))
+	}
+	if t.BytesPerSecond != 0 && t.BytesPerSecond < minTelemetryRate {
+		faults = append(faults, fmt.Errorf("devices.telemetry.bytesPerSecond: %d is below %d", t.BytesPerSecond, minTelemetryRate))
+	}
+	return errors.Join(faults...)
+}

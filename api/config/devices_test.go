@@ -1,0 +1,48 @@
+package config_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/frond-edge/frond/api/config"
+)
+
+// edgeCoreWith parses a configuration that is whole but for its settings of devices.
+func edgeCoreWith(t *testing.T, devices string) (config.EdgeCore, error) {
+	t.Helper()
+	return config.ParseEdgeCore([]byte("node: gw-17\ndir: /var/lib/frond\nruntime: {hollow: true}\nhub: {urls: ['nats-leaf://hub:7422']}\ndevices: " + devices))
+}
+
+func TestDevices_Defaults(t *testing.T) {
+	c, err := edgeCoreWith(t, "{}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := c.Devices; d.Enabled() || d.MQTT.Mode != "off" || d.MQTT.Listen != "127.0.0.1:1883" || d.Telemetry.MaxMiB != 64 || time.Duration(d.Telemetry.MaxAge) != 168*time.Hour {
+		t.Errorf("%+v", d)
+	}
+	if c, err = edgeCoreWith(t, "{mqtt: {mode: internal, allowLoopbackAnonymous: true}}"); err != nil || !c.Devices.Enabled() {
+		t.Errorf("%+v, %v", c.Devices, err)
+	}
+}
+
+func TestDevices_Refuses(t *testing.T) {
+	for devices, want := range map[string]string{
+		"{mqtt: {mode: both}}":     `"both" is neither off nor internal`,
+		"{mqtt: {mode: internal}}": "nobody could connect",
+		"{mqtt: {mode: internal, allowLoopbackAnonymous: true, listen: '0.0.0.0:1883'}}": "not a loopback address",
+		"{mqtt: {mode: internal, usersFile: users.yaml}}":                                "not an absolute path",
+		"{mqtt: {mode: internal, usersFile: /u, listen: here}}":                          "devices.mqtt.listen",
+		"{mqtt: {mode: internal, usersFile: /u, maxClients: -1}}":                        "maxClients",
+		"{mqtt: {mode: internal, usersFile: /u, maxStoreMiB: 1}}":                        "maxStoreMiB",
+		"{telemetry: {maxMiB: -1}}":                                                      "maxMiB",
+		"{telemetry: {maxAge: 1s}}":                                                      "less than a minute",
+		"{telemetry: {bytesPerSecond: 1}}":                                               "bytesPerSecond",
+		"{mqtt: {modus: off}}":                                                           "unknown field",
+	} {
+		if _, err := edgeCoreWith(t, devices); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", devices, err, want)
+		}
+	}
+}

@@ -1,0 +1,38 @@
+package cloud
+
+import (
+	"fmt"
+
+	"k8s.io/client-go/dynamic"
+
+	"github.com/frond-edge/frond/controllers/devicestatus"
+	"github.com/frond-edge/frond/internal/lifecycle"
+	"github.com/frond-edge/frond/streams/consume"
+	"github.com/frond-edge/frond/streams/subject"
+	"github.com/frond-edge/frond/streams/telemetry"
+)
+
+// deviceServices are the parts that take what gateways send about devices.
+type deviceServices struct {
+	statuses *devicestatus.Applier
+	samples  *telemetry.Receiver
+}
+
+// buildDevices creates the parts for devices.
+func buildDevices(f *foundation) (d deviceServices, parts []lifecycle.Part, err error) {
+	kube, err := dynamic.NewForConfig(f.clients.Config)
+	if err != nil {
+		return d, nil, fmt.Errorf("kubernetes: %w", err)
+	}
+	latest, err := consume.NewLatestReports(subject.Report, f.hub.nc)
+	if err != nil {
+		return d, nil, err
+	}
+	lookup := devicestatus.NewLookup(f.objects, kube)
+	d.statuses = devicestatus.New(lookup, kube, latest.StillLast, f.registry, f.log.Named("devices"))
+	if d.samples, err = telemetry.NewReceiver(f.hub.nc, lookup.IsAssigned, telemetry.NewReceiverMetrics(f.registry), f.metrics, f.log.Named("telemetry")); err != nil {
+		return d, nil, err
+	}
+	absence := devicestatus.NewAbsence(d.statuses, f.objects, f.members, f.log.Named("devices"))
+	return d, []lifecycle.Part{{Name: "devices", Start: absence.Start}}, nil
+}

@@ -1,0 +1,17 @@
+package devicestatus
+
+import (
+	"time"
+
+	"go.uber.org/zap"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+
+	"github.com/frond-edge/frond/controllers"
+)
+
+// NewFastAbsence is NewAbsence with short intervals.
+func NewFastAbsence(applier *Applier, objects cache.Cache, owner controllers.Ownership, log *zap.Logger) *Absence {
+	a := NewAbsence(applier, objects, owner, log)
+	a.scanEvery = 50 * time.Millisecond
+	return a
+}

@@ -1,0 +1,230 @@
+package devices
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/yaml"
+
+	"github.com/frond-edge/frond/api/config"
+	"github.com/frond-edge/frond/devicetwin"
+	"github.com/frond-edge/frond/devicetwin/broker"
+	"github.com/frond-edge/frond/edged/devices/twinstore"
+	"github.com/frond-edge/frond/leaf/store"
+	"github.com/frond-edge/frond/streams/telemetry"
+)
+
+// maxUsersFile bounds the file of users.
+const maxUsersFile = 1 << 20
+
+// Config configures Devices.
+type Config struct {
+	Node string
+	// Dir is the folder of what is stored for devices, beside the leaf's own.
+	Dir      string
+	Settings config.Devices
+	// Local is the connection to the leaf's own streams, Cloud the one over which cloudcore is called.
+	Local, Cloud *nats.Conn
+	Link         Link
+	// Store has the Devices and their models.
+	Store *store.Store
+	// Reports takes the status of devices.
+	Reports Sink
+	Metrics prometheus.Registerer
+}
+
+// Devices is the part of edgecore that is for devices. Its failures stop nothing else: it tries again.
+type Devices struct {
+	cfg      Config
+	broker   broker.Config
+	reporter *reporter
+	// up is 1 while clients may connect, failures counts the ends of the broker.
+	up       prometheus.Gauge
+	failures prometheus.Counter
+	log      *zap.Logger
+}
+
+// New checks the configuration and reads the file of users. It starts nothing.
+func New(cfg Config, log *zap.Logger) (*Devices, error) {
+	m := cfg.Settings.MQTT
+	d := &Devices{
+		cfg: cfg, reporter: newReporter(cfg.Reports, cfg.Link, log), log: log,
+		up:       prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "frond", Subsystem: "mqtt", Name: "up", Help: "1 while MQTT clients may connect."}),
+		failures: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "frond", Subsystem: "mqtt", Name: "failures_total", Help: "Times that the MQTT broker did not start or ended; it is started again."}),
+	}
+	users, err := readUsers(m.UsersFile)
+	if err != nil {
+		return nil, err
+	}
+	d.broker = broker.Config{
+		Node: cfg.Node, Dir: filepath.Join(cfg.Dir, "mqtt"), Listen: m.Listen, AllowAnonymous: m.AllowLoopbackAnonymous, Users: users,
+		MaxClients: m.MaxClients, MaxStore: int64(m.MaxStoreMiB) << 20, Observer: d.reporter,
+	}
+	if m.SyncAlways {
+		d.broker.SyncInterval = -1
+	}
+	if err := d.broker.Validate(); err != nil {
+		return nil, fmt.Errorf("devices.mqtt: %w", err)
+	}
+	return d, errors.Join(cfg.Metrics.Register(d.up), cfg.Metrics.Register(d.failures))
+}
+
+// user is an entry of the file of users.
+type user struct {
+	Name         string   `json:"name"`
+	PasswordHash string   `json:"passwordHash"`
+	Devices      []string `json:"devices"`
+}
+
+// readUsers reads the file of users; "" is none.
+func readUsers(file string) ([]broker.User, error) {
+	if file == "" {
+		return nil, nil
+	}
+	about, err := os.Stat(file)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("devices.mqtt.usersFile: %w", err)
+	case about.Size() > maxUsersFile:
+		return nil, fmt.Errorf("devices.mqtt.usersFile: %s has %d bytes, at most %d", file, about.Size(), maxUsersFile)
+	case about.Mode().Perm()&0o022 != 0:
+		return nil, fmt.Errorf("devices.mqtt.usersFile: others may write %s (mode %s): chmod go-w", file, about.Mode().Perm())
+	}
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("devices.mqtt.usersFile: %w", err)
+	}
+	var list []user
+	if err := yaml.UnmarshalStrict(data, &list); err != nil {
+		return nil, fmt.Errorf("devices.mqtt.usersFile: %s: %w", file, err)
+	}
+	users := make([]broker.User, len(list))
+	for i, u := range list {
+		users[i] = broker.User{Name: u.Name, PasswordHash: u.PasswordHash}
+		for _, device := range u.Devices {
+			namespace, name, ok := strings.Cut(device, "/")
+			if !ok || namespace == "" || name == "" {
+				return nil, fmt.Errorf("devices.mqtt.usersFile: user %q: device %q is not namespace/name", u.Name, device)
+			}
+			users[i].Devices = append(users[i].Devices, types.NamespacedName{Namespace: namespace, Name: name})
+		}
+	}
+	return users, nil
+}
+
+// Start runs until ctx ends and then returns nil.
+func (d *Devices) Start(ctx context.Context) error {
+	var g errgroup.Group
+	g.Go(func() error {
+		d.reporter.start(ctx)
+		return nil
+	})
+	d.retry(ctx, func(ctx context.Context) error { return d.run(ctx) })
+	return g.Wait()
+}
+
+// retry calls run until ctx ends, with growing pauses.
+func (d *Devices) retry(ctx context.Context, run func(context.Context) error) {
+	fresh := wait.Backoff{Duration: time.Second, Factor: 2, Jitter: 0.2, Steps: 6, Cap: time.Minute}
+	backoff := fresh
+	for ctx.Err() == nil {
+		began := now()
+		err := run(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if time.Since(began) > time.Minute {
+			backoff = fresh
+		}
+		pause := backoff.Step()
+		d.failures.Inc()
+		d.log.Error("the part for devices has ended, starting it again", zap.Duration("after", pause), zap.Error(err))
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+	}
+}
+
+// run opens what is stored and runs broker, samples and reports, until one of them fails or ctx ends.
+func (d *Devices) run(ctx context.Context) error {
+	metrics := prometheus.NewRegistry() // anew for each run
+	records, err := twinstore.Open(ctx, d.cfg.Local, d.log)
+	if err != nil {
+		return err
+	}
+	t := d.cfg.Settings.Telemetry
+	samples, err := telemetry.OpenStore(ctx, telemetry.StoreConfig{MaxBytes: int64(t.MaxMiB) << 20, MaxAge: time.Duration(t.MaxAge)}, d.cfg.Local,
+		telemetry.NewStoreMetrics(metrics), d.log.Named("telemetry"))
+	if err != nil {
+		return err
+	}
+	pump := telemetry.NewPump(telemetry.PumpConfig{Node: d.cfg.Node, BytesPerSecond: t.BytesPerSecond}, samples, d.cfg.Cloud, d.cfg.Link,
+		telemetry.NewPumpMetrics(metrics), d.log.Named("telemetry"))
+	cfg := d.broker
+	cfg.Metrics, cfg.Recorder = metrics, recorder{samples}
+	server, err := broker.New(cfg, devicetwin.NewTwins(records, now), d.log)
+	if err != nil {
+		return err
+	}
+	if err := d.cfg.Metrics.Register(metrics); err != nil { // with all its metrics, so that it can be taken back
+		return fmt.Errorf("metrics: %w", err)
+	}
+	defer d.cfg.Metrics.Unregister(metrics)
+	// The store of samples ends after the broker, which appends to it.
+	storeCtx, stopStore := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopStore()
+	var stores errgroup.Group
+	stores.Go(func() error { return samples.Start(storeCtx) })
+	stores.Go(func() error { return pump.Start(storeCtx) })
+	err = d.serve(ctx, server)
+	stopStore()
+	return errors.Join(err, stores.Wait())
+}
+
+// serve runs the broker and gives it the Devices.
+func (d *Devices) serve(ctx context.Context, server *broker.Server) error {
+	defer d.up.Set(0)
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		err := server.Start(gctx)
+		if err == nil && ctx.Err() == nil {
+			err = errors.New("the MQTT broker has ended")
+		}
+		return err
+	})
+	g.Go(func() error {
+		select {
+		case <-server.Ready():
+			d.up.Set(1)
+		case <-gctx.Done():
+		}
+		return nil
+	})
+	g.Go(func() error {
+		f := &follower{node: d.cfg.Node, store: d.cfg.Store, consumer: server, log: d.log, given: map[types.NamespacedName]types.NamespacedName{}}
+		for {
+			err := f.follow(gctx)
+			if gctx.Err() != nil {
+				return nil //nolint:nilerr // we were asked to stop
+			}
+			d.log.Warn("devices not followed, starting again", zap.Error(err))
+			select {
+			case <-gctx.Done():
+			case <-time.After(time.Second):
+			}
+		}
+	})
+	return g.Wait()
+}

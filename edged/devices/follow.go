@@ -1,0 +1,128 @@
+package devices
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"go.uber.org/zap"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/frond-edge/frond/api/devices"
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/devicetwin"
+	"github.com/frond-edge/frond/leaf/store"
+)
+
+// Consumer takes the gateway's Devices, as the broker does.
+type Consumer interface {
+	SetDevice(ctx context.Context, spec devicetwin.Spec) error
+	RemoveDevice(ctx context.Context, id types.NamespacedName) error
+	DevicesLoaded(ctx context.Context) error
+}
+
+// follower gives the Devices of the gateway's store to a consumer: those that name this node, each with its model.
+type follower struct {
+	node     string
+	store    *store.Store
+	consumer Consumer
+	log      *zap.Logger
+	// given are the Devices that the consumer has, with their models.
+	given map[types.NamespacedName]types.NamespacedName
+}
+
+// follow runs until ctx ends, the consumer fails or it was too slow for the store's events.
+func (f *follower) follow(ctx context.Context) error {
+	list, revision := f.store.List(devices.Group, devices.DevicesResource, "")
+	changes, err := f.store.Watch(devices.Group, devices.DevicesResource, "", revision)
+	if err != nil {
+		return fmt.Errorf("watch devices: %w", err)
+	}
+	defer changes.Stop()
+	models, err := f.store.Watch(devices.Group, devices.DeviceModelsResource, "", revision)
+	if err != nil {
+		return fmt.Errorf("watch models of devices: %w", err)
+	}
+	defer models.Stop()
+	for _, entry := range list {
+		if err := f.setDevice(ctx, idOf(entry.Key)); err != nil {
+			return err
+		}
+	}
+	if err := f.consumer.DevicesLoaded(ctx); err != nil {
+		return fmt.Errorf("give devices: %w", err)
+	}
+	deviceEvents, modelEvents := changes.Events(), models.Events()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case event, ok := <-deviceEvents:
+			if !ok {
+				return changes.Err()
+			}
+			if err := f.setDevice(ctx, idOf(event.Entry.Key)); err != nil {
+				return err
+			}
+		case event, ok := <-modelEvents:
+			if !ok {
+				return models.Err()
+			}
+			for id, model := range f.given {
+				if model != idOf(event.Entry.Key) {
+					continue
+				}
+				if err := f.setDevice(ctx, id); err != nil {
+					return err
+				}
+			}
+		}
+	}
+}
+
+func idOf(key wire.Key) types.NamespacedName {
+	return types.NamespacedName{Namespace: key.Namespace, Name: key.Name}
+}
+
+func keyOf(resource string, id types.NamespacedName) wire.Key {
+	return wire.Key{Group: devices.Group, Resource: resource, Namespace: id.Namespace, Name: id.Name}
+}
+
+// setDevice gives a Device as it is in the store now, or takes it back.
+func (f *follower) setDevice(ctx context.Context, id types.NamespacedName) error {
+	var device devices.Device
+	if found := f.read(keyOf(devices.DevicesResource, id), &device); !found || device.Spec.NodeName != f.node {
+		delete(f.given, id)
+		if err := f.consumer.RemoveDevice(ctx, id); err != nil {
+			return fmt.Errorf("take back device %s: %w", id, err)
+		}
+		return nil
+	}
+	var model *devices.DeviceModel
+	modelID := types.NamespacedName{Namespace: id.Namespace}
+	if ref := device.Spec.DeviceModelRef; ref != nil {
+		modelID.Name = ref.Name
+		var read devices.DeviceModel
+		if f.read(keyOf(devices.DeviceModelsResource, modelID), &read) {
+			model = &read
+		}
+	}
+	f.given[id] = modelID
+	if err := f.consumer.SetDevice(ctx, devicetwin.NewSpec(&device, model)); err != nil {
+		return fmt.Errorf("give device %s: %w", id, err)
+	}
+	return nil
+}
+
+// read reports whether the store has an object that can be decoded.
+func (f *follower) read(key wire.Key, into any) bool {
+	entry, err := f.store.Get(key)
+	if err != nil {
+		return false
+	}
+	if err := json.Unmarshal(entry.Object, into); err != nil {
+		f.log.Error("object unreadable, taken as absent", zap.String("object", key.Human()), zap.Error(err))
+		return false
+	}
+	return true
+}

@@ -1,0 +1,43 @@
+package devices
+
+import (
+	"context"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/frond-edge/frond/devicetwin/broker"
+	"github.com/frond-edge/frond/streams/telemetry"
+)
+
+// recorder gives the samples of MQTT apps to the telemetry store. It implements broker.Recorder.
+type recorder struct{ store *telemetry.Store }
+
+func (r recorder) Record(ctx context.Context, origin broker.Origin, samples []broker.Sample) error {
+	synced := isClockSynced()
+	all := make([]telemetry.Sample, len(samples))
+	for i, s := range samples {
+		all[i] = telemetry.Sample{
+			Namespace: s.Device.Namespace, Device: s.Device.Name, Property: s.Property, Value: s.Value,
+			DeviceTime: s.Time, GatewayTime: s.Received, ClockSynced: synced,
+		}
+	}
+	if origin == (broker.Origin{}) {
+		return r.store.Append(ctx, telemetry.Exact, all)
+	}
+	return r.store.AppendFrom(ctx, telemetry.Source{Stream: origin.Stream, Sequence: origin.Sequence}, all)
+}
+
+func (r recorder) Recorded() broker.Origin {
+	source := r.store.Source()
+	return broker.Origin{Stream: source.Stream, Sequence: source.Sequence}
+}
+
+// isClockSynced reports whether the kernel's clock is synchronized, as chrony, ntpd and systemd-timesyncd tell it.
+func isClockSynced() bool {
+	state, err := unix.ClockAdjtime(unix.CLOCK_REALTIME, &unix.Timex{})
+	return err == nil && state != unix.TIME_ERROR
+}
+
+// now is the gateway's clock.
+func now() time.Time { return time.Now() }

@@ -1,0 +1,91 @@
+package telemetry
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/frond-edge/frond/streams/subject"
+	"github.com/frond-edge/frond/streams/topology"
+)
+
+// record is one message of the leaf's stream: samples with consecutive numbers.
+type record struct {
+	sequence     uint64
+	run          string
+	first, count uint64
+	source       Source
+	data         []byte
+}
+
+// last is the number of the last sample.
+func (r *record) last() uint64 { return r.first + r.count - 1 }
+
+func parseRecord(m *jetstream.RawStreamMsg) (*record, error) {
+	r := &record{sequence: m.Sequence, run: m.Header.Get(HeaderRun), data: m.Data}
+	var err error
+	if r.first, err = strconv.ParseUint(m.Header.Get(headerFirst), 10, 64); err != nil {
+		return nil, fmt.Errorf("header %s: %w", headerFirst, err)
+	}
+	if r.count, err = strconv.ParseUint(m.Header.Get(headerCount), 10, 64); err != nil {
+		return nil, fmt.Errorf("header %s: %w", headerCount, err)
+	}
+	if stream, sequence, ok := strings.Cut(m.Header.Get(headerSource), "/"); ok {
+		r.source.Stream = stream
+		if r.source.Sequence, err = strconv.ParseUint(sequence, 10, 64); err != nil {
+			return nil, fmt.Errorf("header %s: %w", headerSource, err)
+		}
+	}
+	if r.run == "" || r.first == 0 || r.count == 0 || r.count > maxSamples {
+		return nil, fmt.Errorf("record of %d samples from %d of run %q", r.count, r.first, r.run)
+	}
+	return r, nil
+}
+
+// readRecords returns the records after a sequence in the leaf's stream, as many as one request takes: of one run, and of at most size
+// bytes if they are more than one. damaged counts the messages that were passed over because they cannot be read; after is the sequence of
+// the last message that was read.
+func (s *Store) readRecords(ctx context.Context, from uint64, size int) (records []*record, damaged int, after uint64, err error) {
+	after = from
+	bytes, samples := 0, uint64(0)
+	for {
+		m, err := s.stream.GetMsg(ctx, after+1, jetstream.WithGetMsgSubject(subject.LeafTelemetrySubject))
+		if topology.IsNotFound(err) {
+			return records, damaged, after, nil
+		}
+		if err != nil {
+			return nil, 0, from, fmt.Errorf("telemetry: read a record: %w", err)
+		}
+		r, err := parseRecord(m)
+		if err != nil {
+			damaged, after = damaged+1, m.Sequence
+			continue
+		}
+		if len(records) > 0 && (bytes+len(r.data) > size || samples+r.count > maxSamples || r.run != records[0].run) {
+			return records, damaged, after, nil
+		}
+		records, after = append(records, r), m.Sequence
+		bytes, samples = bytes+len(r.data), samples+r.count
+	}
+}
+
+// forget removes the records before a sequence: the hub has them. The one of the sequence stays, because its numbers are needed after a
+// restart.
+func (s *Store) forget(ctx context.Context, sequence uint64) error {
+	if err := s.stream.Purge(ctx, jetstream.WithPurgeSequence(sequence)); err != nil {
+		return fmt.Errorf("telemetry: remove sent records: %w", err)
+	}
+	return nil
+}
+
+// waiting returns what the stream holds.
+func (s *Store) waiting(ctx context.Context) (jetstream.StreamState, error) {
+	info, err := s.stream.Info(ctx)
+	if err != nil {
+		return jetstream.StreamState{}, fmt.Errorf("telemetry: %w", err)
+	}
+	return info.State, nil
+}

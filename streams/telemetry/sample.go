@@ -1,0 +1,161 @@
+package telemetry
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/frond-edge/frond/api/wire"
+)
+
+// Sample is one value of one property of a device.
+type Sample struct {
+	Namespace, Device, Property string
+	// Value is the text that the device gave.
+	Value string
+	// DeviceTime is the device's own time; zero where it gave none.
+	DeviceTime time.Time
+	// GatewayTime is when the gateway had the value, by its own clock; ClockSynced says whether that clock was synchronized.
+	GatewayTime time.Time
+	ClockSynced bool
+}
+
+const (
+	// MaxValue bounds a value, maxName a property's name; KubeEdge's MQTT topics and twins have the same limits here (package broker).
+	MaxValue = 4 << 10
+	maxName  = 128
+	// maxSamples bounds the samples of one request: JetStream stores at most 1,000 messages atomically.
+	maxSamples = 1000
+	// maxDecoded bounds the lines of one request when they are decompressed.
+	maxDecoded = 2 << 20
+)
+
+// Validate refuses, wrapped in wire.ErrPermanent, a sample that no device of Kubernetes can have.
+func (s *Sample) Validate() error {
+	for _, problem := range validation.IsDNS1123Label(s.Namespace) {
+		return fmt.Errorf("%w: namespace %.80q: %s", wire.ErrPermanent, s.Namespace, problem)
+	}
+	for _, problem := range validation.IsDNS1123Subdomain(s.Device) {
+		return fmt.Errorf("%w: device %.80q: %s", wire.ErrPermanent, s.Device, problem)
+	}
+	switch {
+	case s.Property == "" || len(s.Property) > maxName:
+		return fmt.Errorf("%w: name of a property of %d bytes, want 1 to %d", wire.ErrPermanent, len(s.Property), maxName)
+	case len(s.Value) > MaxValue:
+		return fmt.Errorf("%w: value of %d bytes, at most %d", wire.ErrPermanent, len(s.Value), MaxValue)
+	}
+	return nil
+}
+
+// line is a stored sample: one line of JSON. Times are in milliseconds since 1970.
+type line struct {
+	// Number is the sample's number at its node, Previous that of the sample of the same device before it, 0 where it is not known.
+	Number      uint64 `json:"n"`
+	Previous    uint64 `json:"l,omitempty"`
+	Namespace   string `json:"s"`
+	Device      string `json:"d"`
+	Property    string `json:"p"`
+	Value       string `json:"v"`
+	DeviceTime  int64  `json:"t,omitempty"`
+	GatewayTime int64  `json:"g"`
+	ClockSynced bool   `json:"c,omitempty"`
+}
+
+func newLine(s *Sample, number, previous uint64) line {
+	l := line{
+		Number: number, Previous: previous, Namespace: s.Namespace, Device: s.Device, Property: s.Property, Value: s.Value,
+		GatewayTime: s.GatewayTime.UnixMilli(), ClockSynced: s.ClockSynced,
+	}
+	if !s.DeviceTime.IsZero() {
+		l.DeviceTime = s.DeviceTime.UnixMilli()
+	}
+	return l
+}
+
+// sample is the inverse of newLine.
+func (l *line) sample() Sample {
+	s := Sample{
+		Namespace: l.Namespace, Device: l.Device, Property: l.Property, Value: l.Value,
+		GatewayTime: time.UnixMilli(l.GatewayTime), ClockSynced: l.ClockSynced,
+	}
+	if l.DeviceTime != 0 {
+		s.DeviceTime = time.UnixMilli(l.DeviceTime)
+	}
+	return s
+}
+
+// codec compresses lines. Compressed records may be put behind each other: together they decompress to all their lines.
+type codec struct {
+	encoder *zstd.Encoder
+	decoder *zstd.Decoder
+}
+
+func newCodec() (*codec, error) {
+	enc, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithWindowSize(256<<10), zstd.WithLowerEncoderMem(true))
+	if err != nil {
+		return nil, fmt.Errorf("telemetry: zstd encoder: %w", err)
+	}
+	dec, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(0), zstd.WithDecoderMaxMemory(maxDecoded), zstd.WithDecoderLowmem(true))
+	if err != nil {
+		return nil, fmt.Errorf("telemetry: zstd decoder: %w", err)
+	}
+	return &codec{encoder: enc, decoder: dec}, nil
+}
+
+func (c *codec) encode(lines []line) ([]byte, error) {
+	var b bytes.Buffer
+	out := json.NewEncoder(&b)
+	out.SetEscapeHTML(false)
+	for i := range lines {
+		if err := out.Encode(&lines[i]); err != nil {
+			return nil, fmt.Errorf("telemetry: encode sample: %w", err)
+		}
+	}
+	return c.encoder.EncodeAll(b.Bytes(), nil), nil
+}
+
+// decode returns the lines of compressed records. Its errors wrap wire.ErrPermanent.
+func (c *codec) decode(data []byte) ([]line, error) {
+	plain, err := c.decoder.DecodeAll(data, nil)
+	if err != nil {
+		return nil, fmt.Errorf("%w: samples: %w", wire.ErrPermanent, err)
+	}
+	var lines []line
+	in := json.NewDecoder(bytes.NewReader(plain))
+	for {
+		var l line
+		err := in.Decode(&l)
+		switch {
+		case errors.Is(err, io.EOF):
+			return lines, nil
+		case err != nil:
+			return nil, fmt.Errorf("%w: sample %d: %w", wire.ErrPermanent, len(lines)+1, err)
+		case len(lines) == maxSamples:
+			return nil, fmt.Errorf("%w: more than %d samples", wire.ErrPermanent, maxSamples)
+		}
+		lines = append(lines, l)
+	}
+}
+
+// checkLines refuses, wrapped in wire.ErrPermanent, lines that no Store made: what a node sends is not trusted.
+func checkLines(lines []line) error {
+	last := uint64(0)
+	for i := range lines {
+		l := &lines[i]
+		if l.Number <= last || l.Previous >= l.Number {
+			return fmt.Errorf("%w: sample %d has the number %d after %d, and names %d as the one before it", wire.ErrPermanent, i+1, l.Number, last, l.Previous)
+		}
+		last = l.Number
+		s := l.sample()
+		if err := s.Validate(); err != nil {
+			return fmt.Errorf("sample %d: %w", i+1, err)
+		}
+	}
+	return nil
+}
