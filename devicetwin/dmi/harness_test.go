@@ -126,6 +126,8 @@ type gateway struct {
 	store  *memoryStore
 	twin   *fakeTwin
 	config func(*dmi.Config)
+	// unsynced: start gives the server no Devices.
+	unsynced bool
 
 	server  *dmi.Server
 	stop    func()
@@ -164,18 +166,25 @@ func (g *gateway) start() {
 		}
 	})
 	g.t.Cleanup(g.stop)
-	for _, m := range g.models {
-		server.SetModel(m)
+	if !g.unsynced {
+		g.sync()
 	}
-	for _, d := range g.devices {
-		server.SetDevice(d)
-	}
-	server.Synced()
 	select {
 	case <-server.Ready():
 	case <-time.After(10 * time.Second):
 		g.t.Fatal("the server is not ready")
 	}
+}
+
+// sync gives the server all Devices.
+func (g *gateway) sync() {
+	for _, m := range g.models {
+		g.server.SetModel(m)
+	}
+	for _, d := range g.devices {
+		g.server.SetDevice(d)
+	}
+	g.server.Synced()
 }
 
 func idOf(name string) types.NamespacedName {

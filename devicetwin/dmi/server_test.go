@@ -111,6 +111,33 @@ func TestServer_RestartsInAnyOrder(t *testing.T) {
 	}
 }
 
+// TestServer_NothingIsRemovedBeforeSync: after a restart edgecore does not take a Device that has not been read yet for one that is gone.
+func TestServer_NothingIsRemovedBeforeSync(t *testing.T) {
+	g := newGateway(t)
+	g.setModel("default/m")
+	g.setDevice("default/a", "modbus", "1")
+	g.setDevice("default/gone", "modbus", "1")
+	g.start()
+	m := startMapper(t, g.dir, "modbus")
+	g.stop()
+	g.unsynced = true
+	g.start()
+	g.setModel("default/m")
+	g.setDevice("default/new", "modbus", "1")
+	eventually(t, "the new device", func() bool { return m.desired("default/new") == "1" })
+	g.setDevice("default/new", "modbus", "2") // after a whole pause between changes
+	eventually(t, "the new device's value", func() bool { return m.desired("default/new") == "2" })
+	if ids := m.ids(); len(ids) != 3 {
+		t.Errorf("before all Devices are known the mapper has %v", ids)
+	}
+	g.removeDevice("default/gone")
+	g.sync()
+	eventually(t, "the removal", func() bool { return slices.Equal(m.ids(), []string{"default/a", "default/new"}) })
+	if n := m.starts("default/a"); n != 1 {
+		t.Errorf("the unchanged device was started %d times", n)
+	}
+}
+
 // TestServer_HungMapperDelaysNobody: while one mapper hangs, another one gets its changes; and the first gets its own when it goes on.
 func TestServer_HungMapperDelaysNobody(t *testing.T) {
 	g := newGateway(t)
