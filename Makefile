@@ -9,7 +9,7 @@ RACE  := CGO_ENABLED=1 go
 # An absolute name, so that it also works from a nested module.
 LINT  := tool -modfile=$(CURDIR)/tools/lint/go.mod golangci-lint
 # The nested modules that hold Go code of ours; those below tools/node, tools/lint and tools/gotestsum only name programs of others.
-CODE  := tools/images tools/kube tools/conformance/suite tools/generate
+CODE  := tools/images tools/kube tools/conformance/suite tools/generate test/mapper
 # A test that fails is run a second time, on its own; if it passes then, the run goes on, and the summary still lists the
 # first failure. A data race, more than three failures, or a promise broken in the fault suite count at once. See
 # CONTRIBUTING.md for why.

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -136,6 +138,28 @@ func TestServer_NothingIsRemovedBeforeSync(t *testing.T) {
 	if n := m.starts("default/a"); n != 1 {
 		t.Errorf("the unchanged device was started %d times", n)
 	}
+}
+
+// TestServer_KilledDuringACall: a device that was created by a call which edgecore did not live to note, and which is gone at the next start, leaves the
+// mapper.
+func TestServer_KilledDuringACall(t *testing.T) {
+	g := newGateway(t)
+	g.config = func(c *dmi.Config) { c.CallTimeout = time.Minute }
+	g.setModel("default/m")
+	g.start()
+	m := startMapper(t, g.dir, "modbus")
+	g.setDevice("default/z", "modbus", "1") // brings the model
+	eventually(t, "the first device", func() bool { return m.desired("default/z") == "1" })
+	m.set(func() { m.hang = make(chan struct{}) })
+	g.setDevice("default/a", "modbus", "1")
+	eventually(t, "the record before the answer", func() bool { return slices.Contains(g.store.keys(), "device/modbus/default/a") })
+	g.stop()
+	g.server = nil
+	eventually(t, "the device in the mapper", func() bool { return m.desired("default/a") == "1" })
+	m.set(func() { m.hang = nil })
+	g.removeDevice("default/a")
+	g.start()
+	eventually(t, "the removal", func() bool { return slices.Equal(m.ids(), []string{"default/z"}) })
 }
 
 // TestServer_HungMapperDelaysNobody: while one mapper hangs, another one gets its changes; and the first gets its own when it goes on.
@@ -322,6 +346,8 @@ func TestServer_Reports(t *testing.T) {
 // own and one second to succeed.
 func TestServer_ManyConnections(t *testing.T) {
 	g := newGateway(t)
+	registry := prometheus.NewRegistry()
+	g.config = func(c *dmi.Config) { c.Registerer = registry }
 	g.setModel("default/m")
 	g.setDevice("default/a", "modbus", "1")
 	g.start()
@@ -337,6 +363,9 @@ func TestServer_ManyConnections(t *testing.T) {
 	}
 	if g.twin.reports != properties {
 		t.Errorf("%d reports arrived", g.twin.reports)
+	}
+	if n, err := testutil.GatherAndCount(registry, "frond_dmi_refused_total"); err != nil || n != 0 {
+		t.Errorf("something was refused: %d, %v", n, err)
 	}
 }
 

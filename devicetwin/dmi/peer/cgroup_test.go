@@ -42,6 +42,7 @@ func TestPodOfCgroup(t *testing.T) {
 		},
 		"a user of the host that makes such a group": {text: "0::/user.slice/user-1000.slice/user@1000.service/kubepods/pod" + uid + "/abc\n"},
 		"a group below the quality's":                {text: "0::/kubepods.slice/kubepods-burstable.slice/other.slice/kubepods-pod0a1b.slice/x\n"},
+		"a group beside the quality's":               {text: "0::/kubepods.slice/other.slice/other-pod0a1b.slice/x\n"},
 		"a scope instead of a slice":                 {text: "0::/kubepods.slice/kubepods-pod0a1b.scope/x\n"},
 		"a service of the host":                      {text: "0::/system.slice/mapper.service\n"},
 		"the root":                                   {text: "0::/\n"},
