@@ -27,8 +27,8 @@ type Delivery struct {
 	Notes []message.Note
 }
 
-// progress returns how far a wanted device has come.
-func (e *entry) progress(away bool, name string) Delivery {
+// progressOf returns how far a wanted device has come.
+func progressOf(e *entry, away bool, name string) Delivery {
 	switch {
 	case e.modelMissing && e.err != nil:
 		return Delivery{Reason: ReasonModelMissing, Message: e.err.Error()}

@@ -273,7 +273,7 @@ func (m *mapper) publish() {
 		if e.want == nil && !e.modelMissing {
 			continue
 		}
-		if d := e.progress(away, m.registration.Name); !equalDeliveries(d, e.delivery) {
+		if d := progressOf(e, away, m.registration.Name); !equalDeliveries(d, e.delivery) {
 			e.delivery, changed[id] = d, d
 		}
 	}
@@ -292,7 +292,7 @@ func (m *mapper) save(ctx context.Context) {
 	}
 	for id, e := range m.entries {
 		if e.unsaved {
-			records[deviceKey(m.protocol, id)] = e.encode()
+			records[deviceKey(m.protocol, id)] = encodeEntry(e)
 			saved, e.unsaved = append(saved, e), false
 		}
 	}

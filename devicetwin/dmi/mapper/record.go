@@ -50,8 +50,8 @@ type storedEntry struct {
 	Resend bool   `json:"resend,omitempty"`
 }
 
-// encode returns the record of a device, or nil if the mapper does not have it.
-func (e *entry) encode() []byte {
+// encodeEntry returns the record of a device, or nil if the mapper does not have it.
+func encodeEntry(e *entry) []byte {
 	if e.has == absent {
 		return nil
 	}

@@ -104,7 +104,7 @@ func (n *notes) property(
 		Name: p.Name, Desired: desired,
 		Visitors:    &dmipb.VisitorConfig{ProtocolName: protocol, ConfigData: n.mergedConfig(name, defaults.ConfigData, p.Visitors.ConfigData)},
 		ReportCycle: p.ReportCycle, CollectCycle: p.CollectCycle, ReportToCloud: p.ReportToCloud,
-		PushMethod: n.pushMethod(p.Name, p.PushMethod),
+		PushMethod: pushMethod(n, p.Name, p.PushMethod),
 	}
 }
 

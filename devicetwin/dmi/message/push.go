@@ -8,7 +8,7 @@ import (
 )
 
 // pushMethod converts where the mapper itself sends a property. Nil stays nil.
-func (n *notes) pushMethod(property string, p *devices.PushMethod) *dmipb.PushMethod {
+func pushMethod(n *notes, property string, p *devices.PushMethod) *dmipb.PushMethod {
 	if p == nil {
 		return nil
 	}
