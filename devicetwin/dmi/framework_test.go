@@ -1,6 +1,7 @@
 package dmi_test
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -69,7 +70,7 @@ func (m *frameworkMapper) start() {
 		m.t.Fatal(err)
 	}
 	defer log.Close() //nolint:errcheck // the process has its own
-	m.cmd = exec.Command(m.binary, "--config-file", m.config, "--v", "1")
+	m.cmd = exec.CommandContext(context.WithoutCancel(m.t.Context()), m.binary, "--config-file", m.config, "--v", "1")
 	m.cmd.Stdout, m.cmd.Stderr = log, log
 	if err := m.cmd.Start(); err != nil {
 		m.t.Fatal(err)
@@ -89,7 +90,9 @@ func (m *frameworkMapper) kill() {
 		if err := m.cmd.Process.Kill(); err != nil {
 			m.t.Error(err)
 		}
-		<-m.ended
+		if err := <-m.ended; err == nil {
+			m.t.Errorf("the mapper ended by itself\n%s", m.output())
+		}
 	}
 	m.cmd = nil
 }

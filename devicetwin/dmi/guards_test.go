@@ -146,23 +146,27 @@ func TestServer_Folder(t *testing.T) {
 		remains string
 	}{
 		"a new folder":    {prepare: func(_ *testing.T, dir string) string { return filepath.Join(dir, "a", "b") }},
-		"a stale socket":  {prepare: func(t *testing.T, dir string) string { socketIn(t, dir, true); return dir }},
-		"a living socket": {prepare: func(t *testing.T, dir string) string { socketIn(t, dir, false); return dir }, fails: true},
+		"a stale socket":  {prepare: func(t *testing.T, dir string) string { t.Helper(); socketIn(t, dir, true); return dir }},
+		"a living socket": {prepare: func(t *testing.T, dir string) string { t.Helper(); socketIn(t, dir, false); return dir }, fails: true},
 		"a file": {prepare: func(t *testing.T, dir string) string {
+			t.Helper()
 			write(t, filepath.Join(dir, mapper.SocketName))
 			return dir
 		}, fails: true, remains: mapper.SocketName},
 		"a link in place of the socket": {prepare: func(t *testing.T, dir string) string {
+			t.Helper()
 			write(t, filepath.Join(dir, "victim"))
 			link(t, filepath.Join(dir, "victim"), filepath.Join(dir, mapper.SocketName))
 			return dir
 		}, fails: true, remains: "victim"},
 		"a link in place of the temporary name": {prepare: func(t *testing.T, dir string) string {
+			t.Helper()
 			write(t, filepath.Join(dir, "victim"))
 			link(t, filepath.Join(dir, "victim"), filepath.Join(dir, "."+mapper.SocketName))
 			return dir
 		}, remains: "victim"},
 		"a link in place of the folder": {prepare: func(t *testing.T, dir string) string {
+			t.Helper()
 			target, place := filepath.Join(dir, "target"), filepath.Join(dir, "place")
 			if err := os.Mkdir(target, 0o755); err != nil {
 				t.Fatal(err)
@@ -171,6 +175,7 @@ func TestServer_Folder(t *testing.T) {
 			return place
 		}, fails: true},
 		"a folder that each may write to": {prepare: func(t *testing.T, dir string) string {
+			t.Helper()
 			if err := os.Chmod(dir, 0o777); err != nil {
 				t.Fatal(err)
 			}

@@ -162,6 +162,25 @@ func TestServer_KilledDuringACall(t *testing.T) {
 	eventually(t, "the removal", func() bool { return slices.Equal(m.ids(), []string{"default/z"}) })
 }
 
+// TestServer_RegistersAgain: a process that registers a second time may have kept a device that is not in the answer.
+func TestServer_RegistersAgain(t *testing.T) {
+	g := newGateway(t)
+	g.setModel("default/m")
+	g.setDevice("default/a", "modbus", "1")
+	g.start()
+	m := startMapper(t, g.dir, "modbus")
+	hang := make(chan struct{})
+	m.set(func() { m.hang = hang })
+	g.removeDevice("default/a")
+	g.setDevice("default/b", "modbus", "1")
+	if err := m.register(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	m.set(func() { m.hang = nil })
+	close(hang)
+	eventually(t, "the removal", func() bool { return slices.Equal(m.ids(), []string{"default/b"}) })
+}
+
 // TestServer_HungMapperDelaysNobody: while one mapper hangs, another one gets its changes; and the first gets its own when it goes on.
 func TestServer_HungMapperDelaysNobody(t *testing.T) {
 	g := newGateway(t)

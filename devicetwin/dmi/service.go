@@ -22,6 +22,9 @@ import (
 // syncWait is how long a registration waits for the Devices of the store; a mapper gives up after one second.
 const syncWait = 500 * time.Millisecond
 
+// maxProtocol is the longest name of a protocol, in bytes: that of a file.
+const maxProtocol = 255
+
 // The reasons of refused calls, values of a metric.
 const (
 	refusedPeer    = "peer"
@@ -78,15 +81,18 @@ func (s *service) MapperRegister(ctx context.Context, request *dmipb.MapperRegis
 		return nil, err
 	}
 	info := request.GetMapper()
-	r := mapper.Registration{Name: info.GetName(), Address: strings.TrimPrefix(string(info.GetAddress()), "unix://"), Identity: p.Identity()}
-	if info.GetProtocol() == "" {
-		return nil, s.refuse(codes.InvalidArgument, refusedForm, "the mapper names no protocol")
+	r := mapper.Registration{Name: info.GetName(), Address: strings.TrimPrefix(string(info.GetAddress()), "unix://"), Identity: p.Identity(), PID: p.PID}
+	if info.GetProtocol() == "" || len(info.GetProtocol()) > maxProtocol {
+		return nil, s.refuse(codes.InvalidArgument, refusedForm, "the mapper's protocol has %d bytes, 1 to %d are allowed", len(info.GetProtocol()), maxProtocol)
 	}
 	if err := mapper.CheckAddress(s.cfg.Dir, r.Address); err != nil {
 		return nil, s.refuse(codes.InvalidArgument, refusedForm, "%v", err)
 	}
 	if err := s.authorize(ctx, p, info.GetProtocol()); err != nil {
 		return nil, err
+	}
+	if before := s.registry.IdentityOf(info.GetProtocol()); before != "" && before != r.Identity {
+		s.log.Warn("mapper replaces the one of another pod", zap.String("protocol", info.GetProtocol()), zap.String("before", before), zap.String("peer", r.Identity))
 	}
 	s.registry.AwaitSync(ctx, syncWait)
 	response := s.registry.Register(ctx, info.GetProtocol(), r, request.GetWithData())

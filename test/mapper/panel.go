@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -28,7 +27,7 @@ type panel struct {
 type device struct {
 	instance common.DeviceInstance
 	client   *client
-	stop     context.CancelFunc
+	stop     func()
 }
 
 // client is the connection to a device. It is nil until the device has started: to stop it before panics, as in most drivers.
@@ -82,17 +81,17 @@ func (p *panel) DevStart() {
 }
 
 func (d *device) start() {
-	ctx, cancel := context.WithCancel(context.Background())
-	d.stop = cancel
+	stop := make(chan struct{})
+	d.stop = func() { close(stop) }
 	go func() {
-		time.Sleep(20 * time.Millisecond) // a real device takes longer
+		<-time.After(20 * time.Millisecond) // a real device takes longer
 		d.client = &client{values: map[string]any{}}
-		d.run(ctx)
+		d.run(stop)
 	}()
 }
 
 // run writes each desired value and reports each property in its cycle.
-func (d *device) run(ctx context.Context) {
+func (d *device) run(stop <-chan struct{}) {
 	fmt.Println("started", d.instance.ID, string(d.instance.PProtocol.ConfigData))
 	for _, twin := range d.instance.Twins {
 		kind := strings.ToLower(twin.Property.PProperty.DataType)
@@ -115,12 +114,12 @@ func (d *device) run(ctx context.Context) {
 			d.client.mu.Unlock()
 		}
 		if twin.Property.ReportToCloud {
-			go d.report(ctx, twin)
+			go d.report(stop, twin)
 		}
 	}
 }
 
-func (d *device) report(ctx context.Context, twin common.Twin) {
+func (d *device) report(stop <-chan struct{}, twin common.Twin) {
 	cycle := time.Duration(twin.Property.CollectCycle) * time.Millisecond
 	if cycle == 0 {
 		cycle = time.Second
@@ -129,7 +128,7 @@ func (d *device) report(ctx context.Context, twin common.Twin) {
 	defer ticker.Stop()
 	for {
 		select {
-		case <-ctx.Done():
+		case <-stop:
 			return
 		case <-ticker.C:
 		}

@@ -19,6 +19,8 @@ const (
 
 // Delivery says whether the mapper has a Device as it is now.
 type Delivery struct {
+	// Generation is of the Device that this is about.
+	Generation int64
 	// Reason is one of the constants.
 	Reason string
 	// Message says more, for people.
@@ -29,21 +31,25 @@ type Delivery struct {
 
 // progressOf returns how far a wanted device has come.
 func progressOf(e *entry, away bool, name string) Delivery {
+	d := Delivery{Generation: e.generation, Reason: ReasonPending}
+	if e.want != nil {
+		d.Notes = e.want.notes
+	}
 	switch {
 	case e.modelMissing && e.err != nil:
-		return Delivery{Reason: ReasonModelMissing, Message: e.err.Error()}
+		d.Reason, d.Message = ReasonModelMissing, e.err.Error()
 	case e.modelMissing:
-		return Delivery{Reason: ReasonModelMissing, Message: "the DeviceModel is not on this node"}
+		d.Reason, d.Message = ReasonModelMissing, "the DeviceModel is not on this node"
 	case away:
-		return Delivery{Reason: ReasonMapperUnreachable, Message: "mapper " + name + " does not listen on its socket", Notes: e.want.notes}
+		d.Reason, d.Message = ReasonMapperUnreachable, "mapper "+name+" does not listen on its socket"
 	case e.next() == nothing:
-		return Delivery{Reason: ReasonDelivered, Notes: e.want.notes}
+		d.Reason = ReasonDelivered
 	case e.err != nil:
-		return Delivery{Reason: ReasonMapperRefused, Message: "mapper " + name + ": " + status.Convert(e.err).Message(), Notes: e.want.notes}
+		d.Reason, d.Message = ReasonMapperRefused, "mapper "+name+": "+status.Convert(e.err).Message()
 	}
-	return Delivery{Reason: ReasonPending, Notes: e.want.notes}
+	return d
 }
 
 func equalDeliveries(a, b Delivery) bool {
-	return a.Reason == b.Reason && a.Message == b.Message && slices.Equal(a.Notes, b.Notes)
+	return a.Generation == b.Generation && a.Reason == b.Reason && a.Message == b.Message && slices.Equal(a.Notes, b.Notes)
 }

@@ -39,7 +39,9 @@ type entry struct {
 	unsaved bool
 	// modelMissing: there is the Device but not its model.
 	modelMissing bool
-	delivery     Delivery
+	// generation is of the Device.
+	generation int64
+	delivery   Delivery
 }
 
 // action is a call to make.

@@ -62,8 +62,9 @@ type Registration struct {
 	Name string `json:"name"`
 	// Address is the path of its socket.
 	Address string `json:"address"`
-	// Identity is of its process, as peer.Peer has it.
+	// Identity and PID are of its process, as peer.Peer has them.
 	Identity string `json:"identity"`
+	PID      int32  `json:"pid"`
 }
 
 // markDirty says that devices, or their models, have changed.
@@ -95,7 +96,10 @@ func (m *mapper) refresh() {
 			e = &entry{}
 			m.entries[id] = e
 		}
-		e.want, e.modelMissing = nil, device != nil && model == nil
+		e.want, e.modelMissing, e.generation = nil, device != nil && model == nil, 0
+		if device != nil {
+			e.generation = device.Generation
+		}
 		if device != nil && model != nil {
 			want, err := newWanted(device, model, e.device)
 			if err != nil { // as if the model were missing: the mapper keeps what it has
@@ -116,6 +120,7 @@ func (m *mapper) register(ctx context.Context, r Registration, withData bool, no
 		m.dirty[id] = true
 	}
 	m.refresh()
+	again := r.PID == m.registration.PID && r.Identity == m.registration.Identity // the same process, which may have kept devices
 	m.registration, m.unsaved = r, true
 	m.epoch++
 	m.link.close()
@@ -131,9 +136,12 @@ func (m *mapper) register(ctx context.Context, r Registration, withData bool, no
 	for id, e := range m.entries {
 		before := e.sum
 		e.failures, e.retry, e.err, e.changed = 0, time.Time{}, nil, now
-		if given[id] {
+		switch {
+		case given[id]:
 			e.has, e.resend, e.device, e.model, e.sum = present, false, e.want.device, e.want.model, e.want.sum
-		} else {
+		case again && e.has != absent:
+			e.has, e.resend, e.unsaved = uncertain, true, true
+		default:
 			e.forget()
 		}
 		e.unsaved = e.unsaved || e.sum != before
@@ -271,6 +279,7 @@ func (m *mapper) publish() {
 	away := !m.awaySince.IsZero() && time.Since(m.awaySince) >= m.cfg.Unreachable
 	for id, e := range m.entries {
 		if e.want == nil && !e.modelMissing {
+			e.delivery = Delivery{} // a Device of this name that comes later is another one
 			continue
 		}
 		if d := progressOf(e, away, m.registration.Name); !equalDeliveries(d, e.delivery) {
@@ -285,7 +294,15 @@ func (m *mapper) publish() {
 
 // save stores what has changed.
 func (m *mapper) save(ctx context.Context) {
+	if err := m.records.write(ctx, m.collect); err != nil && ctx.Err() == nil {
+		m.log.Error("what a mapper has could not be stored", zap.Error(err))
+	}
+}
+
+// collect returns the records that have changed, and a function for when they could not be stored.
+func (m *mapper) collect() (map[string][]byte, func()) {
 	m.mu.Lock()
+	defer m.mu.Unlock()
 	records, saved := map[string][]byte{}, []*entry{}
 	if m.unsaved {
 		records[mapperKey(m.protocol)], m.unsaved = encodeRegistration(m.registration), false
@@ -296,17 +313,12 @@ func (m *mapper) save(ctx context.Context) {
 			saved, e.unsaved = append(saved, e), false
 		}
 	}
-	m.mu.Unlock()
-	if len(records) == 0 {
-		return
-	}
-	if err := m.records.write(ctx, records); err != nil {
-		m.log.Error("what a mapper has could not be stored", zap.Error(err))
+	return records, func() {
 		m.mu.Lock()
+		defer m.mu.Unlock()
 		m.unsaved = true
 		for _, e := range saved {
 			e.unsaved = true
 		}
-		m.mu.Unlock()
 	}
 }

@@ -100,7 +100,7 @@ func encodeJSON(v any) []byte {
 // saveTimeout bounds a write: a mapper waits one second for the answer to its registration, and gets it also while the disk is full.
 const saveTimeout = 300 * time.Millisecond
 
-// recordWriter writes records one after the other, so that the last one stays.
+// recordWriter writes records one after the other.
 type recordWriter struct {
 	store RecordStore
 	// turn has a place for the one that writes.
@@ -111,7 +111,8 @@ func newRecordWriter(store RecordStore) *recordWriter {
 	return &recordWriter{store: store, turn: make(chan struct{}, 1)}
 }
 
-func (w *recordWriter) write(ctx context.Context, records map[string][]byte) error {
+// write stores what collect returns. It collects when it is its turn, so that the latest state is what stays.
+func (w *recordWriter) write(ctx context.Context, collect func() (records map[string][]byte, failed func())) error {
 	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
 	defer cancel()
 	select {
@@ -120,7 +121,15 @@ func (w *recordWriter) write(ctx context.Context, records map[string][]byte) err
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	return w.store.SaveMapperRecords(ctx, records)
+	records, failed := collect()
+	if len(records) == 0 {
+		return nil
+	}
+	err := w.store.SaveMapperRecords(ctx, records)
+	if err != nil {
+		failed()
+	}
+	return err
 }
 
 // loaded is what the record store has of one protocol.

@@ -44,11 +44,15 @@ func Identify(conn syscall.Conn, cgroupRoot string) (Peer, error) {
 		cred    *unix.Ucred
 		credErr error
 		handle  = -1
+		// handleErr is ENOPROTOOPT with a kernel that has no handles. With another one the process has ended.
+		handleErr error
 	)
 	if err := raw.Control(func(fd uintptr) {
 		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
 		if h, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PEERPIDFD); err == nil {
 			handle = h
+		} else {
+			handleErr = err
 		}
 	}); err != nil {
 		return Peer{}, fmt.Errorf("the connection's descriptor: %w", err)
@@ -63,6 +67,9 @@ func Identify(conn syscall.Conn, cgroupRoot string) (Peer, error) {
 		return Peer{}, errors.New("the process is in a process namespace that is not below this one")
 	}
 	if handle < 0 {
+		if !errors.Is(handleErr, unix.ENOPROTOOPT) {
+			return Peer{}, fmt.Errorf("SO_PEERPIDFD: %w: %w", errGone, handleErr)
+		}
 		if handle, err = openByNumber(cred); err != nil {
 			return Peer{}, err
 		}

@@ -75,7 +75,7 @@ func compile(ctx context.Context, paths []string) (*pluginpb.CodeGeneratorReques
 	if err != nil {
 		return nil, fmt.Errorf("compile: %w", err)
 	}
-	request := &pluginpb.CodeGeneratorRequest{FileToGenerate: paths, Parameter: proto.String("paths=source_relative")}
+	request := &pluginpb.CodeGeneratorRequest{FileToGenerate: paths, Parameter: new("paths=source_relative")}
 	added := map[string]bool{}
 	var add func(file protoreflect.FileDescriptor)
 	add = func(file protoreflect.FileDescriptor) {
