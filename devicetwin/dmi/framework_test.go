@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -97,6 +98,13 @@ func (m *frameworkMapper) kill() {
 	m.cmd = nil
 }
 
+func (m *frameworkMapper) signal(s os.Signal) {
+	m.t.Helper()
+	if err := m.cmd.Process.Signal(s); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
 func (m *frameworkMapper) output() string {
 	raw, err := os.ReadFile(m.log)
 	if err != nil {
@@ -175,6 +183,28 @@ func TestFramework_Restarts(t *testing.T) {
 	})
 	g.virtualDevice("default/a", "6", nil)
 	g.reports("default/a", "6")
+}
+
+// TestFramework_Hangs: a mapper that stands still, and then goes on with what it had not answered, does not end of it.
+func TestFramework_Hangs(t *testing.T) {
+	g := newGateway(t)
+	g.config = func(c *dmi.Config) { c.Settle = 300 * time.Millisecond }
+	g.setModel("default/m")
+	g.virtualDevice("default/a", "1", nil)
+	g.virtualDevice("default/b", "1", nil)
+	g.start()
+	m := newFrameworkMapper(t, g.dir)
+	m.start()
+	g.reports("default/a", "1")
+	g.virtualDevice("default/a", "2", nil)
+	g.reports("default/a", "2")
+	m.signal(syscall.SIGSTOP)
+	g.virtualDevice("default/a", "3", nil)
+	g.removeDevice("default/b")
+	eventually(t, "that the mapper cannot be reached", func() bool { return g.twin.reason("default/a") == mapper.ReasonMapperUnreachable })
+	m.signal(syscall.SIGCONT)
+	g.reports("default/a", "3")
+	eventually(t, "the removal of b", func() bool { return strings.Contains(m.output(), "removed default/b") })
 }
 
 // TestFramework_Traps: Devices that end such a mapper when they are sent as they stand.

@@ -22,10 +22,12 @@ import (
 // testMapper behaves as a mapper of KubeEdge's framework 1.21: it registers before it listens, and what ends such a mapper ends it.
 type testMapper struct {
 	dmipb.UnimplementedDeviceMapperServiceServer
-	t        *testing.T
+	t        testing.TB
 	dir      string
 	protocol string
 	server   *grpc.Server
+	// updated gets a value after each UpdateDevice, if there is room.
+	updated chan struct{}
 
 	mu sync.Mutex // guards all below
 	// models are by name alone after a registration, by namespace and name after a call, as in the framework.
@@ -45,10 +47,10 @@ type testMapper struct {
 func (m *testMapper) address() string { return filepath.Join(m.dir, m.protocol+".sock") }
 
 // startMapper registers a mapper and lets it listen.
-func startMapper(t *testing.T, dir, protocol string) *testMapper {
+func startMapper(t testing.TB, dir, protocol string) *testMapper {
 	t.Helper()
 	m := &testMapper{
-		t: t, dir: dir, protocol: protocol, models: map[string]*dmipb.DeviceModel{}, devices: map[string]*dmipb.Device{},
+		t: t, dir: dir, protocol: protocol, updated: make(chan struct{}, 1), models: map[string]*dmipb.DeviceModel{}, devices: map[string]*dmipb.Device{},
 		updates: map[string]int{}, changed: map[string]time.Time{},
 	}
 	if err := m.register(t.Context()); err != nil {
@@ -245,6 +247,10 @@ func (m *testMapper) UpdateDevice(ctx context.Context, r *dmipb.UpdateDeviceRequ
 		return nil, m.die("UpdateDevice %s %v after the change before", id, since)
 	}
 	m.start(d)
+	select {
+	case m.updated <- struct{}{}:
+	default:
+	}
 	return &dmipb.UpdateDeviceResponse{}, nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -428,6 +429,29 @@ func BenchmarkReport(b *testing.B) {
 	}
 	slices.Sort(took)
 	b.ReportMetric(float64(len(took))/b.Elapsed().Seconds(), "reports/s")
+	b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "p50-ms")
+	b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1000, "p99-ms")
+}
+
+// BenchmarkDesired is the time from a changed Device to the mapper's call, over a pause between changes that is short.
+func BenchmarkDesired(b *testing.B) {
+	g := newGateway(b)
+	g.config = func(c *dmi.Config) { c.Settle = time.Millisecond }
+	g.setModel("default/m")
+	g.setDevice("default/a", "modbus", "0")
+	g.start()
+	m := startMapper(b, g.dir, "modbus")
+	var took []time.Duration
+	for i := 1; b.Loop(); i++ {
+		value, began := strconv.Itoa(i), time.Now()
+		m.set(func() { m.changed = map[string]time.Time{} })
+		g.setDevice("default/a", "modbus", value)
+		for m.desired("default/a") != value {
+			<-m.updated
+		}
+		took = append(took, time.Since(began))
+	}
+	slices.Sort(took)
 	b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "p50-ms")
 	b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1000, "p99-ms")
 }

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/frond-edge/frond/devicetwin/dmi/dmipb"
 	"github.com/frond-edge/frond/devicetwin/dmi/peer"
@@ -127,6 +128,14 @@ func (l *link) await(ctx context.Context) bool {
 			}
 		}
 	}
+}
+
+// probe makes a call that no mapper has, and reports whether it was answered.
+func (l *link) probe(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, l.timeout)
+	defer cancel()
+	err := l.conn.Invoke(ctx, "/"+dmipb.DeviceMapperService_ServiceDesc.ServiceName+"/Probe", &emptypb.Empty{}, &emptypb.Empty{})
+	return outcomeOf(err) != broken
 }
 
 func (l *link) err() error {

@@ -53,6 +53,9 @@ type mapper struct {
 	stopped bool
 	// unsaved: the record store does not have the registration.
 	unsaved bool
+	// silent: the last call was not answered. The mapper may carry it out when it goes on, and has to answer a probe before the next call: several
+	// calls at once that it had not answered would end it.
+	silent bool
 	// awaySince is when the mapper could first not be reached; zero: it can.
 	awaySince time.Time
 }
@@ -124,7 +127,7 @@ func (m *mapper) register(ctx context.Context, r Registration, withData bool, no
 	m.registration, m.unsaved = r, true
 	m.epoch++
 	m.link.close()
-	m.link, m.awaySince = nil, time.Time{}
+	m.link, m.awaySince, m.silent = nil, time.Time{}, false
 	if !m.stopped {
 		m.link = newLink(m.cfg, r)
 	}
@@ -177,12 +180,12 @@ func (m *mapper) run(ctx context.Context) {
 func (m *mapper) pass(ctx context.Context) time.Duration {
 	m.mu.Lock()
 	m.refresh()
-	link, epoch := m.link, m.epoch
+	link, epoch, silent := m.link, m.epoch, m.silent
 	m.mu.Unlock()
 	if link == nil {
 		return probeInterval
 	}
-	ready := link.await(ctx)
+	ready := link.await(ctx) && (!silent || link.probe(ctx))
 	m.mu.Lock()
 	if epoch != m.epoch {
 		m.mu.Unlock()
@@ -213,6 +216,13 @@ func (m *mapper) pass(ctx context.Context) time.Duration {
 // setReachable notes whether the mapper can be reached. The caller holds mu.
 func (m *mapper) setReachable(ready bool, now time.Time) {
 	switch {
+	case ready && m.silent:
+		for _, e := range m.entries { // a call may just be carried out
+			if e.has == uncertain && e.resend {
+				e.changed = now
+			}
+		}
+		m.silent, m.awaySince = false, time.Time{}
 	case ready:
 		m.awaySince = time.Time{}
 	case m.awaySince.IsZero():
