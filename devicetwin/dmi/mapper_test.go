@@ -29,6 +29,9 @@ type testMapper struct {
 	// updated gets a value after each UpdateDevice, if there is room.
 	updated chan struct{}
 
+	// driver is held by each call that changes something, also while a driver is stuck.
+	driver sync.Mutex
+
 	mu sync.Mutex // guards all below
 	// models are by name alone after a registration, by namespace and name after a call, as in the framework.
 	models  map[string]*dmipb.DeviceModel
@@ -39,6 +42,8 @@ type testMapper struct {
 	fatal   error
 	// hang blocks all calls until the test ends.
 	hang chan struct{}
+	// stuck blocks a driver, whatever the call's limit, until it is closed.
+	stuck chan struct{}
 	// refuse is the answer to each UpdateDevice.
 	refuse error
 }
@@ -229,6 +234,14 @@ func (m *testMapper) begin(ctx context.Context) {
 
 func (m *testMapper) UpdateDevice(ctx context.Context, r *dmipb.UpdateDeviceRequest) (*dmipb.UpdateDeviceResponse, error) {
 	m.begin(ctx)
+	m.driver.Lock()
+	defer m.driver.Unlock()
+	m.mu.Lock()
+	stuck := m.stuck
+	m.mu.Unlock()
+	if stuck != nil {
+		<-stuck
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.refuse != nil {
@@ -256,6 +269,8 @@ func (m *testMapper) UpdateDevice(ctx context.Context, r *dmipb.UpdateDeviceRequ
 
 func (m *testMapper) RemoveDevice(ctx context.Context, r *dmipb.RemoveDeviceRequest) (*dmipb.RemoveDeviceResponse, error) {
 	m.begin(ctx)
+	m.driver.Lock()
+	defer m.driver.Unlock()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	id := r.GetDeviceNamespace() + "/" + r.GetDeviceName()
@@ -268,6 +283,8 @@ func (m *testMapper) RemoveDevice(ctx context.Context, r *dmipb.RemoveDeviceRequ
 
 func (m *testMapper) CreateDeviceModel(ctx context.Context, r *dmipb.CreateDeviceModelRequest) (*dmipb.CreateDeviceModelResponse, error) {
 	m.begin(ctx)
+	m.driver.Lock()
+	defer m.driver.Unlock()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.models[r.GetModel().GetNamespace()+"/"+r.GetModel().GetName()] = r.GetModel()

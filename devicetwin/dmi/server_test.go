@@ -208,6 +208,26 @@ func TestServer_HungMapperDelaysNobody(t *testing.T) {
 	eventually(t, "the state after the hang", func() bool { return slices.Equal(hung.ids(), []string{"default/a2"}) })
 }
 
+// TestServer_StuckDriver: calls do not pile up in a mapper whose driver is stuck, to be carried out all at once when it goes on.
+func TestServer_StuckDriver(t *testing.T) {
+	g := newGateway(t)
+	g.config = func(c *dmi.Config) { c.CallTimeout = 150 * time.Millisecond }
+	g.setModel("default/m")
+	g.setDevice("default/a", "modbus", "1")
+	g.start()
+	m := startMapper(t, g.dir, "modbus")
+	stuck := make(chan struct{})
+	m.set(func() { m.stuck = stuck })
+	g.setDevice("default/a", "modbus", "2")
+	eventually(t, "that the mapper cannot be reached", func() bool { return g.twin.reason("default/a") == mapper.ReasonMapperUnreachable })
+	g.setDevice("default/a", "modbus", "3")
+	m.set(func() { m.stuck = nil })
+	close(stuck)
+	eventually(t, "the last value", func() bool {
+		return m.desired("default/a") == "3" && g.twin.reason("default/a") == mapper.ReasonDelivered
+	})
+}
+
 // TestServer_RefusedAndGarbage: a mapper that refuses a device, or whose socket speaks something else, is asked again; its devices say so.
 func TestServer_RefusedAndGarbage(t *testing.T) {
 	g := newGateway(t)

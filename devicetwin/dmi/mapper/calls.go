@@ -28,7 +28,9 @@ func (m *mapper) execute(ctx context.Context, link *link, epoch int, s step) boo
 	if epoch != m.epoch {
 		return false
 	}
-	m.silent = o == broken
+	if o == broken {
+		m.silent = s.want.model
+	}
 	if o != done {
 		m.log.Warn("mapper did not take a device", zap.String("device", s.id.String()), zap.Stringer("action", s.action), zap.Error(err))
 	}

@@ -14,7 +14,6 @@ import (
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/frond-edge/frond/devicetwin/dmi/dmipb"
 	"github.com/frond-edge/frond/devicetwin/dmi/peer"
@@ -130,11 +129,12 @@ func (l *link) await(ctx context.Context) bool {
 	}
 }
 
-// probe makes a call that no mapper has, and reports whether it was answered.
-func (l *link) probe(ctx context.Context) bool {
+// probe reports whether the mapper answers. To create a model that it has changes nothing, and in KubeEdge's framework waits for the same lock as a
+// call that is stuck in a driver.
+func (l *link) probe(ctx context.Context, model *dmipb.DeviceModel) bool {
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
-	err := l.conn.Invoke(ctx, "/"+dmipb.DeviceMapperService_ServiceDesc.ServiceName+"/Probe", &emptypb.Empty{}, &emptypb.Empty{})
+	_, err := l.client.CreateDeviceModel(ctx, &dmipb.CreateDeviceModelRequest{Model: model})
 	return outcomeOf(err) != broken
 }
 

@@ -53,9 +53,9 @@ type mapper struct {
 	stopped bool
 	// unsaved: the record store does not have the registration.
 	unsaved bool
-	// silent: the last call was not answered. The mapper may carry it out when it goes on, and has to answer a probe before the next call: several
-	// calls at once that it had not answered would end it.
-	silent bool
+	// silent is the model of the device whose call was not answered; nil: the last call was. The mapper may carry that call out when it goes on, and has
+	// to answer a probe with this model before the next one: several such calls at once would end it.
+	silent *dmipb.DeviceModel
 	// awaySince is when the mapper could first not be reached; zero: it can.
 	awaySince time.Time
 }
@@ -127,7 +127,7 @@ func (m *mapper) register(ctx context.Context, r Registration, withData bool, no
 	m.registration, m.unsaved = r, true
 	m.epoch++
 	m.link.close()
-	m.link, m.awaySince, m.silent = nil, time.Time{}, false
+	m.link, m.awaySince, m.silent = nil, time.Time{}, nil
 	if !m.stopped {
 		m.link = newLink(m.cfg, r)
 	}
@@ -185,7 +185,7 @@ func (m *mapper) pass(ctx context.Context) time.Duration {
 	if link == nil {
 		return probeInterval
 	}
-	ready := link.await(ctx) && (!silent || link.probe(ctx))
+	ready := link.await(ctx) && (silent == nil || link.probe(ctx, silent))
 	m.mu.Lock()
 	if epoch != m.epoch {
 		m.mu.Unlock()
@@ -216,13 +216,13 @@ func (m *mapper) pass(ctx context.Context) time.Duration {
 // setReachable notes whether the mapper can be reached. The caller holds mu.
 func (m *mapper) setReachable(ready bool, now time.Time) {
 	switch {
-	case ready && m.silent:
+	case ready && m.silent != nil:
 		for _, e := range m.entries { // a call may just be carried out
 			if e.has == uncertain && e.resend {
 				e.changed = now
 			}
 		}
-		m.silent, m.awaySince = false, time.Time{}
+		m.silent, m.awaySince = nil, time.Time{}
 	case ready:
 		m.awaySince = time.Time{}
 	case m.awaySince.IsZero():
