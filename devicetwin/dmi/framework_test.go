@@ -7,7 +7,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -19,19 +18,17 @@ import (
 	"github.com/frond-edge/frond/devicetwin/dmi/mapper"
 )
 
-// frameworkBinary builds the mapper of test/mapper, once.
-var frameworkBinary = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "mapper")
-	if err != nil {
-		return "", err
-	}
-	cmd := exec.Command("go", "-C", filepath.Join("..", "..", "test", "mapper"), "build", "-o", filepath.Join(dir, "mapper"), ".")
+// buildMapper builds the mapper of test/mapper.
+func buildMapper(t *testing.T) string {
+	t.Helper()
+	binary := filepath.Join(t.TempDir(), "mapper")
+	cmd := exec.CommandContext(t.Context(), "go", "-C", filepath.Join("..", "..", "test", "mapper"), "build", "-o", binary, ".")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if output, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("%w: %s", err, output)
+		t.Fatalf("build the mapper: %v: %s", err, output)
 	}
-	return filepath.Join(dir, "mapper"), nil
-})
+	return binary
+}
 
 // frameworkMapper is a process of a mapper on KubeEdge's published framework.
 type frameworkMapper struct {
@@ -46,11 +43,7 @@ type frameworkMapper struct {
 
 func newFrameworkMapper(t *testing.T, dir string) *frameworkMapper {
 	t.Helper()
-	binary, err := frameworkBinary()
-	if err != nil {
-		t.Fatal(err)
-	}
-	m := &frameworkMapper{t: t, binary: binary, config: filepath.Join(t.TempDir(), "config.yaml"), log: filepath.Join(t.TempDir(), "log")}
+	m := &frameworkMapper{t: t, binary: buildMapper(t), config: filepath.Join(t.TempDir(), "config.yaml"), log: filepath.Join(t.TempDir(), "log")}
 	content := fmt.Sprintf("grpc_server:\n  socket_path: %[1]s/m.sock\ncommon:\n  name: m\n  version: v1\n  api_version: v1\n  protocol: virtual\n  address: x\n"+
 		"  edgecore_sock: %[1]s/dmi.sock\n  http_port: \"0\"\n", dir)
 	if err := os.WriteFile(m.config, []byte(content), 0o600); err != nil {

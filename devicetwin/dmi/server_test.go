@@ -382,7 +382,7 @@ func TestServer_Reports(t *testing.T) {
 	}
 }
 
-// TestServer_ManyConnections: as many reports at once as a mapper with 1,000 properties makes when edgecore comes back, each with a connection of its
+// TestServer_ManyConnections: as many reports at once as a mapper with 500 properties makes when edgecore comes back, each with a connection of its
 // own and one second to succeed.
 func TestServer_ManyConnections(t *testing.T) {
 	g := newGateway(t)
@@ -391,7 +391,7 @@ func TestServer_ManyConnections(t *testing.T) {
 	g.setModel("default/m")
 	g.setDevice("default/a", "modbus", "1")
 	g.start()
-	const properties = 1000
+	const properties = 500
 	failed := make(chan error, properties)
 	for range properties {
 		go func() { failed <- reportOnce(t.Context(), g.dir) }()

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
+	_ "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1" // a name that both have would end this process before any test
 
 	"github.com/frond-edge/frond/devicetwin/dmi/dmipb"
 )
