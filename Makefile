@@ -9,13 +9,13 @@ RACE  := CGO_ENABLED=1 go
 # An absolute name, so that it also works from a nested module.
 LINT  := tool -modfile=$(CURDIR)/tools/lint/go.mod golangci-lint
 # The nested modules that hold Go code of ours; those below tools/node, tools/lint and tools/gotestsum only name programs of others.
-CODE  := tools/images tools/kube tools/conformance/suite
+CODE  := tools/images tools/kube tools/conformance/suite tools/generate test/mapper
 # A test that fails is run a second time, on its own; if it passes then, the run goes on, and the summary still lists the
 # first failure. A data race, more than three failures, or a promise broken in the fault suite count at once. See
 # CONTRIBUTING.md for why.
 SUM   := tool -modfile=$(CURDIR)/tools/gotestsum/go.mod gotestsum --format pkgname-and-test-fails --format-hide-empty-pkg --hide-summary=skipped \
 	--rerun-fails=1 --rerun-fails-max-failures=3 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race --packages
-MODS  := . $(CODE) tools/kube/1.35 tools/kube/1.36 tools/coredns tools/generate tools/lint tools/gotestsum tools/node/containerd tools/node/cni tools/node/runc
+MODS  := . $(CODE) tools/kube/1.35 tools/kube/1.36 tools/coredns tools/lint tools/gotestsum tools/node/containerd tools/node/cni tools/node/runc
 # The kubelet takes minutes to compile with -race, so edged/kubelet and what imports it are tested without, by `make test`.
 FAST  = $(shell go list ./... | grep -v -e /test/e2e -e /test/attacks -e /test/faults/suite -e /test/kit/kubetest -e /edged/kubelet -e /edged/agent -e /cmd/ -e /controllers/ -e /loadtest)
 KUBE  = ./controllers/... ./test/kit/kubetest/...
@@ -48,6 +48,7 @@ check: verify lint unit ## Format, lint, layout and unit tests: before every com
 unit: ## Unit tests with the race detector, without a cluster
 	$(RACE) $(SUM) "$(FAST)" -- -race -shuffle=on -vet=off -timeout 20m -p 3
 	$(GO) -C tools/images test -shuffle=on -vet=off ./...
+	$(GO) -C tools/generate test -vet=off ./...
 
 # ,root where this machine lets root do all that tests want: `make tools` installs the programs, if apt-get finds a network.
 AS_ROOT = $(shell test "$$(id -u)" = 0 && type nft ip systemctl /lib/systemd/systemd >/dev/null 2>&1 && unshare --net --mount true 2>/dev/null && echo ,root)
@@ -190,8 +191,9 @@ verify: ## Fail if a file is not formatted or a go.mod not tidy
 	@printf '%s\n' $(MODS) | xargs -P 4 -I % sh -c 'CGO_ENABLED=0 go -C % mod tidy -diff || { echo "not tidy: %"; exit 1; }'
 
 .PHONY: generate
-generate: ## Make deploy/crd and the deep copies of the kinds again, from api
+generate: ## Make deploy/crd, the deep copies of the kinds and the code of .proto files again
 	$(GO) tool -modfile=$(CURDIR)/tools/generate/go.mod controller-gen object paths=./api/apps paths=./api/identity paths=./api/devices/... crd:crdVersions=v1 output:crd:dir=deploy/crd
+	$(GO) -C tools/generate run ./protobuf $(CURDIR) devicetwin/dmi/dmipb/messages.proto devicetwin/dmi/dmipb/services.proto
 
 .PHONY: fmt
 fmt: ## Format all Go files

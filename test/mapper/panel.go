@@ -1,0 +1,235 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	dmiapi "github.com/kubeedge/api/apis/dmi/v1beta1"
+	"github.com/kubeedge/mapper-framework/pkg/common"
+	"github.com/kubeedge/mapper-framework/pkg/grpcclient"
+	"github.com/kubeedge/mapper-framework/pkg/util/parse"
+)
+
+// panel has the devices. It implements the framework's global.DevPanel.
+type panel struct {
+	mu      sync.Mutex // guards both
+	devices map[string]*device
+	// models are by name when they came with the registration, and by namespace and name later, as in the template.
+	models map[string]common.DeviceModel
+}
+
+// device is a virtual device.
+type device struct {
+	instance common.DeviceInstance
+	client   *client
+	stop     func()
+}
+
+// client is the connection to a device. It is nil until the device has started: to stop it before panics, as in most drivers.
+type client struct {
+	mu     sync.Mutex // guards both
+	values map[string]any
+	closed bool
+}
+
+func (c *client) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+}
+
+func newPanel() *panel {
+	return &panel{devices: map[string]*device{}, models: map[string]common.DeviceModel{}}
+}
+
+// DevInit takes the answer of the registration.
+func (p *panel) DevInit(devices []*dmiapi.Device, models []*dmiapi.DeviceModel) error {
+	if len(devices) == 0 || len(models) == 0 {
+		return nil
+	}
+	for _, m := range models {
+		p.models[m.Name] = parse.GetDeviceModelFromGrpc(m)
+	}
+	for _, d := range devices {
+		model := p.models[d.Spec.DeviceModelReference]
+		protocol, err := parse.BuildProtocolFromGrpc(d)
+		if err != nil {
+			return err
+		}
+		instance, err := parse.GetDeviceFromGrpc(d, &model)
+		if err != nil {
+			return err
+		}
+		instance.PProtocol = protocol
+		p.devices[instance.ID] = &device{instance: *instance}
+	}
+	return nil
+}
+
+// DevStart starts the devices of the registration.
+func (p *panel) DevStart() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, d := range p.devices {
+		d.start()
+	}
+}
+
+func (d *device) start() {
+	stop := make(chan struct{})
+	d.stop = func() { close(stop) }
+	go func() {
+		<-time.After(20 * time.Millisecond) // a real device takes longer
+		d.client = &client{values: map[string]any{}}
+		d.run(stop)
+	}()
+}
+
+// run writes each desired value and reports each property in its cycle.
+func (d *device) run(stop <-chan struct{}) {
+	fmt.Println("started", d.instance.ID, string(d.instance.PProtocol.ConfigData))
+	for _, twin := range d.instance.Twins {
+		kind := strings.ToLower(twin.Property.PProperty.DataType)
+		var visitors map[string]any
+		if err := json.Unmarshal(twin.Property.Visitors, &visitors); err != nil {
+			fmt.Fprintln(os.Stderr, "visitors:", err)
+			continue
+		}
+		if twin.Property.PProperty.AccessMode == "ReadWrite" && twin.ObservedDesired.Value != "" {
+			value, err := common.Convert(kind, twin.ObservedDesired.Value)
+			if err != nil {
+				fmt.Fprintln(os.Stderr, "convert:", err)
+				continue
+			}
+			if kind == "int" {
+				_ = value.(int64) // drivers rely on it
+			}
+			d.client.mu.Lock()
+			d.client.values[twin.PropertyName] = value
+			d.client.mu.Unlock()
+		}
+		if twin.Property.ReportToCloud {
+			go d.report(stop, twin)
+		}
+	}
+}
+
+func (d *device) report(stop <-chan struct{}, twin common.Twin) {
+	cycle := time.Duration(twin.Property.CollectCycle) * time.Millisecond
+	if cycle == 0 {
+		cycle = time.Second
+	}
+	ticker := time.NewTicker(cycle)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-stop:
+			return
+		case <-ticker.C:
+		}
+		d.client.mu.Lock()
+		value, err := common.ConvertToString(d.client.values[twin.PropertyName])
+		d.client.mu.Unlock()
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "value:", err)
+			continue
+		}
+		kind := twin.ObservedDesired.Metadata.Type
+		if err := grpcclient.ReportDeviceStatus(&dmiapi.ReportDeviceStatusRequest{
+			DeviceName: d.instance.Name, DeviceNamespace: d.instance.Namespace,
+			ReportedDevice: &dmiapi.DeviceStatus{Twins: parse.ConvMsgTwinToGrpc(map[string]*common.MsgTwin{twin.PropertyName: {
+				Actual:   &common.TwinValue{Value: &value},
+				Expected: &common.TwinValue{Value: &twin.ObservedDesired.Value},
+				Metadata: &common.TypeMetadata{Type: kind},
+			}})},
+		}); err != nil {
+			fmt.Println("report", err)
+		}
+	}
+}
+
+// UpdateDev stops a device, if it is there, and starts it as it is now.
+func (p *panel) UpdateDev(model *common.DeviceModel, instance *common.DeviceInstance) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if old := p.devices[instance.ID]; old != nil {
+		old.client.close()
+		old.stop()
+	}
+	d := &device{instance: *instance}
+	p.devices[instance.ID], p.models[model.ID] = d, *model
+	d.start()
+}
+
+// RemoveDevice stops a device without looking whether it is there.
+func (p *panel) RemoveDevice(id string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	d := p.devices[id]
+	delete(p.devices, id)
+	d.client.close()
+	d.stop()
+	fmt.Println("removed", id)
+	return nil
+}
+
+// GetDevice returns a device.
+func (p *panel) GetDevice(id string) (any, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	d, ok := p.devices[id]
+	if !ok {
+		return nil, fmt.Errorf("device %s not found", id)
+	}
+	return d, nil
+}
+
+// GetModel returns a model.
+func (p *panel) GetModel(id string) (common.DeviceModel, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	m, ok := p.models[id]
+	if !ok {
+		return m, fmt.Errorf("model %s not found", id)
+	}
+	return m, nil
+}
+
+// UpdateModel creates or replaces a model.
+func (p *panel) UpdateModel(model *common.DeviceModel) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.models[model.ID] = *model
+}
+
+// RemoveModel removes a model.
+func (p *panel) RemoveModel(id string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.models, id)
+}
+
+// errREST is the answer of what only the framework's HTTP server calls, which this mapper does not start.
+var errREST = errors.New("this mapper has no HTTP")
+
+// UpdateDevTwins is for HTTP.
+func (*panel) UpdateDevTwins(string, []common.Twin) error { return errREST }
+
+// DealDeviceTwinGet is for HTTP.
+func (*panel) DealDeviceTwinGet(string, string) (any, error) { return nil, errREST }
+
+// WriteDevice is for HTTP.
+func (*panel) WriteDevice(string, string, string, string) error { return errREST }
+
+// GetTwinResult is for HTTP.
+func (*panel) GetTwinResult(string, string) (string, string, error) { return "", "", errREST }
+
+// GetDeviceMethod is for HTTP.
+func (*panel) GetDeviceMethod(string) (map[string][]string, map[string]string, error) {
+	return nil, nil, errREST
+}
