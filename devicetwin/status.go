@@ -21,6 +21,8 @@ const (
 	// ConditionAccepted: each desired value is one that the model allows, and the app or mapper has said that it works with it or has it. Unknown: it
 	// has not said so, which apps for MQTT need not do.
 	ConditionAccepted = "Accepted"
+	// ConditionDelivered: the mapper has the Device. Apps for MQTT ask for it themselves, and have no such condition.
+	ConditionDelivered = "Delivered"
 	// ConditionApplied: the device reports each desired value.
 	ConditionApplied = "Applied"
 )

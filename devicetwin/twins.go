@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -158,6 +159,31 @@ func (t *Twins) UpdateState(id types.NamespacedName, word string, online bool, s
 	}
 	a := twin.Spec.AdmitState(twin.Record, word, online, sent, received)
 	return t.set(twin.Spec, Merge(twin.Record, a.Fragment), twin.Conditions), a, nil
+}
+
+// Condition is a condition of a device that somebody else than the twin knows.
+type Condition struct {
+	Type, Reason, Message string
+	Status                metav1.ConditionStatus
+	// Generation is of the Device that it is about.
+	Generation int64
+}
+
+// SetCondition sets a condition of a device. It reports whether something has changed.
+func (t *Twins) SetCondition(id types.NamespacedName, c Condition) bool {
+	twin, ok := t.twins[id]
+	if !ok {
+		return false
+	}
+	conditions := slices.Clone(twin.Conditions)
+	if !meta.SetStatusCondition(&conditions, metav1.Condition{
+		Type: c.Type, Status: c.Status, Reason: c.Reason, Message: c.Message, ObservedGeneration: c.Generation,
+		LastTransitionTime: metav1.NewTime(t.now().UTC().Truncate(time.Second)),
+	}) {
+		return false
+	}
+	t.set(twin.Spec, twin.Record, conditions)
+	return true
 }
 
 func (t *Twins) set(spec Spec, record Record, conditions []metav1.Condition) Twin {

@@ -11,6 +11,7 @@ import (
 // Devices are the settings of a gateway's devices.
 type Devices struct {
 	MQTT      MQTT      `json:"mqtt,omitzero"`
+	DMI       DMI       `json:"dmi,omitzero"`
 	Telemetry Telemetry `json:"telemetry,omitzero"`
 }
 
@@ -37,6 +38,29 @@ type MQTT struct {
 	// SyncAlways syncs each message before its PUBACK, instead of once a second. It costs 90 % of the throughput.
 	SyncAlways bool `json:"syncAlways,omitempty"`
 }
+
+// DMI is the interface for KubeEdge's mappers. It needs MQTT's mode internal, which keeps what devices report.
+type DMI struct {
+	// Enabled opens the socket dmi.sock in Dir.
+	Enabled bool `json:"enabled,omitempty"`
+	// Dir is the folder of the sockets, which pods of mappers mount; the default is /etc/kubeedge.
+	Dir string `json:"dir,omitempty"`
+	// AllowHost lets programs of root that are in no pod be mappers.
+	AllowHost bool `json:"allowHost,omitempty"`
+	// Mappers lists who may serve which protocol; empty: each pod of this gateway that mounts Dir.
+	Mappers []Mapper `json:"mappers,omitempty"`
+}
+
+// Mapper allows pods to serve the devices of a protocol.
+type Mapper struct {
+	Protocol  string `json:"protocol"`
+	Namespace string `json:"namespace"`
+	// ServiceAccount is that of the pods; "" allows each.
+	ServiceAccount string `json:"serviceAccount,omitempty"`
+}
+
+// defaultDMIDir is where KubeEdge's mappers look.
+const defaultDMIDir = "/etc/kubeedge"
 
 // Telemetry is the way of the samples of devices to the hub.
 type Telemetry struct {
@@ -67,6 +91,9 @@ func (d *Devices) setDefaults() {
 	if d.MQTT.Listen == "" {
 		d.MQTT.Listen = MQTTAddress
 	}
+	if d.DMI.Dir == "" {
+		d.DMI.Dir = defaultDMIDir
+	}
 	if d.Telemetry.MaxMiB == 0 {
 		d.Telemetry.MaxMiB = defaultTelemetryMaxMiB
 	}
@@ -76,10 +103,30 @@ func (d *Devices) setDefaults() {
 }
 
 func (d Devices) validate() error {
-	return errors.Join(d.MQTT.validate(), d.Telemetry.validate())
+	return errors.Join(d.MQTT.validate(d.DMI.Enabled), d.DMI.validate(d.MQTT), d.Telemetry.validate())
 }
 
-func (m MQTT) validate() error {
+func (d DMI) validate(mqtt MQTT) error {
+	if !d.Enabled {
+		return nil
+	}
+	var faults []error
+	if mqtt.Mode != MQTTInternal {
+		faults = append(faults, errors.New("devices.dmi: needs devices.mqtt.mode internal, which keeps what devices report; without users and allowLoopbackAnonymous it lets no app in"))
+	}
+	if !filepath.IsAbs(d.Dir) {
+		faults = append(faults, fmt.Errorf("devices.dmi.dir: %q is not an absolute path", d.Dir))
+	}
+	for i, m := range d.Mappers {
+		if m.Protocol == "" || m.Namespace == "" {
+			faults = append(faults, fmt.Errorf("devices.dmi.mappers[%d]: protocol and namespace are required", i))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// validate checks the settings; forMappers says that nobody need be able to connect.
+func (m MQTT) validate(forMappers bool) error {
 	if m.Mode == "" || m.Mode == MQTTOff {
 		return nil
 	}
@@ -92,7 +139,7 @@ func (m MQTT) validate() error {
 	if m.AllowLoopbackAnonymous && (err != nil || !at.Addr().IsLoopback()) {
 		faults = append(faults, fmt.Errorf("devices.mqtt.allowLoopbackAnonymous: %s is not a loopback address; name users in usersFile", m.Listen))
 	}
-	if !m.AllowLoopbackAnonymous && m.UsersFile == "" {
+	if !forMappers && !m.AllowLoopbackAnonymous && m.UsersFile == "" {
 		faults = append(faults, errors.New("devices.mqtt: nobody could connect; set usersFile, or allowLoopbackAnonymous for apps that name no user"))
 	}
 	if m.UsersFile != "" && !filepath.IsAbs(m.UsersFile) {

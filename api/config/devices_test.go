@@ -22,6 +22,9 @@ func TestDevices_Defaults(t *testing.T) {
 	if d := c.Devices; d.Enabled() || d.MQTT.Mode != "off" || d.MQTT.Listen != "127.0.0.1:1883" || d.Telemetry.MaxMiB != 64 || time.Duration(d.Telemetry.MaxAge) != 168*time.Hour {
 		t.Errorf("%+v", d)
 	}
+	if c, err = edgeCoreWith(t, "{mqtt: {mode: internal}, dmi: {enabled: true}}"); err != nil || c.Devices.DMI.Dir != "/etc/kubeedge" {
+		t.Errorf("%+v, %v", c.Devices, err)
+	}
 	if c, err = edgeCoreWith(t, "{mqtt: {mode: internal, allowLoopbackAnonymous: true}}"); err != nil || !c.Devices.Enabled() {
 		t.Errorf("%+v, %v", c.Devices, err)
 	}
@@ -36,6 +39,9 @@ func TestDevices_Refuses(t *testing.T) {
 		"{mqtt: {mode: internal, usersFile: /u, listen: here}}":                          "devices.mqtt.listen",
 		"{mqtt: {mode: internal, usersFile: /u, maxClients: -1}}":                        "maxClients",
 		"{mqtt: {mode: internal, usersFile: /u, maxStoreMiB: 1}}":                        "maxStoreMiB",
+		"{dmi: {enabled: true}}":                                                         "needs devices.mqtt.mode internal",
+		"{mqtt: {mode: internal}, dmi: {enabled: true, dir: x}}":                         "not an absolute path",
+		"{mqtt: {mode: internal}, dmi: {enabled: true, mappers: [{protocol: x}]}}":       "namespace are required",
 		"{telemetry: {maxMiB: -1}}":                                                      "maxMiB",
 		"{telemetry: {maxAge: 1s}}":                                                      "less than a minute",
 		"{telemetry: {bytesPerSecond: 1}}":                                               "bytesPerSecond",

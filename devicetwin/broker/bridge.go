@@ -49,18 +49,25 @@ type bridge struct {
 type reply struct {
 	done, failed []Message
 	samples      []Sample
+	// report is that of a mapper, and refused why it is not taken.
+	report  *report
+	refused error
 }
 
 // handleBatch takes messages of apps, stores what they change, together, and answers them. The answers of a message are in KubeEdge's order. An answer
 // that cannot be sent is lost, as it would be for an app that is not there; the change stays.
-func (b *bridge) handleBatch(ctx context.Context, messages []Message) error {
-	replies := make([]reply, 0, len(messages))
-	for _, m := range messages {
-		replies = append(replies, b.handle(m))
+func (b *bridge) handleBatch(ctx context.Context, batch []received) error {
+	replies := make([]reply, 0, len(batch))
+	for _, r := range batch {
+		if r.report != nil {
+			replies = append(replies, b.handleReport(r.report))
+			continue
+		}
+		replies = append(replies, b.handle(r.message))
 	}
 	err := b.commit(ctx)
 	if err == nil {
-		err = b.record(ctx, messages, replies)
+		err = b.record(ctx, batch, replies)
 	}
 	if ctx.Err() != nil {
 		return ctx.Err() // the messages come again
@@ -73,6 +80,13 @@ func (b *bridge) handleBatch(ctx context.Context, messages []Message) error {
 		answers := r.done
 		if err != nil {
 			answers = r.failed
+		}
+		if r.report != nil {
+			answer := err
+			if r.refused != nil {
+				answer = r.refused
+			}
+			r.report.done <- answer
 		}
 		b.send(ctx, answers)
 	}
@@ -89,13 +103,14 @@ func (b *bridge) commit(ctx context.Context) error {
 }
 
 // record hands the samples of a batch to the recorder, but those of messages that it has: they were on their way when the gateway ended.
-func (b *bridge) record(ctx context.Context, messages []Message, replies []reply) error {
+func (b *bridge) record(ctx context.Context, batch []received, replies []reply) error {
 	if b.recorder == nil {
 		return nil
 	}
 	recorded, origin := b.recorder.Recorded(), Origin{}
 	var samples []Sample
-	for i, m := range messages {
+	for i := range batch {
+		m := batch[i].message
 		if m.Sequence > 0 && recorded.Stream == b.stream && m.Sequence <= recorded.Sequence {
 			continue
 		}

@@ -15,11 +15,13 @@ import (
 	"github.com/frond-edge/frond/devicetwin"
 )
 
-// received is one message with what the broker has to do after it is handled.
+// received is one message, or the report of a mapper, with what the broker has to do after it is handled.
 type received struct {
 	message Message
-	// ack is nil for QoS 0.
+	// ack is nil for QoS 0 and for reports.
 	ack func() error
+	// report is nil for messages.
+	report *report
 }
 
 // pullStored passes on the messages of QoS 1 and 2 in their order.
@@ -80,8 +82,14 @@ func (s *Server) handle(ctx context.Context, in <-chan received) error {
 		if !s.open.Load() {
 			first = nil // only changes of Devices
 		}
+		reports := s.reports
+		if first == nil {
+			reports = nil
+		}
 		select {
 		case r := <-first:
+			batch = append(batch, r)
+		case r := <-reports:
 			batch = append(batch, r)
 		case c := <-s.changes:
 			c.done <- c.apply(ctx)
@@ -93,15 +101,13 @@ func (s *Server) handle(ctx context.Context, in <-chan received) error {
 			select {
 			case r := <-in:
 				batch = append(batch, r)
+			case r := <-reports:
+				batch = append(batch, r)
 			default:
 				more = false
 			}
 		}
-		messages := make([]Message, len(batch))
-		for i := range batch {
-			messages[i] = batch[i].message
-		}
-		if err := s.bridge.handleBatch(ctx, messages); err != nil {
+		if err := s.bridge.handleBatch(ctx, batch); err != nil {
 			return err
 		}
 		if err := acknowledge(batch); err != nil {

@@ -65,6 +65,8 @@ type Server struct {
 	openOnce sync.Once
 	// changes of Devices are made by the goroutine that handles messages.
 	changes chan change
+	// reports of mappers are handled with the messages.
+	reports chan received
 
 	mu   sync.Mutex // guards all below
 	addr string
@@ -80,7 +82,7 @@ func New(cfg Config, twins *devicetwin.Twins, log *zap.Logger) (*Server, error) 
 	if err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
-	s := &Server{cfg: cfg.withDefaults(), log: log.Named("mqtt"), metrics: m, ready: make(chan struct{}), changes: make(chan change)}
+	s := &Server{cfg: cfg.withDefaults(), log: log.Named("mqtt"), metrics: m, ready: make(chan struct{}), changes: make(chan change), reports: make(chan received)}
 	s.bridge = &bridge{
 		node: cfg.Node, twins: twins, apps: s, now: time.Now, log: s.log, metrics: m, limits: map[types.NamespacedName]*rate.Limiter{}, recorder: cfg.Recorder, observer: cfg.Observer,
 	}

@@ -16,19 +16,8 @@ import (
 	"github.com/frond-edge/frond/api/devices"
 	"github.com/frond-edge/frond/devicetwin/dmi"
 	"github.com/frond-edge/frond/devicetwin/dmi/mapper"
+	"github.com/frond-edge/frond/test/kit/mappertest"
 )
-
-// buildMapper builds the mapper of test/mapper.
-func buildMapper(t *testing.T) string {
-	t.Helper()
-	binary := filepath.Join(t.TempDir(), "mapper")
-	cmd := exec.CommandContext(t.Context(), "go", "-C", filepath.Join("..", "..", "test", "mapper"), "build", "-o", binary, ".")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if output, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build the mapper: %v: %s", err, output)
-	}
-	return binary
-}
 
 // frameworkMapper is a process of a mapper on KubeEdge's published framework.
 type frameworkMapper struct {
@@ -43,11 +32,8 @@ type frameworkMapper struct {
 
 func newFrameworkMapper(t *testing.T, dir string) *frameworkMapper {
 	t.Helper()
-	m := &frameworkMapper{t: t, binary: buildMapper(t), config: filepath.Join(t.TempDir(), "config.yaml"), log: filepath.Join(t.TempDir(), "log")}
-	content := fmt.Sprintf("grpc_server:\n  socket_path: %[1]s/m.sock\ncommon:\n  name: m\n  version: v1\n  api_version: v1\n  protocol: virtual\n  address: x\n"+
-		"  edgecore_sock: %[1]s/dmi.sock\n  http_port: \"0\"\n", dir)
-	if err := os.WriteFile(m.config, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
+	m := &frameworkMapper{
+		t: t, binary: mappertest.Build(t, filepath.Join("..", "..")), config: mappertest.WriteConfig(t, dir), log: filepath.Join(t.TempDir(), "log"),
 	}
 	t.Cleanup(func() {
 		if m.cmd != nil {

@@ -20,7 +20,8 @@ import (
 	"github.com/frond-edge/frond/api/config"
 	"github.com/frond-edge/frond/devicetwin"
 	"github.com/frond-edge/frond/devicetwin/broker"
-	"github.com/frond-edge/frond/edged/devices/twinstore"
+	"github.com/frond-edge/frond/devicetwin/dmi"
+	"github.com/frond-edge/frond/edged/devices/recordstore"
 	"github.com/frond-edge/frond/leaf/store"
 	"github.com/frond-edge/frond/streams/telemetry"
 )
@@ -41,7 +42,9 @@ type Config struct {
 	Store *store.Store
 	// Reports takes the status of devices.
 	Reports Sink
-	Metrics prometheus.Registerer
+	// CgroupRoot is the control group below which the kubelet makes those of pods.
+	CgroupRoot string
+	Metrics    prometheus.Registerer
 }
 
 // Devices is the part of edgecore that is for devices. Its failures stop nothing else: it tries again.
@@ -160,7 +163,7 @@ func (d *Devices) retry(ctx context.Context, run func(context.Context) error) {
 // run opens what is stored and runs broker, samples and reports, until one of them fails or ctx ends.
 func (d *Devices) run(ctx context.Context) error {
 	metrics := prometheus.NewRegistry() // anew for each run
-	records, err := twinstore.Open(ctx, d.cfg.Local, d.log)
+	records, err := recordstore.Open(ctx, recordstore.Twins(), d.cfg.Local, d.log)
 	if err != nil {
 		return err
 	}
@@ -174,7 +177,11 @@ func (d *Devices) run(ctx context.Context) error {
 		telemetry.NewPumpMetrics(metrics), d.log.Named("telemetry"))
 	cfg := d.broker
 	cfg.Metrics, cfg.Recorder = metrics, recorder{samples}
-	server, err := broker.New(cfg, devicetwin.NewTwins(records, now), d.log)
+	server, err := broker.New(cfg, devicetwin.NewTwins(twinRecords{records}, now), d.log)
+	if err != nil {
+		return err
+	}
+	mappers, delivered, err := d.newMappers(ctx, server, metrics)
 	if err != nil {
 		return err
 	}
@@ -188,13 +195,30 @@ func (d *Devices) run(ctx context.Context) error {
 	var stores errgroup.Group
 	stores.Go(func() error { return samples.Start(storeCtx) })
 	stores.Go(func() error { return pump.Start(storeCtx) })
-	err = d.serve(ctx, server)
+	err = d.serve(ctx, server, mappers, delivered)
 	stopStore()
 	return errors.Join(err, stores.Wait())
 }
 
-// serve runs the broker and gives it the Devices.
-func (d *Devices) serve(ctx context.Context, server *broker.Server) error {
+// newMappers makes the server of mappers, nil where there shall be none.
+func (d *Devices) newMappers(ctx context.Context, twins *broker.Server, metrics prometheus.Registerer) (*dmi.Server, *deliveries, error) {
+	settings := d.cfg.Settings.DMI
+	if !settings.Enabled {
+		return nil, nil, nil
+	}
+	records, err := recordstore.Open(ctx, recordstore.Mappers(), d.cfg.Local, d.log)
+	if err != nil {
+		return nil, nil, err
+	}
+	delivered := newDeliveries(d.log)
+	server, err := dmi.New(dmi.Config{
+		Dir: settings.Dir, CgroupRoot: d.cfg.CgroupRoot, AllowHost: settings.AllowHost, Registerer: metrics,
+	}, twins, authorizer{d.cfg.Store, settings.Mappers}, mapperRecords{records}, delivered, d.log.Named("dmi"))
+	return server, delivered, err
+}
+
+// serve runs the broker and the server of mappers, and gives them the Devices.
+func (d *Devices) serve(ctx context.Context, server *broker.Server, mappers *dmi.Server, delivered *deliveries) error {
 	defer d.up.Set(0)
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
@@ -212,8 +236,16 @@ func (d *Devices) serve(ctx context.Context, server *broker.Server) error {
 		}
 		return nil
 	})
+	f := &follower{node: d.cfg.Node, store: d.cfg.Store, consumer: server, log: d.log, given: map[types.NamespacedName]types.NamespacedName{}}
+	if mappers != nil {
+		f.mappers = mappers
+		g.Go(func() error { return mappers.Start(gctx) })
+		g.Go(func() error {
+			delivered.start(gctx, server)
+			return nil
+		})
+	}
 	g.Go(func() error {
-		f := &follower{node: d.cfg.Node, store: d.cfg.Store, consumer: server, log: d.log, given: map[types.NamespacedName]types.NamespacedName{}}
 		for {
 			err := f.follow(gctx)
 			if gctx.Err() != nil {

@@ -26,6 +26,7 @@ import (
 	"github.com/frond-edge/frond/leaf/store"
 	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/leaftest"
+	"github.com/frond-edge/frond/test/kit/mappertest"
 	"github.com/frond-edge/frond/test/kit/streamstest"
 )
 
@@ -372,5 +373,73 @@ func TestNew_RefusesUsers(t *testing.T) {
 				t.Errorf("%v, want %q", err, c.want)
 			}
 		})
+	}
+}
+
+// A mapper of KubeEdge's framework drives a Device: it gets desired values, and what it reports is in the twin, in the report, and among the samples. A
+// restart of the gateway's part needs no hand.
+func TestDevices_Mapper(t *testing.T) {
+	g := newGateway(t)
+	dir, err := os.MkdirTemp("", "dmi") //nolint:usetesting // the path of a socket is short
+	kit.Must(t, err)
+	t.Cleanup(func() { kit.Must(t, os.RemoveAll(dir)) })
+	withMappers := func(d *config.Devices) { d.DMI = config.DMI{Enabled: true, Dir: dir, AllowHost: true} }
+	stop := g.start(withMappers)
+	mappertest.Start(t, mappertest.Build(t, filepath.Join("..", "..")), mappertest.WriteConfig(t, dir))
+	g.setModel("INT")
+	g.setVirtual("a", "21")
+	g.reported("a", `"type":"Delivered","status":"True"`)
+	g.reported("a", `"reported":{"value":"21"`)
+	g.reported("a", `"type":"Applied","status":"True"`)
+	g.setVirtual("a", "22")
+	g.reported("a", `"reported":{"value":"22"`)
+	stop()
+	g.setVirtual("a", "23")
+	g.setVirtual("b", "5")
+	g.start(withMappers)
+	g.reported("a", `"reported":{"value":"23"`)
+	g.reported("b", `"reported":{"value":"5"`)
+	kit.Within(t, time.Minute, "samples are kept", func() bool { return streamstest.SumCounters(t, g.metrics, "frond_telemetry_appended_total", "") > 10 })
+	if n := streamstest.SumCounters(t, g.metrics, "frond_dmi_refused_total", "storage"); n != 0 {
+		t.Errorf("%v reports were refused", n)
+	}
+}
+
+// setVirtual gives the gateway a Device of the mapper's protocol whose property is reported every 50 ms.
+func (g *gateway) setVirtual(name, desired string) {
+	g.Helper()
+	g.apply(kinds.DevicesResource, name, fmt.Sprintf(`{"apiVersion":"devices.kubeedge.io/v1beta1","kind":"Device","metadata":{"name":%q,"namespace":"default","uid":"u-%s",
+		"resourceVersion":"%d","generation":%d},"spec":{"nodeName":"edge-1","deviceModelRef":{"name":"model"},"protocol":{"protocolName":"virtual","configData":{"x":1}},
+		"properties":[{"name":"temp","desired":{"value":%q},"reportToCloud":true,"collectCycle":50,"reportCycle":50,
+		"visitors":{"protocolName":"virtual","configData":{"dataType":"int"}}}]}}`, name, name, g.applied+1, g.applied+1, desired))
+}
+
+// A mapper is let in as the settings say.
+func TestAuthorizer(t *testing.T) {
+	g := newGateway(t)
+	pod := func(name, namespace, account string) {
+		t.Helper()
+		g.applied++
+		kit.Must(t, g.store.Apply(t.Context(), []wire.Message{{
+			Key: wire.Key{Resource: "pods", Namespace: namespace, Name: name}, Op: wire.Apply, UID: "u-" + name, Version: fmt.Sprint(g.applied), Sequence: g.applied,
+			Object: fmt.Appendf(nil, `{"metadata":{"name":%q,"namespace":%q,"uid":"u-%s"},"spec":{"serviceAccountName":%q}}`, name, namespace, name, account),
+		}}, g.applied))
+	}
+	pod("mapper", "plant", "modbus")
+	pod("plain", "plant", "")
+	pod("other", "office", "modbus")
+	named := []config.Mapper{{Protocol: "modbus", Namespace: "plant", ServiceAccount: "modbus"}, {Protocol: "opcua", Namespace: "plant"}}
+	for _, c := range []struct {
+		pod, protocol string
+		allowed       []config.Mapper
+		want          bool
+	}{
+		{"u-mapper", "modbus", nil, true}, {"u-none", "modbus", nil, false}, {"", "modbus", nil, true},
+		{"u-mapper", "modbus", named, true}, {"u-mapper", "opcua", named, true}, {"u-mapper", "ble", named, false},
+		{"u-plain", "modbus", named, false}, {"u-plain", "opcua", named, true}, {"u-other", "modbus", named, false},
+	} {
+		if err := devices.Authorize(g.store, c.allowed, c.pod, c.protocol); (err == nil) != c.want {
+			t.Errorf("pod %q for %s by %v: %v", c.pod, c.protocol, c.allowed, err)
+		}
 	}
 }

@@ -1,6 +1,20 @@
 package devices
 
-import "golang.org/x/crypto/bcrypt"
+import (
+	"context"
+
+	"golang.org/x/crypto/bcrypt"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/frond-edge/frond/api/config"
+	"github.com/frond-edge/frond/devicetwin/dmi/peer"
+	"github.com/frond-edge/frond/leaf/store"
+)
+
+// Authorize asks whether a pod may serve a protocol.
+func Authorize(st *store.Store, allowed []config.Mapper, pod, protocol string) error {
+	return authorizer{st, allowed}.Authorize(context.Background(), peer.Peer{Pod: types.UID(pod)}, protocol)
+}
 
 // Hash returns the cheapest hash of a password.
 func Hash(password string) (string, error) {

@@ -21,19 +21,31 @@ type Consumer interface {
 	DevicesLoaded(ctx context.Context) error
 }
 
+// Mappers takes the gateway's Devices and models for its mappers, as dmi.Server does. The objects do not change afterwards.
+type Mappers interface {
+	SetDevice(device *devices.Device)
+	RemoveDevice(id types.NamespacedName)
+	SetModel(model *devices.DeviceModel)
+	RemoveModel(id types.NamespacedName)
+	Synced()
+}
+
 // follower gives the Devices of the gateway's store to a consumer: those that name this node, each with its model.
 type follower struct {
 	node     string
 	store    *store.Store
 	consumer Consumer
-	log      *zap.Logger
+	// mappers may be nil.
+	mappers Mappers
+	log     *zap.Logger
 	// given are the Devices that the consumer has, with their models.
 	given map[types.NamespacedName]types.NamespacedName
 }
 
 // follow runs until ctx ends, the consumer fails or it was too slow for the store's events.
 func (f *follower) follow(ctx context.Context) error {
-	list, revision := f.store.List(devices.Group, devices.DevicesResource, "")
+	modelList, revision := f.store.List(devices.Group, devices.DeviceModelsResource, "") // older than the devices, so that no change is missed
+	list, _ := f.store.List(devices.Group, devices.DevicesResource, "")
 	changes, err := f.store.Watch(devices.Group, devices.DevicesResource, "", revision)
 	if err != nil {
 		return fmt.Errorf("watch devices: %w", err)
@@ -44,6 +56,9 @@ func (f *follower) follow(ctx context.Context) error {
 		return fmt.Errorf("watch models of devices: %w", err)
 	}
 	defer models.Stop()
+	for _, entry := range modelList {
+		f.setModel(idOf(entry.Key))
+	}
 	for _, entry := range list {
 		if err := f.setDevice(ctx, idOf(entry.Key)); err != nil {
 			return err
@@ -51,6 +66,9 @@ func (f *follower) follow(ctx context.Context) error {
 	}
 	if err := f.consumer.DevicesLoaded(ctx); err != nil {
 		return fmt.Errorf("give devices: %w", err)
+	}
+	if f.mappers != nil {
+		f.mappers.Synced()
 	}
 	deviceEvents, modelEvents := changes.Events(), models.Events()
 	for {
@@ -68,6 +86,7 @@ func (f *follower) follow(ctx context.Context) error {
 			if !ok {
 				return models.Err()
 			}
+			f.setModel(idOf(event.Entry.Key))
 			for id, model := range f.given {
 				if model != idOf(event.Entry.Key) {
 					continue
@@ -93,6 +112,9 @@ func (f *follower) setDevice(ctx context.Context, id types.NamespacedName) error
 	var device devices.Device
 	if found := f.read(keyOf(devices.DevicesResource, id), &device); !found || device.Spec.NodeName != f.node {
 		delete(f.given, id)
+		if f.mappers != nil {
+			f.mappers.RemoveDevice(id)
+		}
 		if err := f.consumer.RemoveDevice(ctx, id); err != nil {
 			return fmt.Errorf("take back device %s: %w", id, err)
 		}
@@ -108,10 +130,26 @@ func (f *follower) setDevice(ctx context.Context, id types.NamespacedName) error
 		}
 	}
 	f.given[id] = modelID
+	if f.mappers != nil {
+		f.mappers.SetDevice(&device)
+	}
 	if err := f.consumer.SetDevice(ctx, devicetwin.NewSpec(&device, model)); err != nil {
 		return fmt.Errorf("give device %s: %w", id, err)
 	}
 	return nil
+}
+
+// setModel gives the mappers a model as it is in the store now, or takes it back.
+func (f *follower) setModel(id types.NamespacedName) {
+	if f.mappers == nil {
+		return
+	}
+	model := &devices.DeviceModel{}
+	if f.read(keyOf(devices.DeviceModelsResource, id), model) {
+		f.mappers.SetModel(model)
+	} else {
+		f.mappers.RemoveModel(id)
+	}
 }
 
 // read reports whether the store has an object that can be decoded.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/frond-edge/frond/api/devices"
 	"github.com/frond-edge/frond/streams/subject"
+	"github.com/frond-edge/frond/test/kit/mappertest"
 )
 
 // A sensor as a user of KubeEdge has it: nothing names Frond.
@@ -239,4 +241,55 @@ func awaitDeviceKnown(t *testing.T, app paho.Client, received chan paho.Message)
 			return "no answer"
 		}
 	})
+}
+
+// A device that a mapper drives, as a user of KubeEdge has it.
+const motorManifest = `
+apiVersion: devices.kubeedge.io/v1beta1
+kind: DeviceModel
+metadata: {name: motor-model}
+spec:
+  protocol: virtual
+  properties: [{name: speed, type: INT, accessMode: ReadWrite}]
+---
+apiVersion: devices.kubeedge.io/v1beta1
+kind: Device
+metadata: {name: motor}
+spec:
+  deviceModelRef: {name: motor-model}
+  nodeName: edge-2
+  protocol: {protocolName: virtual, configData: {line: 3}}
+  properties:
+  - name: speed
+    desired: {value: "100"}
+    reportToCloud: true
+    collectCycle: 100
+    reportCycle: 100
+    visitors: {protocolName: virtual, configData: {dataType: int}}
+`
+
+// TestDevices_Mapper: an unmodified mapper of KubeEdge's framework drives a Device of the cluster, over the death of edgecore.
+func TestDevices_Mapper(t *testing.T) {
+	mappertest.Start(t, mappertest.Build(t, filepath.Join("..", "..")), mappertest.WriteConfig(t, shared.MapperDir("edge-2")))
+	applyManifest(t, motorManifest)
+	reports := func(want string) {
+		t.Helper()
+		eventually(t, "DeviceStatus of the motor shows "+want, func(context.Context) string {
+			text, err := shared.Kubectl(t.Context(), "", "get", "devicestatus", "motor", "-o",
+				`jsonpath={.status.twins[0].reported.value} {range .status.extensions.frond.conditions[*]}{.type}={.status} {end}`)
+			if err == nil && strings.HasPrefix(text, want+" ") && strings.Contains(text, "Delivered=True") && strings.Contains(text, "Applied=True") {
+				return ""
+			}
+			return fmt.Sprint(text, err)
+		})
+	}
+	reports("100")
+	if err := shared.Kill(t.Context(), "edge-2"); err != nil {
+		t.Fatal(err)
+	}
+	runKubectl(t, "patch", "device", "motor", "--type=json", "-p", `[{"op":"replace","path":"/spec/properties/0/desired/value","value":"200"}]`)
+	if err := shared.Start(t.Context(), "edge-2"); err != nil {
+		t.Fatal(err)
+	}
+	reports("200")
 }

@@ -104,6 +104,9 @@ func (e Gateway) ManifestDir() string { return filepath.Join(e.Dir, "manifests")
 // APISocket is the socket of its local API.
 func (e Gateway) APISocket() string { return filepath.Join(e.Run, "api.sock") }
 
+// MapperDir is the folder of the sockets of mappers.
+func (e Gateway) MapperDir() string { return filepath.Join(e.Run, "dmi") }
+
 // ContainerdSocket is containerd's socket.
 func (e Gateway) ContainerdSocket() string { return filepath.Join(e.Run, "containerd.sock") }
 

@@ -36,7 +36,7 @@ type Spec struct {
 	KubeProxy bool `json:"kubeProxy,omitempty"`
 	// Services adds to KubeProxy, which it includes, CoreDNS on each gateway and routes between the gateways' pods. Chosen once.
 	Services bool `json:"services,omitempty"`
-	// Devices runs an MQTT broker on each gateway, for apps without a user. It can be added later.
+	// Devices runs an MQTT broker on each gateway, for apps without a user, and the socket for mappers. It can be added later.
 	Devices bool `json:"devices,omitempty"`
 	// Kubernetes is the minor version of an older control plane, such as "1.36"; empty means the version that Frond is built with. Chosen once.
 	Kubernetes string `json:"kubernetes,omitempty"`

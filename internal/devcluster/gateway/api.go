@@ -183,6 +183,9 @@ func (a *API) MQTTAddress(edge string) string {
 	return config.MQTTAddress
 }
 
+// MapperDir returns the folder in which a gateway's mappers find its socket and make their own.
+func (a *API) MapperDir(edge string) string { return a.f.Layout.Gateway(edge).MapperDir() }
+
 // EdgeMetrics returns /metrics of a gateway's edgecore.
 func (a *API) EdgeMetrics(ctx context.Context, edge string) (string, error) {
 	return a.FromEdge(ctx, edge, "http://"+folder.Loopback(a.f.State.Ports[edge])+"/metrics")

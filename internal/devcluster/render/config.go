@@ -82,6 +82,7 @@ func EdgecoreConfig(l folder.Layout, s folder.State, hash, name string, i int) c
 	}
 	if s.Spec.Devices {
 		c.Devices.MQTT = config.MQTT{Mode: config.MQTTInternal, AllowLoopbackAnonymous: true}
+		c.Devices.DMI = config.DMI{Enabled: true, Dir: e.MapperDir(), AllowHost: true}
 	}
 	if s.Spec.Runtime == folder.Hollow {
 		c.Runtime.Hollow = true
