@@ -20,7 +20,7 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/desired/kinds"
 	"github.com/frond-edge/frond/controllers/desired/payload"
-	"github.com/frond-edge/frond/controllers/references"
+	"github.com/frond-edge/frond/controllers/podcache"
 )
 
 // ErrNotFound is returned for an object that is not in the cache.
@@ -39,6 +39,13 @@ type Kind struct {
 type Cache struct {
 	writer sync.Mutex // serializes the changes of synced
 	synced atomic.Pointer[map[kinds.ID]Kind]
+	// unpacked is the pod that was read last: an event reads its pod several times.
+	unpacked atomic.Pointer[unpackedPod]
+}
+
+type unpackedPod struct {
+	packed *podcache.Pod
+	whole  *corev1.Pod
 }
 
 // New creates a Cache without kinds.
@@ -106,6 +113,9 @@ func (c *Cache) Get(key wire.Key) (client.Object, error) {
 	if !exists {
 		return nil, ErrNotFound
 	}
+	if packed, ok := podcache.Of(found); ok {
+		return c.whole(packed, k)
+	}
 	if u, ok := found.(*unstructured.Unstructured); ok {
 		return payload.ShallowCopy(u), nil
 	}
@@ -115,6 +125,22 @@ func (c *Cache) Get(key wire.Key) (client.Object, error) {
 	o := shallow.Interface().(client.Object)
 	o.GetObjectKind().SetGroupVersionKind(k.GVK)
 	return o, nil
+}
+
+// whole returns a shallow copy of a pod.
+func (c *Cache) whole(packed *podcache.Pod, k Kind) (client.Object, error) {
+	last := c.unpacked.Load()
+	if last == nil || last.packed != packed {
+		pod, err := packed.Whole()
+		if err != nil {
+			return nil, err
+		}
+		pod.SetGroupVersionKind(k.GVK)
+		last = &unpackedPod{packed, pod}
+		c.unpacked.Store(last)
+	}
+	shallow := *last.whole
+	return &shallow, nil
 }
 
 // Has reports whether the cache holds an object.
@@ -191,15 +217,15 @@ func (c *Cache) RunsServiceAccount(node, namespace, account string) (bool, error
 	}
 	found, err := k.Store.ByIndex(kinds.NodeIndex, node)
 	return slices.ContainsFunc(found, func(o any) bool {
-		pod, ok := o.(*corev1.Pod)
-		return ok && pod.Namespace == namespace && runsAs(pod, account)
+		pod, ok := podcache.Of(o)
+		return ok && pod.Namespace() == namespace && runsAs(pod, account)
 	}), err
 }
 
 // runsAs reports whether a pod proves that its node may act as a service account. A mirror pod proves nothing: the node
 // itself creates it.
-func runsAs(pod *corev1.Pod, account string) bool {
-	return !references.IsMirror(pod) && pod.Spec.ServiceAccountName == account && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed
+func runsAs(pod *podcache.Pod, account string) bool {
+	return !pod.Mirror() && pod.Account() == account && !pod.Ended()
 }
 
 func (k Kind) find(index, value string, include func(client.Object) bool) ([]wire.Key, error) {
@@ -209,8 +235,13 @@ func (k Kind) find(index, value string, include func(client.Object) bool) ([]wir
 	}
 	var keys []wire.Key
 	for _, object := range found {
-		if o, ok := object.(client.Object); ok && include(o) {
-			keys = append(keys, k.Key(o.GetNamespace(), o.GetName()))
+		switch o := object.(type) {
+		case *podcache.Pod: // no caller looks into one
+			keys = append(keys, k.Key(o.Namespace(), o.Name()))
+		case client.Object:
+			if include(o) {
+				keys = append(keys, k.Key(o.GetNamespace(), o.GetName()))
+			}
 		}
 	}
 	return keys, nil

@@ -6,6 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/frond-edge/frond/controllers/podcache"
 	"github.com/frond-edge/frond/controllers/references"
 )
 
@@ -15,15 +16,19 @@ func TestMirrorPod_GrantsNothing(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "n"}}
 	pod.Spec.ServiceAccountName = "admin"
 	pod.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "pull"}}
-	if !runsAs(pod, "admin") || runsAs(pod, "other") || len(references.OfPod(pod)) != 2 {
+	runs := func(pod *corev1.Pod, account string) bool {
+		packed, ok := podcache.Of(pod)
+		return ok && runsAs(packed, account)
+	}
+	if !runs(pod, "admin") || runs(pod, "other") || len(references.OfPod(pod)) != 2 {
 		t.Errorf("a pod of the cloud's brings %v", references.OfPod(pod))
 	}
 	ended := pod.DeepCopy()
-	if ended.Status.Phase = corev1.PodSucceeded; runsAs(ended, "admin") {
+	if ended.Status.Phase = corev1.PodSucceeded; runs(ended, "admin") {
 		t.Error("a pod that has ended counts")
 	}
 	pod.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"}
-	if runsAs(pod, "admin") {
+	if runs(pod, "admin") {
 		t.Error("it counts as one that runs as the account it names")
 	}
 	if refs := references.OfPod(pod); len(refs) != 0 {
