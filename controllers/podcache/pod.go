@@ -29,7 +29,9 @@ type Pod struct {
 	// addresses are the pod's IPs, separated by spaces.
 	addresses string
 	// encoded is the protobuf encoding of the whole pod.
-	encoded                    []byte
+	encoded []byte
+	// created is when the pod was created, in seconds since 1970; 0 if that is not known.
+	created                    int64
 	hostNetwork, ended, mirror bool
 }
 
@@ -44,8 +46,12 @@ func Pack(pod *corev1.Pod) (*Pod, error) {
 	for _, ip := range pod.Status.PodIPs {
 		addresses = append(addresses, ip.IP)
 	}
+	var created int64
+	if !pod.CreationTimestamp.IsZero() {
+		created = pod.CreationTimestamp.Unix()
+	}
 	return &Pod{
-		namespace: unique.Make(pod.Namespace), node: unique.Make(pod.Spec.NodeName), account: unique.Make(pod.Spec.ServiceAccountName),
+		created: created, namespace: unique.Make(pod.Namespace), node: unique.Make(pod.Spec.NodeName), account: unique.Make(pod.Spec.ServiceAccountName),
 		name: strings.Clone(pod.Name), uid: strings.Clone(string(pod.UID)), version: strings.Clone(pod.ResourceVersion),
 		addresses: strings.Join(addresses, " "), encoded: encoded, hostNetwork: pod.Spec.HostNetwork,
 		ended: pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed, mirror: references.IsMirror(pod),
@@ -76,9 +82,13 @@ func (p *Pod) Whole() (*corev1.Pod, error) {
 }
 
 // GetObjectMeta implements metav1.ObjectMetaAccessor for client-go's stores, which ask for names and versions. It has the
-// pod's identity only.
+// pod's identity and age only.
 func (p *Pod) GetObjectMeta() metav1.Object {
-	return &metav1.ObjectMeta{Namespace: p.Namespace(), Name: p.name, UID: types.UID(p.uid), ResourceVersion: p.version}
+	m := &metav1.ObjectMeta{Namespace: p.Namespace(), Name: p.name, UID: types.UID(p.uid), ResourceVersion: p.version}
+	if p.created != 0 {
+		m.CreationTimestamp = metav1.Unix(p.created, 0)
+	}
+	return m
 }
 
 // Namespace returns the pod's namespace.

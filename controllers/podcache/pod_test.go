@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/frond-edge/frond/controllers"
 	"github.com/frond-edge/frond/controllers/podcache"
 )
 
@@ -174,7 +175,7 @@ func TestPod_Facts(t *testing.T) {
 		"host":      {func(p *corev1.Pod) { p.Spec.HostNetwork = true }, false, false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "p", UID: "u", ResourceVersion: "7", ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m"}}}}
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "p", UID: "u", ResourceVersion: "7", CreationTimestamp: metav1.Unix(100, 0), ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m"}}}}
 			pod.Spec.NodeName, pod.Spec.ServiceAccountName = "gw", "web"
 			pod.Status.PodIPs = []corev1.PodIP{{IP: "10.0.0.1"}, {IP: "fd00::1"}}
 			tt.change(pod)
@@ -188,6 +189,9 @@ func TestPod_Facts(t *testing.T) {
 			identity, err := meta.Accessor(p)
 			if err != nil {
 				t.Fatal(err)
+			}
+			if got := identity.GetCreationTimestamp(); !got.Equal(&pod.CreationTimestamp) {
+				t.Errorf("created at %v", got)
 			}
 			got := []string{identity.GetNamespace(), identity.GetName(), string(identity.GetUID()), identity.GetResourceVersion(), p.Namespace(), p.Name(), p.UID(), p.Version(), p.Node(), p.Account()}
 			if diff := cmp.Diff([]string{"n", "p", "u", "7", "n", "p", "u", "7", "gw", "web"}, got); diff != "" {
@@ -219,5 +223,16 @@ func TestTransform(t *testing.T) {
 	other, err := podcache.Transform(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "c", ManagedFields: fields}, Data: map[string]string{"a": "b"}})
 	if diff := cmp.Diff(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "c"}, Data: map[string]string{"a": "b"}}, other); err != nil || diff != "" {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+}
+
+// TestCache_RefusesWholePods: who would read packed pods as whole ones is told so, and does not see none.
+func TestCache_RefusesWholePods(t *testing.T) {
+	if err := (&podcache.Cache{}).List(t.Context(), &corev1.PodList{}); err == nil {
+		t.Error("pods are listed")
+	}
+	none := func(*corev1.Pod) {}
+	if _, err := controllers.Follow(t.Context(), &podcache.Cache{}, &corev1.Pod{}, none, none); err == nil {
+		t.Error("whole pods are followed")
 	}
 }

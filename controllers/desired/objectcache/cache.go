@@ -10,8 +10,10 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -149,12 +151,23 @@ func (c *Cache) Has(key wire.Key) bool {
 	return err == nil
 }
 
-// InScope lists the objects of a kind in a namespace, "" for all.
-func (k Kind) InScope(namespace string) ([]any, error) {
+// InScope returns the objects of a kind in a namespace, "" for all, and when each was created.
+func (k Kind) InScope(namespace string) (created map[wire.Key]time.Time, err error) {
+	var objects []any
 	if namespace == "" {
-		return k.Store.List(), nil
+		objects = k.Store.List()
+	} else if objects, err = k.Store.ByIndex(toolscache.NamespaceIndex, namespace); err != nil {
+		return nil, fmt.Errorf("list %s: %w", k.Resource, err)
 	}
-	return k.Store.ByIndex(toolscache.NamespaceIndex, namespace)
+	created = make(map[wire.Key]time.Time, len(objects))
+	for _, object := range objects {
+		o, err := meta.Accessor(object)
+		if err != nil {
+			return nil, fmt.Errorf("list %s: %T: %w", k.Resource, object, err)
+		}
+		created[k.Key(o.GetNamespace(), o.GetName())] = o.GetCreationTimestamp().Time
+	}
+	return created, nil
 }
 
 // OfNode returns the objects of a kind that belong to a node; none for a kind whose objects belong to none.

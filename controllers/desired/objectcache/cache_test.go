@@ -5,7 +5,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	toolscache "k8s.io/client-go/tools/cache"
 
+	"github.com/frond-edge/frond/controllers/desired/kinds"
 	"github.com/frond-edge/frond/controllers/podcache"
 	"github.com/frond-edge/frond/controllers/references"
 )
@@ -33,5 +35,32 @@ func TestMirrorPod_GrantsNothing(t *testing.T) {
 	}
 	if refs := references.OfPod(pod); len(refs) != 0 {
 		t.Errorf("it brings %v", refs)
+	}
+}
+
+// TestKind_InScope: a scope of pods lists packed pods with their ages, too.
+func TestKind_InScope(t *testing.T) {
+	store := toolscache.NewIndexer(toolscache.MetaNamespaceKeyFunc, toolscache.Indexers{toolscache.NamespaceIndex: toolscache.MetaNamespaceIndexFunc})
+	born := metav1.Unix(100, 0)
+	for _, namespace := range []string{"n", "m"} {
+		o, err := podcache.Transform(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: namespace, CreationTimestamp: born}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := store.Add(o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	k := Kind{Spec: kinds.TableByID(false)[kinds.ID{Resource: "pods"}], Store: store}
+	for namespace, count := range map[string]int{"": 2, "n": 1, "none": 0} {
+		created, err := k.InScope(namespace)
+		if err != nil || len(created) != count {
+			t.Errorf("%q: %v, %v", namespace, created, err)
+		}
+		for key, at := range created {
+			if key.Name != "p" || !at.Equal(born.Time) {
+				t.Errorf("%s was created at %v", key.Human(), at)
+			}
+		}
 	}
 }
