@@ -48,7 +48,7 @@ var folderRules = map[string]folderRule{
 
 	// The cloud half.
 	"cloud":       {programs: cloudcore, imports: []string{"api/...", "controllers/...", "streams/...", "internal/certs", "internal/health", "internal/lifecycle", "internal/splice"}},
-	"controllers": {programs: cloudcore, imports: []string{"api/...", "controllers", "controllers/references", "internal/failpoint"}},
+	"controllers": {programs: cloudcore, imports: []string{"api/...", "controllers", "controllers/podcache", "controllers/references", "internal/failpoint"}},
 	// What refers to what is also what frond node exposed shows.
 	"controllers/references": {programs: []string{"cloudcore", "frond"}, imports: []string{"api/..."}},
 

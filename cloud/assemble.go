@@ -19,6 +19,7 @@ import (
 	"github.com/frond-edge/frond/cloud/kubecalls"
 	"github.com/frond-edge/frond/cloud/membership"
 	"github.com/frond-edge/frond/controllers/desired"
+	"github.com/frond-edge/frond/controllers/podcache"
 	"github.com/frond-edge/frond/controllers/scopes"
 	"github.com/frond-edge/frond/internal/health"
 	"github.com/frond-edge/frond/internal/lifecycle"
@@ -49,8 +50,8 @@ func (c *Cloud) newFoundation(ctx context.Context, hub *hubConns, stores hubStor
 	if f.clients, err = kube.NewClients(c.rest, c.cfg.Impersonation == kubeversion.Classic); err != nil {
 		return nil, err
 	}
-	if f.objects, err = cache.New(f.clients.ReadRetry, desired.CacheOptions()); err != nil {
-		return nil, fmt.Errorf("cache: %w", err)
+	if f.objects, err = podcache.New(f.clients.ReadRetry); err != nil {
+		return nil, err
 	}
 	if f.nodes, err = addressindex.NewNodes(ctx, f.objects); err != nil {
 		return nil, fmt.Errorf("cache: %w", err)

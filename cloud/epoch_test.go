@@ -18,7 +18,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"github.com/frond-edge/frond/api/config"
 	"github.com/frond-edge/frond/api/names"
@@ -28,6 +27,7 @@ import (
 	"github.com/frond-edge/frond/cloud/kubecalls"
 	"github.com/frond-edge/frond/controllers/desired"
 	"github.com/frond-edge/frond/controllers/holds"
+	"github.com/frond-edge/frond/controllers/podcache"
 	"github.com/frond-edge/frond/streams/metrics"
 	"github.com/frond-edge/frond/streams/publish"
 	"github.com/frond-edge/frond/streams/subject"
@@ -71,7 +71,7 @@ func (s *clusterFixture) openTracker() *epoch.Tracker {
 func (s *clusterFixture) startPublisher() (history *epoch.Tracker, failed <-chan error, stop func()) {
 	s.Helper()
 	history = s.openTracker()
-	objects, err := cache.New(s.cluster.Config(), desired.CacheOptions())
+	objects, err := podcache.New(s.cluster.Config())
 	if err != nil {
 		s.Fatal(err)
 	}

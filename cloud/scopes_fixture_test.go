@@ -24,7 +24,6 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/api/wire"
@@ -33,6 +32,7 @@ import (
 	"github.com/frond-edge/frond/cloud/scoperegistry"
 	"github.com/frond-edge/frond/controllers/desired"
 	"github.com/frond-edge/frond/controllers/desired/kinds"
+	"github.com/frond-edge/frond/controllers/podcache"
 	"github.com/frond-edge/frond/controllers/scopes"
 	"github.com/frond-edge/frond/streams/call"
 	"github.com/frond-edge/frond/streams/metrics"
@@ -233,7 +233,7 @@ func (c *scopeFixture) startCloudcore(id string, cfg scopes.Config) *scopeReplic
 		}
 		return kv
 	}
-	objects, err := cache.New(rest, desired.CacheOptions())
+	objects, err := podcache.New(rest)
 	if err != nil {
 		c.Fatal(err)
 	}

@@ -11,11 +11,11 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/cloud/membership"
 	"github.com/frond-edge/frond/controllers/desired"
+	"github.com/frond-edge/frond/controllers/podcache"
 	"github.com/frond-edge/frond/streams/metrics"
 	"github.com/frond-edge/frond/streams/publish"
 	"github.com/frond-edge/frond/streams/subject"
@@ -42,7 +42,7 @@ func startReplica(b *testing.B, s *clusterFixture, id string) *publishingReplica
 	if err != nil {
 		b.Fatal(err)
 	}
-	objects, err := cache.New(s.cluster.Config(), desired.CacheOptions())
+	objects, err := podcache.New(s.cluster.Config())
 	if err != nil {
 		b.Fatal(err)
 	}

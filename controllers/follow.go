@@ -2,8 +2,10 @@ package controllers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
+	corev1 "k8s.io/api/core/v1"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -15,6 +17,9 @@ import (
 // option says otherwise, Follow waits until the cache has read the kind.
 func Follow[T client.Object](ctx context.Context, objects cache.Cache, kind T, changed, deleted func(T), options ...cache.InformerGetOption) (stop func(), err error) {
 	stop = func() {}
+	if _, pods := any(kind).(*corev1.Pod); pods {
+		return stop, errors.New("follow pods with podcache.Follow: the cache holds them packed")
+	}
 	informer, err := objects.GetInformer(ctx, kind, options...)
 	if err != nil {
 		return stop, fmt.Errorf("follow %T: %w", kind, err)

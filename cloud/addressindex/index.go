@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/frond-edge/frond/cloud/gateway"
+	"github.com/frond-edge/frond/controllers/podcache"
 )
 
 // Addresses is a gateway.Addresses: it answers from the objects that are in memory for the nodes anyway.
@@ -58,7 +59,7 @@ func NewAddresses(ctx context.Context, objects cache.Cache) (Addresses, error) {
 		return Addresses{}, err
 	}
 	pods, err := addIndexers(ctx, objects, &corev1.Pod{}, toolscache.Indexers{
-		podsByAddress: func(o any) ([]string, error) { return podAddresses(o.(*corev1.Pod)), nil },
+		podsByAddress: func(o any) ([]string, error) { return podAddresses(o), nil },
 	})
 	return Addresses{objects: objects, nodes: nodes, pods: pods}, err
 }
@@ -110,15 +111,12 @@ func hostAddresses(node *corev1.Node) []string {
 }
 
 // podAddresses returns the present addresses of a pod with a network of its own.
-func podAddresses(pod *corev1.Pod) []string {
-	if pod.Spec.HostNetwork || pod.Spec.NodeName == "" || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+func podAddresses(cached any) []string {
+	pod, ok := podcache.Of(cached)
+	if !ok || pod.HostNetwork() || pod.Node() == "" || pod.Ended() {
 		return nil
 	}
-	texts := make([]string, 0, len(pod.Status.PodIPs))
-	for _, ip := range pod.Status.PodIPs {
-		texts = append(texts, ip.IP)
-	}
-	return addressTexts(texts)
+	return addressTexts(pod.Addresses())
 }
 
 // addressTexts formats each address as netip does, and leaves out invalid ones, such as the ClusterIP "None".
@@ -153,10 +151,13 @@ func (a Addresses) Claims(ctx context.Context, address netip.Addr) ([]gateway.Cl
 	if err != nil {
 		return nil, err
 	}
-	for _, pod := range pods {
-		name := pod.(*corev1.Pod).Spec.NodeName
-		if edge, known := a.onEdge(name); known {
-			claims = append(claims, gateway.Claim{Kind: gateway.ClaimPod, Node: name, Edge: edge})
+	for _, cached := range pods {
+		pod, ok := podcache.Of(cached)
+		if !ok {
+			continue
+		}
+		if edge, known := a.onEdge(pod.Node()); known {
+			claims = append(claims, gateway.Claim{Kind: gateway.ClaimPod, Node: pod.Node(), Edge: edge})
 		}
 	}
 	return claims, nil
@@ -241,9 +242,8 @@ func (a Addresses) resolveEndpoint(namespace string, of *discoveryv1.Endpoint, p
 	if err != nil || !known {
 		return e, false
 	}
-	pod := found.(*corev1.Pod)
-	_, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]
-	return e, !mirror && pod.Spec.NodeName == name
+	pod, ok := podcache.Of(found)
+	return e, ok && !pod.Mirror() && pod.Node() == name
 }
 
 // servicePort returns the name of a Service's TCP port.

@@ -15,10 +15,9 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"github.com/frond-edge/frond/cloud/gateway"
-	"github.com/frond-edge/frond/controllers/desired"
+	"github.com/frond-edge/frond/controllers/podcache"
 	"github.com/frond-edge/frond/test/kit/kubetest"
 )
 
@@ -100,7 +99,7 @@ func (w addressFixture) createService(t *testing.T, name, clusterIP string, of m
 
 func (w addressFixture) startCache(t *testing.T, cluster *kubetest.Cluster) Addresses {
 	t.Helper()
-	objects, err := cache.New(cluster.Config(), desired.CacheOptions())
+	objects, err := podcache.New(cluster.Config())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/frond-edge/frond/api/apps"
 	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/controllers"
+	"github.com/frond-edge/frond/controllers/podcache"
 )
 
 const (
@@ -119,7 +120,7 @@ func (k *TolerationController) startInformers(ctx context.Context) (stop func(),
 	if err != nil {
 		return stop, err
 	}
-	stopPods, err := controllers.Follow(ctx, k.objects, &corev1.Pod{}, k.enqueuePod, func(p *corev1.Pod) { k.stopWaiting(podKey(p)) })
+	stopPods, err := podcache.Follow(ctx, k.objects, k.enqueuePod, func(p *podcache.Pod) { k.stopWaiting(podKey(p)) })
 	return func() {
 		stopNodes()
 		stopPods()
@@ -170,25 +171,24 @@ func (k *TolerationController) refreshChoices(names ...string) {
 // changed annotation, and when replicas come or go.
 func (k *TolerationController) enqueuePods(match func(node string) bool) {
 	for _, o := range k.pods.List() {
-		if pod := o.(*corev1.Pod); match(pod.Spec.NodeName) {
+		if pod, ok := podcache.Of(o); ok && match(pod.Node()) {
 			k.enqueuePod(pod)
 		}
 	}
 }
 
 // enqueuePod enqueues a pod that may need a change.
-func (k *TolerationController) enqueuePod(pod *corev1.Pod) {
+func (k *TolerationController) enqueuePod(pod *podcache.Pod) {
 	k.mu.Lock()
-	asked := !k.choices[pod.Spec.NodeName].isDefault()
+	asked := !k.choices[pod.Node()].isDefault()
 	k.mu.Unlock()
-	_, changed := pod.Annotations[names.AnnotationToleratedBefore]
-	if pod.Spec.NodeName != "" && (asked || changed) {
+	if pod.Node() != "" && (asked || pod.MayHaveAnnotation(names.AnnotationToleratedBefore)) {
 		k.queue.Add(podKey(pod))
 	}
 }
 
-func podKey(pod *corev1.Pod) types.NamespacedName {
-	return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+func podKey(pod *podcache.Pod) types.NamespacedName {
+	return types.NamespacedName{Namespace: pod.Namespace(), Name: pod.Name()}
 }
 
 // watchOwnership enqueues all pods and reports all faults again when this replica comes to own nodes.
@@ -256,8 +256,15 @@ func (k *TolerationController) reconcilePod(ctx context.Context, key types.Names
 	if err != nil || !exists {
 		return err
 	}
-	pod := found.(*corev1.Pod)
-	if pod.DeletionTimestamp != nil || !k.owner.Owns(pod.Spec.NodeName) {
+	packed, ok := podcache.Of(found)
+	if !ok || !k.owner.Owns(packed.Node()) {
+		return nil
+	}
+	pod, err := packed.Whole()
+	if err != nil {
+		return err
+	}
+	if pod.DeletionTimestamp != nil {
 		return nil
 	}
 	want, lost, known, err := k.wantedStay(pod.Spec.NodeName)

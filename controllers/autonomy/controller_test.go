@@ -17,10 +17,10 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/controllers/autonomy"
+	"github.com/frond-edge/frond/controllers/podcache"
 	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/kubetest"
 )
@@ -76,7 +76,7 @@ func newBareEnv(t *testing.T) *tolerationEnv {
 func (w *tolerationEnv) startController(user string, rules []rbacv1.PolicyRule, log *zap.Logger) (groups *autonomy.NodeGroups, stop func()) {
 	w.Helper()
 	config := shared.Cluster(w).ConfigWithRules(w, user, rules)
-	objects, err := cache.New(config, cache.Options{})
+	objects, err := podcache.New(config)
 	if err != nil {
 		w.Fatal(err)
 	}

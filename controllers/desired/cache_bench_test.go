@@ -9,8 +9,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 
-	"github.com/frond-edge/frond/controllers/desired"
+	"github.com/frond-edge/frond/controllers/desired/kinds"
+	"github.com/frond-edge/frond/controllers/desired/payload"
+	"github.com/frond-edge/frond/controllers/podcache"
 )
 
 // typicalPod returns a pod of a Deployment with a status, as the apiserver serves it.
@@ -73,38 +77,92 @@ func fieldsOfSize(n int) *metav1.FieldsV1 {
 	return metav1.NewFieldsV1(`{"` + string(raw) + `":{}}`)
 }
 
-// BenchmarkPodCache measures the heap that a pod takes in the cache, decoded from what the apiserver sends, as it is and after
-// the cache's transform.
+// BenchmarkPodCache measures the heap that a pod takes in an informer's store with the indexes that cloudcore has, decoded
+// from what the apiserver sends: whole, without managedFields, and packed.
 func BenchmarkPodCache(b *testing.B) {
-	const pods = 5000
-	for name, transform := range map[string]func(any) (any, error){
-		"whole":  func(o any) (any, error) { return o, nil },
-		"cached": desired.CacheOptions().DefaultTransform,
+	const pods = 20_000
+	indexers := desiredPodIndexers()
+	for name, transform := range map[string]toolscache.TransformFunc{
+		"whole":    func(o any) (any, error) { return o, nil },
+		"stripped": cache.TransformStripManagedFields(),
+		"packed":   podcache.Transform,
 	} {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
-				kept := make([]any, 0, pods)
 				before := heapInUse()
+				store := toolscache.NewIndexer(toolscache.MetaNamespaceKeyFunc, indexers)
 				for i := range pods {
-					data, err := typicalPod(i).Marshal()
+					o, err := transform(receivedPod(b, i))
 					if err != nil {
 						b.Fatal(err)
 					}
-					decoded := &corev1.Pod{}
-					if err := decoded.Unmarshal(data); err != nil {
+					if err := store.Add(o); err != nil {
 						b.Fatal(err)
 					}
-					o, err := transform(decoded)
-					if err != nil {
-						b.Fatal(err)
-					}
-					kept = append(kept, o)
 				}
 				b.ReportMetric(float64(heapInUse()-before)/pods, "B/pod")
-				runtime.KeepAlive(kept)
+				runtime.KeepAlive(store)
 			}
 		})
 	}
+}
+
+// desiredPodIndexers returns the indexes of pods by namespace and by node.
+func desiredPodIndexers() toolscache.Indexers {
+	for _, k := range kinds.Table(true) {
+		if k.Resource == "pods" {
+			indexers := k.Indexers()
+			indexers[toolscache.NamespaceIndex] = toolscache.MetaNamespaceIndexFunc
+			return indexers
+		}
+	}
+	return nil
+}
+
+// receivedPod decodes a typical pod, as an informer does.
+func receivedPod(b *testing.B, i int) *corev1.Pod {
+	b.Helper()
+	data, err := typicalPod(i).Marshal()
+	if err != nil {
+		b.Fatal(err)
+	}
+	decoded := &corev1.Pod{}
+	if err := decoded.Unmarshal(data); err != nil {
+		b.Fatal(err)
+	}
+	return decoded
+}
+
+// BenchmarkPodRead measures what packing costs: a pod that is packed when it arrives, one that is unpacked to be read, and,
+// beside them, its digest.
+func BenchmarkPodRead(b *testing.B) {
+	pod := receivedPod(b, 1)
+	packed, err := podcache.Pack(pod)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Run("pack", func(b *testing.B) {
+		for b.Loop() {
+			if _, err := podcache.Pack(pod); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("unpack", func(b *testing.B) {
+		for b.Loop() {
+			if _, err := packed.Whole(); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("digest", func(b *testing.B) {
+		for b.Loop() {
+			shallow := *pod
+			if _, err := payload.New(&shallow, false); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
 }
 
 func heapInUse() uint64 {

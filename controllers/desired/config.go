@@ -7,7 +7,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers"
@@ -131,9 +130,4 @@ func (c Config) Validate() error {
 		faults = append(faults, errors.New("grace, tombstone age, compare every or probe every: negative"))
 	}
 	return errors.Join(append(faults, c.Guard.Validate())...)
-}
-
-// CacheOptions returns the options of the manager's cache that Engine reads: no managedFields in memory.
-func CacheOptions() cache.Options {
-	return cache.Options{DefaultTransform: cache.TransformStripManagedFields()}
 }

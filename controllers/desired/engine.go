@@ -44,7 +44,7 @@ const (
 	waitMax = time.Second
 )
 
-// New creates an Engine over a cache made with CacheOptions. It starts nothing.
+// New creates an Engine over a cache, whose pods may be packed. It starts nothing.
 func New(config Config, objects cache.Cache, publisher Publisher, owner Ownership, log *zap.Logger) (*Engine, error) {
 	if err := config.Validate(); err != nil {
 		return nil, fmt.Errorf("desired: %w", err)

@@ -23,12 +23,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/desired"
 	"github.com/frond-edge/frond/controllers/desired/kinds"
+	"github.com/frond-edge/frond/controllers/podcache"
 	"github.com/frond-edge/frond/streams/metrics"
 	"github.com/frond-edge/frond/streams/publish"
 	"github.com/frond-edge/frond/streams/subject"
@@ -169,7 +169,7 @@ func (w *engineEnv) startEngineWatching(ear *watchBlocker, publisher desired.Pub
 	w.Helper()
 	config := w.cluster.ConfigWithRules(w, agent, kinds.Rules())
 	ear.wrapConfig(config)
-	objects, err := cache.New(config, desired.CacheOptions())
+	objects, err := podcache.New(config)
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/desired"
 	"github.com/frond-edge/frond/controllers/desired/kinds"
+	"github.com/frond-edge/frond/controllers/podcache"
 	"github.com/frond-edge/frond/test/kit"
 )
 
@@ -61,6 +62,9 @@ func newMemoryCache(t testing.TB) (c *memoryCache, follow func()) {
 		c.informers[name] = toolscache.NewSharedIndexInformer(c.sources[name], k.Object(), 0, toolscache.Indexers{
 			toolscache.NamespaceIndex: toolscache.MetaNamespaceIndexFunc,
 		})
+		if err := c.informers[name].SetTransform(podcache.Transform); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return c, func() {
 		ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))

@@ -21,6 +21,7 @@ import (
 	"github.com/frond-edge/frond/controllers/desired/needs"
 	"github.com/frond-edge/frond/controllers/desired/objectcache"
 	"github.com/frond-edge/frond/controllers/desired/payload"
+	"github.com/frond-edge/frond/controllers/podcache"
 )
 
 // nodeTable knows the edge nodes and which objects each of them needs, and enqueues what events of these change. It owns
@@ -225,12 +226,16 @@ func (t *nodeTable) eventHandler(k *kinds.Spec) toolscache.ResourceEventHandler 
 		if last, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
 			object = last.Obj
 		}
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if pod, ok := object.(*podcache.Pod); ok {
+			t.refreshObject(k, pod.Namespace(), pod.Name())
+			return
+		}
 		o, ok := object.(client.Object)
 		if !ok {
 			return
 		}
-		t.mu.Lock()
-		defer t.mu.Unlock()
 		t.refreshObject(k, o.GetNamespace(), o.GetName())
 		for _, was := range old {
 			if was, ok := was.(client.Object); ok {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/controllers"
+	"github.com/frond-edge/frond/controllers/podcache"
 )
 
 const (
@@ -72,9 +73,9 @@ func New(protected controllers.ProtectedNamespaces, objects cache.Cache, owns fu
 func (e *Evictor) Start(ctx context.Context) error {
 	e.queue = controllers.NewQueue[client.ObjectKey](retryBase, retryMax)
 	defer e.queue.ShutDown()
-	stop, err := controllers.Follow(ctx, e.objects, &corev1.Pod{}, func(pod *corev1.Pod) {
-		if e.protected.Contains(pod.Namespace) && pod.Spec.NodeName != "" {
-			e.queue.Add(client.ObjectKeyFromObject(pod))
+	stop, err := podcache.Follow(ctx, e.objects, func(pod *podcache.Pod) {
+		if e.protected.Contains(pod.Namespace()) && pod.Node() != "" {
+			e.queue.Add(client.ObjectKey{Namespace: pod.Namespace(), Name: pod.Name()})
 		}
 	}, nil)
 	if err != nil {

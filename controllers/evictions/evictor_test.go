@@ -15,11 +15,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/controllers"
 	"github.com/frond-edge/frond/controllers/evictions"
+	"github.com/frond-edge/frond/controllers/podcache"
 	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/kubetest"
 )
@@ -42,7 +42,7 @@ func newEvictorEnv(t *testing.T) *evictorEnv {
 	t.Helper()
 	cluster := shared.Cluster(t)
 	w := &evictorEnv{T: t, client: cluster.Client(t), protected: cluster.Namespace(t), other: cluster.Namespace(t)}
-	objects, err := cache.New(cluster.ConfigWithRules(t, "frond-evictions-test", evictions.Rules()), cache.Options{})
+	objects, err := podcache.New(cluster.ConfigWithRules(t, "frond-evictions-test", evictions.Rules()))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,10 +17,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/controllers/podcache"
 	"github.com/frond-edge/frond/controllers/reports"
 	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/kubetest"
@@ -53,7 +53,7 @@ func newApplierEnv(t *testing.T) *applierEnv {
 	w := &applierEnv{T: t, cluster: shared.Cluster(t), metrics: prometheus.NewRegistry()}
 	w.client, w.ns = w.cluster.Client(t), w.cluster.Namespace(t)
 	w.user = w.limitedConfig()
-	objects, err := cache.New(w.user, cache.Options{})
+	objects, err := podcache.New(w.user)
 	if err != nil {
 		t.Fatal(err)
 	}

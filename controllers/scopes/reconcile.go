@@ -17,6 +17,7 @@ import (
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers"
+	"github.com/frond-edge/frond/controllers/podcache"
 )
 
 const (
@@ -155,11 +156,11 @@ func accountOfPod(object any) podAccount {
 	if last, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
 		object = last.Obj
 	}
-	pod, ok := object.(*corev1.Pod)
-	if !ok || pod.Spec.NodeName == "" || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+	pod, ok := podcache.Of(object)
+	if !ok || pod.Node() == "" || pod.Ended() {
 		return podAccount{}
 	}
-	return podAccount{pod.Spec.NodeName, pod.Namespace, pod.Spec.ServiceAccountName}
+	return podAccount{pod.Node(), pod.Namespace(), pod.Account()}
 }
 
 // ownedNodes returns this replica's nodes that have an entry, sorted.

@@ -12,7 +12,6 @@ import (
 
 	"go.uber.org/zap"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers"
@@ -255,20 +254,14 @@ func (b *Book) FillAll(n *Node, keys map[wire.Key]struct{}) {
 // for them.
 func (b *Book) fillScope(n *Node, id scopeID, sc *grantedScope) {
 	sc.filled, sc.waiting = false, nil
-	found, ok := b.objectsOf(id)
+	born, ok := b.objectsOf(id)
 	if !ok {
 		return // Refill fills it once the kind is synced
 	}
-	sc.waiting = make(map[wire.Key]struct{}, len(found))
-	born := make(map[wire.Key]time.Time, len(found))
-	for _, object := range found {
-		o, ok := object.(client.Object)
-		if !ok || b.cfg.Protected.Contains(o.GetNamespace()) {
-			continue
-		}
-		key := wire.Key{Group: id.Group, Resource: id.Resource, Namespace: o.GetNamespace(), Name: o.GetName()}
+	maps.DeleteFunc(born, func(key wire.Key, _ time.Time) bool { return b.cfg.Protected.Contains(key.Namespace) })
+	sc.waiting = make(map[wire.Key]struct{}, len(born))
+	for key := range born {
 		sc.waiting[key] = struct{}{}
-		born[key] = o.GetCreationTimestamp().Time
 	}
 	b.fills++
 	sc.filled, sc.fillNumber = true, b.fills
@@ -291,18 +284,18 @@ func (b *Book) fillScope(n *Node, id scopeID, sc *grantedScope) {
 	}
 }
 
-// objectsOf lists a scope's objects in the cache; ok is false while its kind is not synced.
-func (b *Book) objectsOf(id scopeID) (found []any, ok bool) {
+// objectsOf returns when each of a scope's objects in the cache was created; ok is false while its kind is not synced.
+func (b *Book) objectsOf(id scopeID) (created map[wire.Key]time.Time, ok bool) {
 	k, ok := b.cfg.Objects.Kind(id.ID)
 	if !ok {
 		return nil, false
 	}
-	found, err := k.InScope(id.namespace)
+	created, err := k.InScope(id.namespace)
 	if err != nil {
 		b.cfg.Log.Error("objects of scope not listed", zap.String("scope", id.toScope().String()), zap.Error(err))
 		return nil, false
 	}
-	return found, true
+	return created, true
 }
 
 // Refill fills the scopes of a newly synced kind.

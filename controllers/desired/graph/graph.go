@@ -2,10 +2,12 @@
 package graph
 
 import (
+	"hash/maphash"
 	"iter"
 	"slices"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/controllers/desired/shortkey"
 )
 
 // Graph is a reference-counted graph of needs: for each node the objects it needs, and for each needed object the nodes
@@ -13,7 +15,10 @@ import (
 // gone. References never form a cycle (pod → account or claim → volume → secret), so counting is exact. The zero N stands
 // for no node. A Graph has no lock of its own; the caller serializes all calls.
 type Graph[N comparable] struct {
-	vertices map[wire.Key]*vertex[N]
+	// vertices are found by the hashes of their keys: a graph has millions of them, and each knows its key.
+	vertices map[uint64]*vertex[N]
+	count    int
+	hash     func(shortkey.Key) uint64
 	needs    map[N]map[*vertex[N]]struct{}
 	// expand returns what an object needs now; it may read memory only.
 	expand func(wire.Key) []wire.Key
@@ -23,8 +28,10 @@ type Graph[N comparable] struct {
 
 // vertex is one needed object, whether it exists yet or not.
 type vertex[N comparable] struct {
-	key  wire.Key
+	key  shortkey.Key
 	refs []*vertex[N]
+	// next is another vertex whose key has the same hash.
+	next *vertex[N]
 	// node is the node that an object itself belongs to (a pod, a Node); the zero N for objects that are only referenced.
 	node N
 	// needers counts, for each node, the needers there; node counts as one.
@@ -34,8 +41,8 @@ type vertex[N comparable] struct {
 // needCounter counts needers by node. Most objects have one node, which needs no map.
 type needCounter[N comparable] struct {
 	firstNode  N
-	firstCount int
 	others     map[N]int
+	firstCount int32
 }
 
 func (t *needCounter[N]) empty() bool { return t.firstCount == 0 && len(t.others) == 0 }
@@ -43,12 +50,12 @@ func (t *needCounter[N]) empty() bool { return t.firstCount == 0 && len(t.others
 // add adds to a node's count and returns the new one.
 func (t *needCounter[N]) add(n N, by int) int {
 	if t.firstCount == 0 && t.others[n] == 0 || t.firstNode == n {
-		t.firstNode, t.firstCount = n, t.firstCount+by
+		t.firstNode, t.firstCount = n, t.firstCount+int32(by)
 		if t.firstCount == 0 {
 			var none N
 			t.firstNode = none
 		}
-		return t.firstCount
+		return int(t.firstCount)
 	}
 	if t.others == nil {
 		t.others = map[N]int{}
@@ -76,12 +83,16 @@ func (t *needCounter[N]) all(yield func(N) bool) {
 // New creates an empty graph. expand returns what an object needs now, from memory. changed is called for each object that
 // a node begins or ceases to need; what the object references is announced before it.
 func New[N comparable](expand func(wire.Key) []wire.Key, changed func(N, wire.Key)) *Graph[N] {
-	return &Graph[N]{vertices: map[wire.Key]*vertex[N]{}, needs: map[N]map[*vertex[N]]struct{}{}, expand: expand, onChange: changed}
+	seed := maphash.MakeSeed()
+	return &Graph[N]{
+		vertices: map[uint64]*vertex[N]{}, hash: func(key shortkey.Key) uint64 { return maphash.Comparable(seed, key) },
+		needs: map[N]map[*vertex[N]]struct{}{}, expand: expand, onChange: changed,
+	}
 }
 
 // Needs reports whether a node needs an object.
 func (g *Graph[N]) Needs(node N, key wire.Key) bool {
-	v := g.vertices[key]
+	v := g.find(key)
 	if v == nil {
 		return false
 	}
@@ -90,14 +101,14 @@ func (g *Graph[N]) Needs(node N, key wire.Key) bool {
 }
 
 // Has reports whether any node needs an object.
-func (g *Graph[N]) Has(key wire.Key) bool { return g.vertices[key] != nil }
+func (g *Graph[N]) Has(key wire.Key) bool { return g.find(key) != nil }
 
 // Len returns the number of objects that are needed.
-func (g *Graph[N]) Len() int { return len(g.vertices) }
+func (g *Graph[N]) Len() int { return g.count }
 
 // Nodes yields each node that needs an object.
 func (g *Graph[N]) Nodes(key wire.Key) iter.Seq[N] {
-	if v := g.vertices[key]; v != nil {
+	if v := g.find(key); v != nil {
 		return v.needers.all
 	}
 	return func(func(N) bool) {}
@@ -110,7 +121,7 @@ func (g *Graph[N]) Count(node N) int { return len(g.needs[node]) }
 func (g *Graph[N]) Objects(node N) iter.Seq[wire.Key] {
 	return func(yield func(wire.Key) bool) {
 		for v := range g.needs[node] {
-			if !yield(v.key) {
+			if !yield(v.key.Wire()) {
 				return
 			}
 		}
@@ -120,14 +131,14 @@ func (g *Graph[N]) Objects(node N) iter.Seq[wire.Key] {
 // Referrer returns an object that a node needs and that references another one, the first by name; the other one itself
 // if there is none, and the zero Key for an object that is not needed.
 func (g *Graph[N]) Referrer(node N, key wire.Key) wire.Key {
-	v := g.vertices[key]
+	v := g.find(key)
 	if v == nil {
 		return wire.Key{}
 	}
 	var found []wire.Key
 	for needer := range g.needs[node] {
 		if slices.Contains(needer.refs, v) {
-			found = append(found, needer.key)
+			found = append(found, needer.key.Wire())
 		}
 	}
 	if len(found) == 0 {
@@ -137,18 +148,60 @@ func (g *Graph[N]) Referrer(node N, key wire.Key) wire.Key {
 }
 
 func (g *Graph[N]) ensureVertex(key wire.Key) *vertex[N] {
-	v := g.vertices[key]
+	v := g.find(key)
 	if v == nil {
-		v = &vertex[N]{key: key}
-		g.vertices[key] = v
+		short := shortkey.Of(key)
+		at := g.hash(short)
+		v = &vertex[N]{key: short, next: g.vertices[at]}
+		g.vertices[at] = v
+		g.count++
 	}
 	return v
+}
+
+// find returns the vertex of an object; nil if no node needs the object.
+func (g *Graph[N]) find(key wire.Key) *vertex[N] {
+	short := shortkey.Of(key)
+	v := g.vertices[g.hash(short)]
+	for v != nil && v.key != short {
+		v = v.next
+	}
+	return v
+}
+
+// remove removes a vertex that no node needs.
+func (g *Graph[N]) remove(v *vertex[N]) {
+	at := g.hash(v.key)
+	before := g.vertices[at]
+	switch {
+	case before != v:
+		for before.next != v {
+			before = before.next
+		}
+		before.next = v.next
+	case v.next != nil:
+		g.vertices[at] = v.next
+	default:
+		delete(g.vertices, at)
+	}
+	g.count--
+}
+
+// expandTo reads the references of a vertex.
+func (g *Graph[N]) expandTo(v *vertex[N], keys []wire.Key) {
+	v.refs = nil
+	if len(keys) > 0 {
+		v.refs = make([]*vertex[N], len(keys)) // of exactly this size
+	}
+	for i, ref := range keys {
+		v.refs[i] = g.ensureVertex(ref)
+	}
 }
 
 // Place assigns an object to the node that it belongs to, or to none.
 func (g *Graph[N]) Place(key wire.Key, home N) {
 	var none N
-	v := g.vertices[key]
+	v := g.find(key)
 	if v == nil && home == none || v != nil && v.node == home {
 		return
 	}
@@ -165,7 +218,7 @@ func (g *Graph[N]) Place(key wire.Key, home N) {
 
 // Refresh reads again what an object needs, if any node needs the object.
 func (g *Graph[N]) Refresh(key wire.Key) {
-	v := g.vertices[key]
+	v := g.find(key)
 	if v == nil {
 		return
 	}
@@ -174,10 +227,7 @@ func (g *Graph[N]) Refresh(key wire.Key) {
 		return
 	}
 	old := v.refs
-	v.refs = nil
-	for _, ref := range keys {
-		v.refs = append(v.refs, g.ensureVertex(ref))
-	}
+	g.expandTo(v, keys)
 	added, dropped := difference(old, v.refs)
 	for n := range v.needers.all { // adds the new references first, so that objects that stay are never dropped in between
 		for _, ref := range added {
@@ -219,7 +269,7 @@ func (v *vertex[N]) hasReferences(keys []wire.Key) bool {
 		return false
 	}
 	for i, ref := range v.refs {
-		if ref.key != keys[i] {
+		if ref.key != shortkey.Of(keys[i]) {
 			return false
 		}
 	}
@@ -228,9 +278,7 @@ func (v *vertex[N]) hasReferences(keys []wire.Key) bool {
 
 func (g *Graph[N]) addNeed(v *vertex[N], n N) {
 	if v.needers.empty() {
-		for _, ref := range g.expand(v.key) {
-			v.refs = append(v.refs, g.ensureVertex(ref))
-		}
+		g.expandTo(v, g.expand(v.key.Wire()))
 	}
 	if v.needers.add(n, 1) > 1 {
 		return
@@ -244,7 +292,7 @@ func (g *Graph[N]) addNeed(v *vertex[N], n N) {
 	for _, ref := range v.refs {
 		g.addNeed(ref, n)
 	}
-	g.onChange(n, v.key)
+	g.onChange(n, v.key.Wire())
 }
 
 func (g *Graph[N]) removeNeed(v *vertex[N], n N) {
@@ -254,11 +302,11 @@ func (g *Graph[N]) removeNeed(v *vertex[N], n N) {
 	if delete(g.needs[n], v); len(g.needs[n]) == 0 {
 		delete(g.needs, n)
 	}
-	g.onChange(n, v.key)
+	g.onChange(n, v.key.Wire())
 	for _, ref := range v.refs {
 		g.removeNeed(ref, n)
 	}
 	if v.needers.empty() {
-		delete(g.vertices, v.key)
+		g.remove(v)
 	}
 }

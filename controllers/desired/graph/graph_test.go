@@ -3,6 +3,7 @@ package graph_test
 import (
 	"fmt"
 	"runtime"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -61,6 +62,9 @@ func (g *drivenGraph) needed(name string) map[wire.Key]bool {
 func TestGraph_AgreesWithWalk(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		g := newDrivenGraph()
+		if rapid.Bool().Draw(t, "same hash") {
+			graph.HashAllAlike(g.Graph)
+		}
 		home := map[wire.Key]string{}
 		layer := func(i int) []wire.Key { // references go from a layer to the next
 			var keys []wire.Key
@@ -84,6 +88,11 @@ func TestGraph_AgreesWithWalk(t *testing.T) {
 				want := walkReferences(g.refs, home, name)
 				for k := range want {
 					all[k] = true
+				}
+				for k := range want {
+					if !g.Has(k) {
+						t.Fatalf("%s is needed and not found", k.Human())
+					}
 				}
 				if diff := cmp.Diff(want, g.needed(name)); diff != "" {
 					t.Fatalf("needs of %s (-want +got):\n%s", name, diff)
@@ -131,30 +140,38 @@ func TestGraph_ReportsReferencesFirst(t *testing.T) {
 func BenchmarkGraph(b *testing.B) {
 	for _, nodes := range []int{1_000, 100_000} {
 		b.Run(fmt.Sprint(nodes, "-nodes"), func(b *testing.B) {
+			// What pods reference is computed, so that the test's own memory is not counted.
+			expand := func(key wire.Key) []wire.Key {
+				if key.Resource != "pods" {
+					return nil
+				}
+				return []wire.Key{
+					keyOf("configmaps", key.Namespace, "kube-root-ca.crt"), keyOf("serviceaccounts", key.Namespace, "default"), keyOf("secrets", key.Namespace, "pull"),
+					keyOf("configmaps", key.Namespace, strings.Clone(key.Name)), keyOf("secrets", key.Namespace, strings.Clone(key.Name)),
+				}
+			}
+			podOf := func(n, p int) wire.Key {
+				return keyOf("pods", fmt.Sprint("ns-", n%100), fmt.Sprintf("web-7c9f6bd5d4-%06d-%d", n, p))
+			}
+			all := make([]*node, nodes)
+			for n := range all {
+				all[n] = &node{}
+			}
 			before := heapBytes()
-			g := newDrivenGraph()
-			for n := range nodes {
+			g := graph.New(expand, func(*node, wire.Key) {})
+			for n := range all {
 				for p := range 10 {
-					ns := fmt.Sprint("ns-", n%100)
-					pod := keyOf("pods", ns, fmt.Sprint(n, "-", p))
-					g.refs[pod] = []wire.Key{
-						keyOf("configmaps", ns, "kube-root-ca.crt"), keyOf("serviceaccounts", ns, "default"), keyOf("secrets", ns, "pull"),
-						keyOf("configmaps", ns, pod.Name), keyOf("secrets", ns, pod.Name),
-					}
-					g.place(pod, fmt.Sprint(n))
+					g.Place(podOf(n, p), all[n])
 				}
 			}
 			size := g.Len()
-			refs := g.refs
-			g.refs = nil // the test's own
 			used := heapBytes() - before
-			g.refs = refs
 			i := 0
 			for b.Loop() {
 				n := i % nodes
-				pod := keyOf("pods", fmt.Sprint("ns-", n%100), fmt.Sprint(n, "-", i%10))
-				g.place(pod, "")
-				g.place(pod, fmt.Sprint(n))
+				pod := podOf(n, i%10)
+				g.Place(pod, nil)
+				g.Place(pod, all[n])
 				i++
 			}
 			b.ReportMetric(float64(used)/float64(nodes)/10, "bytes/pod")

@@ -5,6 +5,8 @@ import (
 
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/frond-edge/frond/controllers/podcache"
 )
 
 // The names of the cache's indexes: of objects by the node they belong to, of bindings by their subjects, and of trust
@@ -31,7 +33,12 @@ func (k *Spec) AddIndexes(informer toolscache.SharedIndexInformer) error {
 func (k *Spec) Indexers() toolscache.Indexers {
 	indexers := toolscache.Indexers{}
 	if k.NodeOf != nil {
-		indexers[NodeIndex] = func(o any) ([]string, error) { return []string{k.NodeOf(o.(client.Object))}, nil }
+		indexers[NodeIndex] = func(o any) ([]string, error) {
+			if pod, ok := podcache.Of(o); ok {
+				return []string{pod.Node()}, nil
+			}
+			return []string{k.NodeOf(o.(client.Object))}, nil
+		}
 	}
 	if k.Subjects != nil {
 		indexers[SubjectIndex] = func(o any) ([]string, error) { return k.Subjects(o.(client.Object)), nil }

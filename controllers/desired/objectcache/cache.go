@@ -10,8 +10,10 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -20,7 +22,7 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/desired/kinds"
 	"github.com/frond-edge/frond/controllers/desired/payload"
-	"github.com/frond-edge/frond/controllers/references"
+	"github.com/frond-edge/frond/controllers/podcache"
 )
 
 // ErrNotFound is returned for an object that is not in the cache.
@@ -39,6 +41,13 @@ type Kind struct {
 type Cache struct {
 	writer sync.Mutex // serializes the changes of synced
 	synced atomic.Pointer[map[kinds.ID]Kind]
+	// unpacked is the pod that was read last: an event reads its pod several times.
+	unpacked atomic.Pointer[unpackedPod]
+}
+
+type unpackedPod struct {
+	packed *podcache.Pod
+	whole  *corev1.Pod
 }
 
 // New creates a Cache without kinds.
@@ -106,6 +115,9 @@ func (c *Cache) Get(key wire.Key) (client.Object, error) {
 	if !exists {
 		return nil, ErrNotFound
 	}
+	if packed, ok := podcache.Of(found); ok {
+		return c.whole(packed, k)
+	}
 	if u, ok := found.(*unstructured.Unstructured); ok {
 		return payload.ShallowCopy(u), nil
 	}
@@ -117,18 +129,45 @@ func (c *Cache) Get(key wire.Key) (client.Object, error) {
 	return o, nil
 }
 
+// whole returns a shallow copy of a pod.
+func (c *Cache) whole(packed *podcache.Pod, k Kind) (client.Object, error) {
+	last := c.unpacked.Load()
+	if last == nil || last.packed != packed {
+		pod, err := packed.Whole()
+		if err != nil {
+			return nil, err
+		}
+		pod.SetGroupVersionKind(k.GVK)
+		last = &unpackedPod{packed, pod}
+		c.unpacked.Store(last)
+	}
+	shallow := *last.whole
+	return &shallow, nil
+}
+
 // Has reports whether the cache holds an object.
 func (c *Cache) Has(key wire.Key) bool {
 	_, err := c.Get(key)
 	return err == nil
 }
 
-// InScope lists the objects of a kind in a namespace, "" for all.
-func (k Kind) InScope(namespace string) ([]any, error) {
+// InScope returns the objects of a kind in a namespace, "" for all, and when each was created.
+func (k Kind) InScope(namespace string) (created map[wire.Key]time.Time, err error) {
+	var objects []any
 	if namespace == "" {
-		return k.Store.List(), nil
+		objects = k.Store.List()
+	} else if objects, err = k.Store.ByIndex(toolscache.NamespaceIndex, namespace); err != nil {
+		return nil, fmt.Errorf("list %s: %w", k.Resource, err)
 	}
-	return k.Store.ByIndex(toolscache.NamespaceIndex, namespace)
+	created = make(map[wire.Key]time.Time, len(objects))
+	for _, object := range objects {
+		o, err := meta.Accessor(object)
+		if err != nil {
+			return nil, fmt.Errorf("list %s: %T: %w", k.Resource, object, err)
+		}
+		created[k.Key(o.GetNamespace(), o.GetName())] = o.GetCreationTimestamp().Time
+	}
+	return created, nil
 }
 
 // OfNode returns the objects of a kind that belong to a node; none for a kind whose objects belong to none.
@@ -191,15 +230,15 @@ func (c *Cache) RunsServiceAccount(node, namespace, account string) (bool, error
 	}
 	found, err := k.Store.ByIndex(kinds.NodeIndex, node)
 	return slices.ContainsFunc(found, func(o any) bool {
-		pod, ok := o.(*corev1.Pod)
-		return ok && pod.Namespace == namespace && runsAs(pod, account)
+		pod, ok := podcache.Of(o)
+		return ok && pod.Namespace() == namespace && runsAs(pod, account)
 	}), err
 }
 
 // runsAs reports whether a pod proves that its node may act as a service account. A mirror pod proves nothing: the node
 // itself creates it.
-func runsAs(pod *corev1.Pod, account string) bool {
-	return !references.IsMirror(pod) && pod.Spec.ServiceAccountName == account && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed
+func runsAs(pod *podcache.Pod, account string) bool {
+	return !pod.Mirror() && pod.Account() == account && !pod.Ended()
 }
 
 func (k Kind) find(index, value string, include func(client.Object) bool) ([]wire.Key, error) {
@@ -209,8 +248,13 @@ func (k Kind) find(index, value string, include func(client.Object) bool) ([]wir
 	}
 	var keys []wire.Key
 	for _, object := range found {
-		if o, ok := object.(client.Object); ok && include(o) {
-			keys = append(keys, k.Key(o.GetNamespace(), o.GetName()))
+		switch o := object.(type) {
+		case *podcache.Pod: // no caller looks into one
+			keys = append(keys, k.Key(o.Namespace(), o.Name()))
+		case client.Object:
+			if include(o) {
+				keys = append(keys, k.Key(o.GetNamespace(), o.GetName()))
+			}
 		}
 	}
 	return keys, nil

@@ -11,12 +11,12 @@ import (
 func (s *State) MarkerStale(marker wire.Key, born map[wire.Key]time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	mark, ok := s.records[marker]
+	mark, ok := s.records.get(marker)
 	if !ok || mark.Deleted {
 		return false
 	}
 	for key, at := range born {
-		if r, ok := s.records[key]; (!ok || r.Deleted) && at.Before(mark.MadeAt) {
+		if r, ok := s.records.get(key); (!ok || r.Deleted) && at.Before(mark.MadeAt) {
 			return true
 		}
 	}
@@ -27,7 +27,7 @@ func (s *State) MarkerStale(marker wire.Key, born map[wire.Key]time.Time) bool {
 func (s *State) Holds(key wire.Key) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r, ok := s.records[key]
+	r, ok := s.records.get(key)
 	return ok && !r.Deleted
 }
 
@@ -40,7 +40,7 @@ func (s *State) HasMarker(key wire.Key) bool {
 	}
 	for _, namespace := range [2]string{"", key.Namespace} {
 		scope := wire.Scope{Group: key.Group, Resource: key.Resource, Namespace: namespace}
-		if r, ok := s.records[scope.Marker()]; ok && !r.Deleted {
+		if r, ok := s.records.get(scope.Marker()); ok && !r.Deleted {
 			return true
 		}
 	}
@@ -50,7 +50,7 @@ func (s *State) HasMarker(key wire.Key) bool {
 // Leftover returns the objects of a scope that the stream holds, if its marker is gone.
 func (s *State) Leftover(ended wire.Scope) []wire.Key {
 	s.mu.Lock()
-	r, ok := s.records[ended.Marker()]
+	r, ok := s.records.get(ended.Marker())
 	s.mu.Unlock()
 	if ok && !r.Deleted {
 		return nil
@@ -63,8 +63,8 @@ func (s *State) Covered(of wire.Scope) []wire.Key {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var keys []wire.Key
-	for key, r := range s.records {
-		if !r.Deleted && of.Covers(key) {
+	for key, r := range s.records.all() {
+		if !r.deleted && of.Covers(key) {
 			keys = append(keys, key)
 		}
 	}
@@ -76,8 +76,8 @@ func (s *State) OwnPods() map[wire.Key]Record {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	pods := make(map[wire.Key]Record, len(s.ownPods))
-	for key := range s.ownPods {
-		pods[key] = s.records[key]
+	for pod := range s.ownPods {
+		pods[pod.Wire()], _ = s.records.get(pod.Wire())
 	}
 	return pods
 }
@@ -91,12 +91,12 @@ func (s *State) Progress(sequence uint64) (behind int, oldest time.Time, known b
 	if sequence >= s.totals.lastSequence(s.records) {
 		return 0, time.Time{}, s.records != nil
 	}
-	for key, r := range s.records {
-		if r.Sequence <= sequence || key == wire.SnapshotMarker() {
+	for key, r := range s.records.all() {
+		if r.sequence <= sequence || key == wire.SnapshotMarker() {
 			continue
 		}
-		if behind++; oldest.IsZero() || r.MadeAt.Before(oldest) {
-			oldest = r.MadeAt
+		if behind++; oldest.IsZero() || r.madeAt.Before(oldest) {
+			oldest = r.madeAt
 		}
 	}
 	return behind, oldest, s.records != nil
@@ -113,7 +113,7 @@ func (s *State) Inventory(except []wire.Key) (census wire.Inventory, upTo uint64
 	}
 	without := s.totals
 	for i, key := range except {
-		if r, ok := s.records[key]; ok && !slices.Contains(except[:i], key) {
+		if r, ok := s.records.get(key); ok && !slices.Contains(except[:i], key) {
 			without.remove(key, r)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/desired/kinds"
+	"github.com/frond-edge/frond/controllers/desired/shortkey"
 )
 
 // State is what the stream holds for one node, for one term of this replica's ownership. The zero State is not loaded. Its
@@ -18,13 +19,13 @@ type State struct {
 	// Guarded by mu.
 
 	// records are what the stream holds; nil while that is not known, and then nothing is published.
-	records map[wire.Key]Record
+	records *table
 	// tombstones are the keys in records that are tombstones, each waiting for the node's ack.
 	tombstones map[wire.Key]struct{}
 	// markerCount counts the scopes' markers in records, tombstones included.
 	markerCount int
 	// ownPods are the keys in records that are the node's own pods.
-	ownPods map[wire.Key]struct{}
+	ownPods map[shortkey.Key]struct{}
 	// totals sum up records.
 	totals totals
 	// revision counts the changes of records. revisions holds the count at which a key changed since the last load began.
@@ -84,7 +85,8 @@ type View struct {
 func (s *State) View(key wire.Key) (v View, known bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return View{Record: s.records[key], AckedSequence: s.ackedSequence, TopSequence: s.topSequence}, s.records != nil
+	r, _ := s.records.get(key)
+	return View{Record: r, AckedSequence: s.ackedSequence, TopSequence: s.topSequence}, s.records != nil
 }
 
 // BeginLoad returns the revision before the stream is read, for EndLoad.
@@ -109,23 +111,24 @@ func (s *State) EndLoad(since uint64, read map[wire.Key]wire.Message, cluster st
 		if stamp <= since {
 			continue
 		}
-		if now, ok := s.records[key]; ok {
+		if now, ok := s.records.get(key); ok {
 			held[key] = now
 		} else {
 			delete(held, key)
 		}
 	}
-	s.records, s.revisions, s.tombstones, s.ownPods = held, nil, map[wire.Key]struct{}{}, map[wire.Key]struct{}{}
+	s.records, s.revisions, s.tombstones, s.ownPods = newTable(len(held)), nil, map[wire.Key]struct{}{}, map[shortkey.Key]struct{}{}
 	s.markerCount, s.newestVersions, s.totals = 0, map[kinds.ID]string{}, totals{}
 	s.pending = map[wire.Key]struct{}{wire.SnapshotMarker(): {}} // not complete before SetPending
 	for key, r := range held {
+		s.records.set(key, r)
 		s.bumpNewest(key, r)
 		s.totals.add(key, r)
 		if r.Deleted {
 			s.tombstones[key] = struct{}{}
 		}
 		if r.isOwnPod(key) {
-			s.ownPods[key] = struct{}{}
+			s.ownPods[shortkey.Of(key)] = struct{}{}
 		}
 		if _, ok := wire.ScopeOf(key); ok {
 			s.markerCount++
@@ -148,7 +151,11 @@ func (s *State) FinishPending(key wire.Key) (last bool) {
 		return false
 	}
 	delete(s.pending, key)
-	return len(s.pending) == 0
+	if len(s.pending) > 0 {
+		return false
+	}
+	s.pending = nil
+	return true
 }
 
 // SnapshotComplete reports whether no key is pending before the snapshot marker.
@@ -176,20 +183,20 @@ func (s *State) Store(key wire.Key, r Record, top uint64) bool {
 	}
 	delete(s.tombstones, key)
 	s.countMarkers(key, r.Sequence != 0)
-	if was, ok := s.records[key]; ok {
+	if was, ok := s.records.get(key); ok {
 		s.totals.remove(key, was)
 	}
 	switch r.Sequence {
 	case 0:
-		delete(s.records, key)
-		delete(s.ownPods, key)
+		s.records.remove(key)
+		delete(s.ownPods, shortkey.Of(key))
 	default:
-		s.records[key] = r
+		s.records.set(key, r)
 		s.totals.add(key, r)
 		s.bumpNewest(key, r)
-		delete(s.ownPods, key)
+		delete(s.ownPods, shortkey.Of(key))
 		if r.isOwnPod(key) {
-			s.ownPods[key] = struct{}{}
+			s.ownPods[shortkey.Of(key)] = struct{}{}
 		}
 		if r.Deleted {
 			s.tombstones[key] = struct{}{}
@@ -228,7 +235,7 @@ func (s *State) countMarkers(key wire.Key, holds bool) {
 	if _, ok := wire.ScopeOf(key); !ok {
 		return
 	}
-	_, held := s.records[key]
+	_, held := s.records.get(key)
 	switch {
 	case holds && !held:
 		s.markerCount++
@@ -244,7 +251,7 @@ func (s *State) Acked(sequence uint64, before time.Time) []wire.Key {
 	s.ackedSequence = sequence
 	var covered []wire.Key
 	for key := range s.tombstones {
-		if r := s.records[key]; r.Sequence <= sequence && r.MadeAt.Before(before) {
+		if r, _ := s.records.get(key); r.Sequence <= sequence && r.MadeAt.Before(before) {
 			covered = append(covered, key)
 		}
 	}

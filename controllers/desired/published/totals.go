@@ -33,11 +33,11 @@ func (t *totals) remove(key wire.Key, r Record) {
 
 // lastSequence returns the highest sequence of the records, all of which were added. It walks over them only after the newest
 // one was removed, which happens when a tombstone is purged.
-func (t *totals) lastSequence(records map[wire.Key]Record) uint64 {
+func (t *totals) lastSequence(records *table) uint64 {
 	if t.outdated {
 		t.last, t.outdated = 0, false
-		for _, r := range records {
-			t.last = max(t.last, r.Sequence)
+		for _, r := range records.all() {
+			t.last = max(t.last, r.sequence)
 		}
 	}
 	return t.last
