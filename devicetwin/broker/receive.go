@@ -6,10 +6,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
 	"github.com/frond-edge/frond/devicetwin"
@@ -127,34 +125,6 @@ func acknowledge(batch []received) error {
 		}
 	}
 	return nil
-}
-
-// natsLogger bridges nats-server's log to zap, as leaf does. Errors are mostly those of clients.
-type natsLogger struct {
-	log    *zap.Logger
-	fatal  chan error // holds the first fatal error
-	errors prometheus.Counter
-}
-
-var _ server.Logger = (*natsLogger)(nil)
-
-func (l *natsLogger) Debugf(format string, v ...any)  { l.log.Debug(fmt.Sprintf(format, v...)) }
-func (l *natsLogger) Tracef(format string, v ...any)  { l.log.Debug(fmt.Sprintf(format, v...)) }
-func (l *natsLogger) Noticef(format string, v ...any) { l.log.Debug(fmt.Sprintf(format, v...)) }
-func (l *natsLogger) Warnf(format string, v ...any)   { l.log.Warn(fmt.Sprintf(format, v...)) }
-
-// Errorf logs at Warn and counts.
-func (l *natsLogger) Errorf(format string, v ...any) {
-	l.errors.Inc()
-	l.log.Warn(fmt.Sprintf(format, v...))
-}
-
-// Fatalf ends Start instead of the process, which the server expects to end.
-func (l *natsLogger) Fatalf(format string, v ...any) {
-	select {
-	case l.fatal <- fmt.Errorf("MQTT broker: "+format, v...):
-	default:
-	}
 }
 
 // countOverflow is nats.go's error handler. It is called for the first message of several that are dropped.

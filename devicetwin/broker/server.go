@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/frond-edge/frond/devicetwin"
+	"github.com/frond-edge/frond/devicetwin/broker/serverlog"
 )
 
 // ErrNotRunning reports that the broker has not started or has ended.
@@ -117,7 +118,7 @@ func (s *Server) Start(ctx context.Context) error {
 		return fmt.Errorf("make the MQTT broker: %w", err)
 	}
 	auth.clientID = clientIDs(ns)
-	logger := &natsLogger{log: s.log, fatal: make(chan error, 1), errors: s.metrics.errors}
+	logger := serverlog.New(s.log, s.metrics.errors)
 	ns.SetLoggerV2(logger, false, false, false)
 	ns.Start() // does not block without a listener for NATS
 	defer func() {
@@ -125,10 +126,10 @@ func (s *Server) Start(ctx context.Context) error {
 		ns.Shutdown()
 		ns.WaitForShutdown()
 	}()
-	if err := awaitStart(ctx, ns, logger.fatal); err != nil {
+	if err := awaitStart(ctx, ns, logger.Fatal()); err != nil {
 		return stopped(ctx, err)
 	}
-	return stopped(ctx, s.serve(ctx, ns, opts, auth.secret, logger.fatal))
+	return stopped(ctx, s.serve(ctx, ns, opts, auth.secret, logger.Fatal()))
 }
 
 // stopped returns nil if we were asked to stop.
@@ -348,4 +349,40 @@ func (s *Server) change(ctx context.Context, apply func(context.Context) error) 
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// ReportValues takes values of a device from its mapper, as it takes those of messages: when it returns nil they are stored, and the apps know of them.
+// The error is devicetwin.ErrNoDevice, a *devicetwin.Refusal, or another one: then the mapper may report again.
+func (s *Server) ReportValues(ctx context.Context, id types.NamespacedName, update devicetwin.Update, received time.Time) error {
+	return s.report(ctx, &report{id: id, update: update, received: received, done: make(chan error, 1)})
+}
+
+// ReportState takes the state of a device from its mapper. Its errors are those of ReportValues.
+func (s *Server) ReportState(ctx context.Context, id types.NamespacedName, state string, received time.Time) error {
+	return s.report(ctx, &report{id: id, state: &state, received: received, done: make(chan error, 1)})
+}
+
+func (s *Server) report(ctx context.Context, r *report) error {
+	select {
+	case s.reports <- received{report: r}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	select {
+	case err := <-r.done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err() // it may be stored all the same
+	}
+}
+
+// SetCondition sets a condition of a device beside those that the twin makes itself; it is stored and reported with them. A device that is not there
+// has none.
+func (s *Server) SetCondition(ctx context.Context, id types.NamespacedName, condition devicetwin.Condition) error {
+	return s.change(ctx, func(ctx context.Context) error {
+		if s.bridge.twins.SetCondition(id, condition) {
+			return s.bridge.commit(ctx)
+		}
+		return nil
+	})
 }
