@@ -111,7 +111,7 @@ func ensureHub(ctx context.Context, nc *nats.Conn, replicas int, log *zap.Logger
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
 	for {
-		if err = topology.Ensure(ctx, js, topology.HubTopology(replicas)); err == nil {
+		if err = topology.Ensure(ctx, js, topology.HubTopology(replicas, LAYOUT)); err == nil {
 			break
 		}
 		log.Info("hub not ready", zap.Error(err))

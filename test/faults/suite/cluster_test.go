@@ -96,7 +96,7 @@ func newTestCluster(ctx context.Context, cluster *devcluster.Cluster) (*testClus
 	if err != nil {
 		return nil, err
 	}
-	held, err := publish.NewPublisher(nc, metrics.New(prometheus.NewRegistry()))
+	held, err := publish.NewPublisher(nc, subject.Layout{}, metrics.New(prometheus.NewRegistry()))
 	if err != nil {
 		return nil, err
 	}
