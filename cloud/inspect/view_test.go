@@ -58,7 +58,7 @@ func newInspectFixture(t *testing.T) *inspectFixture {
 		t.Fatal(err)
 	}
 	nc := streamstest.Connect(t, streamstest.Hub(t))
-	if w.hub, err = publish.NewInspector(nc); err != nil {
+	if w.hub, err = publish.NewInspector(nc, subject.Layout{}); err != nil {
 		t.Fatal(err)
 	}
 	w.view = inspect.NewView("one", objects, twoMembers{}, w.hub, func(n *corev1.Node) (value, group string) { return n.Annotations[names.AnnotationAutonomy], "north" })
