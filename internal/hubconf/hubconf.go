@@ -20,6 +20,9 @@ const (
 	// grows with the square).
 	DefaultCells = 64
 
+	// MaxPartitions is the largest number of streams of desired state.
+	MaxPartitions = subject.MaxPartitions
+
 	defaultMemoryStore = "256MB"
 	defaultFileStore   = "4GB"
 	// answerTimeout is how many seconds the hub waits for a cloudcore's decision about a link: a cloudcore that has died must not delay
