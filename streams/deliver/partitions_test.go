@@ -48,7 +48,11 @@ func TestDelivery_NodesOfEachPartition(t *testing.T) {
 		kit.Eventually(t, "changes of "+node, func() bool { return store.ObjectOf("a") == `{"v":"2"}` && store.ObjectCount() == 1 })
 		kit.Eventually(t, "acks of "+node, func() bool {
 			consumer, err := js.Consumer(t.Context(), layout.DesiredStream(node), wire.Escape(node))
-			return err == nil && consumer.CachedInfo().AckFloor.Stream == last && consumer.CachedInfo().NumAckPending == 0
+			if err != nil {
+				return false
+			}
+			floor := consumer.CachedInfo().AckFloor // of the consumer, 0: nothing was acked, but attached again
+			return floor.Stream == last && floor.Consumer > 0 && consumer.CachedInfo().NumAckPending == 0
 		})
 		if newer, err := cloud.Publisher.Newer(t.Context(), node, last-1); err != nil || !newer {
 			t.Errorf("newer for %s: %v, %v", node, newer, err)
