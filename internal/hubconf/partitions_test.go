@@ -73,7 +73,8 @@ func TestHub_StolenKeyReachesNoOtherPartition(t *testing.T) {
 		"consumer.%[2]s.next", "consumer.%[2]s.info", "consumer.%[2]s.ack.1.1.1.1.0", "$JS.API.CONSUMER.MSG.NEXT.%[1]s.%[2]s", "$JS.API.CONSUMER.INFO.%[1]s.%[2]s",
 		"$JS.hub.API.CONSUMER.MSG.NEXT.%[1]s.%[2]s", "$JS.ACK.%[1]s.%[2]s.1.1.1.1.0",
 		"$JS.API.DIRECT.GET.%[1]s.desired.%[2]s.core.secrets.default.s", "desired-1.%[2]s.core.secrets.default.s",
-		"desired.%[2]s.core.secrets.default.s"} {
+		"desired.%[2]s.core.secrets.default.s",
+	} {
 		attempts = append(attempts, fmt.Sprintf(form, foreign, victim), fmt.Sprintf(form, foreign, thief))
 	}
 	attempts = append(attempts, "hub.layout.x")
