@@ -18,12 +18,14 @@ import (
 	"github.com/frond-edge/frond/cloud/kube"
 	"github.com/frond-edge/frond/cloud/kubecalls"
 	"github.com/frond-edge/frond/cloud/membership"
+	"github.com/frond-edge/frond/cloud/partitions"
 	"github.com/frond-edge/frond/controllers/desired"
 	"github.com/frond-edge/frond/controllers/podcache"
 	"github.com/frond-edge/frond/controllers/scopes"
 	"github.com/frond-edge/frond/internal/health"
 	"github.com/frond-edge/frond/internal/lifecycle"
 	"github.com/frond-edge/frond/streams/metrics"
+	"github.com/frond-edge/frond/streams/subject"
 	"github.com/frond-edge/frond/streams/topology"
 )
 
@@ -34,6 +36,7 @@ type foundation struct {
 	log       *zap.Logger
 	hub       *hubConns
 	stores    hubStores
+	layout    subject.Layout
 	clients   *kube.Clients
 	objects   cache.Cache
 	nodes     addressindex.Nodes
@@ -44,9 +47,14 @@ type foundation struct {
 	metrics   *metrics.Metrics
 }
 
+// layoutOf returns the layout of the hub that a replica is configured for.
+func layoutOf(cfg config.CloudCore) subject.Layout {
+	return subject.Layout{Cells: cfg.Identity.Cells, Partitions: cfg.Identity.Partitions}
+}
+
 // newFoundation creates the clients, the cache with all its indices, and what many parts use.
 func (c *Cloud) newFoundation(ctx context.Context, hub *hubConns, stores hubStores) (f *foundation, err error) {
-	f = &foundation{cfg: c.cfg, registry: c.metrics, log: c.log, hub: hub, stores: stores, metrics: metrics.New(c.metrics)}
+	f = &foundation{cfg: c.cfg, registry: c.metrics, log: c.log, hub: hub, stores: stores, layout: layoutOf(c.cfg), metrics: metrics.New(c.metrics)}
 	if f.clients, err = kube.NewClients(c.rest, c.cfg.Impersonation == kubeversion.Classic); err != nil {
 		return nil, err
 	}
@@ -83,6 +91,10 @@ func (c *Cloud) assembleParts(ctx context.Context, hub *hubConns, stores hubStor
 	if err != nil {
 		return nil, err
 	}
+	keeper, err := partitions.NewKeeper(f.hub.nc, stores.registry, f.layout, f.members.Owns, f.registry, c.log.Named("partitions"))
+	if err != nil {
+		return nil, err
+	}
 	p, publishers, err := buildPublishing(f, history)
 	if err != nil {
 		return nil, err
@@ -100,6 +112,7 @@ func (c *Cloud) assembleParts(ctx context.Context, hub *hubConns, stores hubStor
 	return slices.Concat([]lifecycle.Part{{Name: "health", Start: server.Start, Ready: server.Ready()}}, admission.parts(enforcement), []lifecycle.Part{
 		{Name: "keeper", Start: p.topology.Start, Ready: p.topology.Ready()},
 		{Name: "members", Start: f.members.Start},
+		{Name: "partitions", Start: keeper.Start},
 		{Name: "history", Start: history.Start},
 		{Name: "cache", Start: f.objects.Start},
 	}, publishers, services), nil

@@ -50,7 +50,7 @@ func (c *Cloud) Start(ctx context.Context) error {
 	defer hub.close()
 	sctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	stores, err := ensureHub(sctx, hub.nc, c.cfg.Replicas, c.log)
+	stores, err := ensureHub(sctx, hub.nc, c.cfg.Replicas, layoutOf(c.cfg), c.log)
 	if err != nil {
 		return fmt.Errorf("prepare the hub: %w", err)
 	}

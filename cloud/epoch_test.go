@@ -76,7 +76,7 @@ func (s *clusterFixture) startPublisher() (history *epoch.Tracker, failed <-chan
 		s.Fatal(err)
 	}
 	log := zaptest.NewLogger(s, zaptest.WrapOptions(zap.IncreaseLevel(zap.InfoLevel)))
-	publisher, err := publish.NewPublisher(streamstest.Connect(s, s.hub), metrics.New(nil))
+	publisher, err := publish.NewPublisher(streamstest.Connect(s, s.hub), subject.Layout{}, metrics.New(nil))
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -138,7 +138,7 @@ func (s *clusterFixture) createPodOn(name, node string) {
 // waitForPods waits until the stream holds exactly these pods for the node, all of one epoch or of none in particular.
 func (s *clusterFixture) waitForPods(want map[string]string) {
 	s.Helper()
-	publisher, err := publish.NewPublisher(streamstest.Connect(s, s.hub), metrics.New(nil))
+	publisher, err := publish.NewPublisher(streamstest.Connect(s, s.hub), subject.Layout{}, metrics.New(nil))
 	if err != nil {
 		s.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/frond-edge/frond/api/config"
+	"github.com/frond-edge/frond/cloud/partitions"
 	"github.com/frond-edge/frond/streams/subject"
 	"github.com/frond-edge/frond/streams/topology"
 )
@@ -102,8 +103,9 @@ func (h *hubConns) close() {
 // hubStores are the hub's buckets.
 type hubStores struct{ members, registry jetstream.KeyValue }
 
-// ensureHub creates the hub's topology, retrying until the hub has a leader, and opens its buckets.
-func ensureHub(ctx context.Context, nc *nats.Conn, replicas int, log *zap.Logger) (stores hubStores, err error) {
+// ensureHub creates the hub's topology, retrying until the hub has a leader, and opens its buckets. It returns at once if the hub has
+// another layout.
+func ensureHub(ctx context.Context, nc *nats.Conn, replicas int, layout subject.Layout, log *zap.Logger) (stores hubStores, err error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return stores, err
@@ -111,8 +113,11 @@ func ensureHub(ctx context.Context, nc *nats.Conn, replicas int, log *zap.Logger
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
 	for {
-		if err = topology.Ensure(ctx, js, topology.HubTopology(replicas)); err == nil {
+		if err = ensureLayout(ctx, nc, js, replicas, layout); err == nil {
 			break
+		}
+		if errors.Is(err, partitions.ErrOther) {
+			return stores, err
 		}
 		log.Info("hub not ready", zap.Error(err))
 		select {
@@ -128,6 +133,22 @@ func ensureHub(ctx context.Context, nc *nats.Conn, replicas int, log *zap.Logger
 		return stores, fmt.Errorf("registry: %w", err)
 	}
 	return stores, nil
+}
+
+// ensureLayout creates the hub's topology, after all agree on its layout.
+func ensureLayout(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, replicas int, layout subject.Layout) error {
+	all := topology.HubTopology(replicas, layout)
+	if err := topology.Ensure(ctx, js, topology.Topology{Buckets: all.Buckets}); err != nil {
+		return err
+	}
+	registry, err := js.KeyValue(ctx, subject.RegistryBucket)
+	if err != nil {
+		return fmt.Errorf("registry: %w", err)
+	}
+	if err := partitions.Agree(ctx, nc, registry, layout); err != nil {
+		return err
+	}
+	return topology.Ensure(ctx, js, all)
 }
 
 // dialWriter opens the connection on which the desired state is published. A publish while it is lost fails, and is not

@@ -246,7 +246,7 @@ func (c *scopeFixture) startCloudcore(id string, cfg scopes.Config) *scopeReplic
 		c.Fatal(err)
 	}
 	metrics := metrics.New(nil)
-	publisher, err := publish.NewPublisher(p.nc, metrics)
+	publisher, err := publish.NewPublisher(p.nc, subject.Layout{}, metrics)
 	if err != nil {
 		c.Fatal(err)
 	}
@@ -315,7 +315,7 @@ func (c *scopeFixture) widgetScope() wire.Scope {
 // heldMessages returns what the stream holds for a node.
 func (c *scopeFixture) heldMessages(p *scopeReplica, node string) map[wire.Key]wire.Message {
 	c.Helper()
-	publisher, err := publish.NewPublisher(p.nc, metrics.New(nil))
+	publisher, err := publish.NewPublisher(p.nc, subject.Layout{}, metrics.New(nil))
 	if err != nil {
 		c.Fatal(err)
 	}

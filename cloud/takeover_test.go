@@ -46,7 +46,7 @@ func startReplica(b *testing.B, s *clusterFixture, id string) *publishingReplica
 	if err != nil {
 		b.Fatal(err)
 	}
-	publisher, err := publish.NewPublisher(nc, metrics.New(nil))
+	publisher, err := publish.NewPublisher(nc, subject.Layout{}, metrics.New(nil))
 	if err != nil {
 		b.Fatal(err)
 	}

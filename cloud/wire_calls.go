@@ -33,11 +33,11 @@ func newCallServer(f *foundation, p publishing, admission *admission, duplicates
 		},
 		OnAttached: func(node, instance string) { duplicates.ProbeAttached(node, instance, time.Now()) },
 		RedialMax:  func(ctx context.Context) time.Duration { return pause.longest(ctx, time.Now()) },
-	}, f.hub.nc, f.metrics, f.log.Named("attach"))
+	}, f.hub.nc, f.layout, f.metrics, f.log.Named("attach"))
 	if err != nil {
 		return nil, err
 	}
-	pieces, err := chunk.NewServer(f.hub.nc, f.log.Named("pieces"))
+	pieces, err := chunk.NewServer(f.hub.nc, f.layout, f.log.Named("pieces"))
 	if err != nil {
 		return nil, err
 	}

@@ -28,7 +28,7 @@ import (
 
 // buildPublishing creates the parts that publish the desired state. They start after the cache.
 func buildPublishing(f *foundation, history *epoch.Tracker) (p publishing, parts []lifecycle.Part, err error) {
-	publisher, err := publish.NewPublisher(f.hub.writer, f.metrics)
+	publisher, err := publish.NewPublisher(f.hub.writer, f.layout, f.metrics)
 	if err != nil {
 		return p, nil, err
 	}
@@ -41,7 +41,7 @@ func buildPublishing(f *foundation, history *epoch.Tracker) (p publishing, parts
 		return p, nil, err
 	}
 	engine := p.engine
-	p.topology, err = topology.NewReconciler(f.hub.nc, topology.HubTopology(f.cfg.Replicas), func() { engine.Resync() }, f.log.Named("keeper"))
+	p.topology, err = topology.NewReconciler(f.hub.nc, f.cfg.Replicas, f.layout, func() { engine.Resync() }, f.log.Named("keeper"))
 	if err != nil {
 		return p, nil, err
 	}

@@ -66,8 +66,8 @@ func buildNodeServices(f *foundation, p publishing, admission *admission) (enfor
 		view.RecordHeartbeat(node, beat)
 		way.OnHeartbeat(node)
 		p.engine.AdmitNode(node)
-		health.auditor.CompareInventory(node, beat, p.topology.Epoch(), time.Now())
-		if beat.StreamEpoch == p.topology.Epoch() {
+		health.auditor.CompareInventory(node, beat, p.topology.Epoch(node), time.Now())
+		if beat.StreamEpoch == p.topology.Epoch(node) {
 			p.engine.RecordAck(node, beat.Sequence)
 		}
 	}, f.metrics, f.log.Named("beats"))
@@ -105,7 +105,7 @@ func leaseBudget(l config.Leases) nodes.LeaseBudget {
 // stream proves nothing about this one: such a node counts as having nothing.
 func nodeProgress(engine *desired.Engine, reconciler *topology.Reconciler, node string, beat wire.Heartbeat) func() nodes.Progress {
 	return func() (p nodes.Progress) {
-		epoch, sequence := reconciler.Epoch(), uint64(0)
+		epoch, sequence := reconciler.Epoch(node), uint64(0)
 		if beat.StreamEpoch == epoch {
 			sequence = beat.Sequence
 		}
@@ -197,7 +197,7 @@ func (f *foundation) ownedNodes(ctx context.Context) ([]string, error) {
 
 // buildInspection creates the view of all nodes, and the server of that view if an address is configured.
 func buildInspection(f *foundation, groups *autonomy.NodeGroups) (*inspect.View, []lifecycle.Part, error) {
-	hub, err := publish.NewInspector(f.hub.nc)
+	hub, err := publish.NewInspector(f.hub.nc, f.layout)
 	if err != nil {
 		return nil, nil, err
 	}

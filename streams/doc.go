@@ -11,7 +11,7 @@
 //
 // They alone know NATS subjects; the rest of Frond works with wire.Message.
 //
-// Down, publish.Publisher stores one message per node and object in the hub's stream DESIRED-0. deliver.Delivery on the node attaches
+// Down, publish.Publisher stores one message per node and object in the hub's stream of the node's partition. deliver.Delivery on the node attaches
 // (list), then pulls from the node's own consumer (watch), saves, and only then acks. Up, outbox.Outbox stores reports in the leaf's own
 // JetStream, outbox.Pump moves them to the hub, and consume.ReportConsumer hands them to the controllers and acks the reports that
 // Kubernetes accepted. Calls are request and reply, for what needs an answer at once.

@@ -17,6 +17,9 @@ type Identity struct {
 	SysNkeyFile    string `json:"sysNkeyFile,omitempty"`
 	// Cells is the number of the hub's cells, as in the configuration of its servers; 0 means 64.
 	Cells int `json:"cells,omitempty"`
+	// Partitions is the number of streams that hold the desired state of gateways, as in the configuration of the hub's servers; 0 means 1.
+	// Cloudcore refuses to start with another number than the streams were built for.
+	Partitions int `json:"partitions,omitempty"`
 	// KeyLifetime is how long a gateway's key is valid; the default is 720h. A gateway renews it long before.
 	KeyLifetime Duration `json:"keyLifetime,omitzero"`
 	// RenewWindow is how long after its expiry a gateway may still renew its key; the default is 2160h, and 0s forbids it.
@@ -45,6 +48,9 @@ func (i *Identity) setDefaults(hub Hub) {
 	if i.Cells == 0 {
 		i.Cells = defaultCells
 	}
+	if i.Partitions == 0 {
+		i.Partitions = 1
+	}
 	if i.KeyLifetime == 0 {
 		i.KeyLifetime = defaultKeyLifetime
 	}
@@ -67,6 +73,9 @@ func (i Identity) validate() error {
 	}
 	if i.Cells < 0 {
 		faults = append(faults, errors.New("identity.cells: negative"))
+	}
+	if i.Partitions < 0 || i.Partitions > max(i.Cells, 1) {
+		faults = append(faults, fmt.Errorf("identity.partitions: %d, choose 1 to identity.cells, %d", i.Partitions, i.Cells))
 	}
 	if life := time.Duration(i.KeyLifetime); life != 0 && life < minKeyLifetime {
 		faults = append(faults, fmt.Errorf("identity.keyLifetime: %s is less than %s", life, minKeyLifetime))

@@ -59,7 +59,7 @@ func (v *View) Nodes(ctx context.Context) (inspect.Nodes, error) {
 	if err := v.objects.List(ctx, &list, client.HasLabels{names.LabelEdge}); err != nil {
 		return inspect.Nodes{}, fmt.Errorf("list nodes: %w", err)
 	}
-	epoch, err := v.hub.Epoch(ctx)
+	epochOf, err := v.hub.Epochs(ctx)
 	if err != nil {
 		return inspect.Nodes{}, err
 	}
@@ -70,7 +70,7 @@ func (v *View) Nodes(ctx context.Context) (inspect.Nodes, error) {
 	for i := range list.Items {
 		names[list.Items[i].Name] = true
 		g.Go(func() error {
-			answer.Nodes[i] = v.nodeStatus(ctx, &list.Items[i], epoch)
+			answer.Nodes[i] = v.nodeStatus(ctx, &list.Items[i], epochOf(list.Items[i].Name))
 			return nil
 		})
 	}
@@ -86,11 +86,11 @@ func (v *View) Node(ctx context.Context, name string) (inspect.Node, error) {
 	if err := v.objects.Get(ctx, client.ObjectKey{Name: name}, &object); err != nil {
 		return inspect.Node{}, err
 	}
-	epoch, err := v.hub.Epoch(ctx)
+	epochOf, err := v.hub.Epochs(ctx)
 	if err != nil {
 		return inspect.Node{}, err
 	}
-	return v.nodeStatus(ctx, &object, epoch), nil
+	return v.nodeStatus(ctx, &object, epochOf(name)), nil
 }
 
 // Sync reads the status of one gateway and of each of its objects.

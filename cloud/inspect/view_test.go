@@ -58,14 +58,14 @@ func newInspectFixture(t *testing.T) *inspectFixture {
 		t.Fatal(err)
 	}
 	nc := streamstest.Connect(t, streamstest.Hub(t))
-	if w.hub, err = publish.NewInspector(nc); err != nil {
+	if w.hub, err = publish.NewInspector(nc, subject.Layout{}); err != nil {
 		t.Fatal(err)
 	}
 	w.view = inspect.NewView("one", objects, twoMembers{}, w.hub, func(n *corev1.Node) (value, group string) { return n.Annotations[names.AnnotationAutonomy], "north" })
-	if w.publisher, err = publish.NewPublisher(nc, metrics.New(nil)); err != nil {
+	if w.publisher, err = publish.NewPublisher(nc, subject.Layout{}, metrics.New(nil)); err != nil {
 		t.Fatal(err)
 	}
-	if w.attacher, err = publish.NewAttacher(publish.AttacherConfig{}, nc, metrics.New(nil), zaptest.NewLogger(t)); err != nil {
+	if w.attacher, err = publish.NewAttacher(publish.AttacherConfig{}, nc, subject.Layout{}, metrics.New(nil), zaptest.NewLogger(t)); err != nil {
 		t.Fatal(err)
 	}
 	if w.js, err = jetstream.New(nc); err != nil {
@@ -101,11 +101,11 @@ func (w *inspectFixture) publishVersion(key wire.Key, op wire.Operation, version
 
 func (w *inspectFixture) streamEpoch() string {
 	w.Helper()
-	epoch, err := w.hub.Epoch(w.Context())
+	epochOf, err := w.hub.Epochs(w.Context())
 	if err != nil {
 		w.Fatal(err)
 	}
-	return epoch
+	return epochOf(w.node)
 }
 
 // sendHeartbeat reports the node's cursor.
@@ -261,7 +261,7 @@ func TestView_ListsNodes(t *testing.T) {
 // closeHub closes the connection that the view uses.
 func (w *inspectFixture) closeHub() {
 	w.js.Conn().Close()
-	if _, err := w.hub.Epoch(w.Context()); err == nil {
+	if _, err := w.hub.Epochs(w.Context()); err == nil {
 		w.Error(errors.New("the hub still answers"))
 	}
 }

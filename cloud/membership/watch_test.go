@@ -49,7 +49,7 @@ func TestMembers_ReopensStalledWatch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := topology.Ensure(t.Context(), js, topology.HubTopology(1)); err != nil {
+	if err := topology.Ensure(t.Context(), js, topology.HubTopology(1, subject.Layout{})); err != nil {
 		t.Fatal(err)
 	}
 	kv, err := js.KeyValue(t.Context(), subject.MembersBucket)

@@ -125,7 +125,7 @@ func startDetector(t *testing.T) (hub *server.Server, publisher *publish.Publish
 	attacher, err := publish.NewAttacher(publish.AttacherConfig{
 		NodeExists: func(context.Context, string) bool { return false },
 		OnAttached: func(node, instance string) { w.ProbeAttached(node, instance, time.Now()) },
-	}, nc, metrics.New(nil), log)
+	}, nc, subject.Layout{}, metrics.New(nil), log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +133,7 @@ func startDetector(t *testing.T) (hub *server.Server, publisher *publish.Publish
 	if err != nil {
 		t.Fatal(err)
 	}
-	if publisher, err = publish.NewPublisher(nc, metrics.New(nil)); err != nil {
+	if publisher, err = publish.NewPublisher(nc, subject.Layout{}, metrics.New(nil)); err != nil {
 		t.Fatal(err)
 	}
 	startPart(t, beats.Start)

@@ -92,10 +92,10 @@ func newAuditFixture(t *testing.T) *auditFixture {
 	if g.js, err = jetstream.New(nc); err != nil {
 		t.Fatal(err)
 	}
-	if g.publisher, err = publish.NewPublisher(nc, metrics.New(nil)); err != nil {
+	if g.publisher, err = publish.NewPublisher(nc, subject.Layout{}, metrics.New(nil)); err != nil {
 		t.Fatal(err)
 	}
-	attacher, err := publish.NewAttacher(publish.AttacherConfig{NodeExists: func(context.Context, string) bool { return true }}, nc, metrics.New(nil), log)
+	attacher, err := publish.NewAttacher(publish.AttacherConfig{NodeExists: func(context.Context, string) bool { return true }}, nc, subject.Layout{}, metrics.New(nil), log)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -41,6 +41,7 @@ func (u *up) addFlags(cmd *cobra.Command) {
 	f.IntVar(&u.spec.Edges, "edges", 0, "number of gateways (new cluster: 2)")
 	f.IntVar(&u.spec.Cloudcores, "cloudcores", 0, "number of cloudcores (new cluster: 2)")
 	f.IntVar(&u.spec.Hubs, "hubs", 0, "number of hub servers, 1 or 3 (new cluster: 3)")
+	f.IntVar(&u.spec.Partitions, "partitions", 0, "new cluster: number of streams of desired state, 1 to 4 (default 1)")
 	f.BoolVar(&u.spec.KubeProxy, "kube-proxy", false, "run kube-proxy beside each edgecore, so that Services work on gateways (containerd; needs nft)")
 	f.BoolVar(&u.spec.Services, "services", false, "new cluster: --kube-proxy, CoreDNS on each gateway, and routes between the pods of gateways")
 	f.StringVar(&u.runtime, "runtime", "", "containerd or hollow (new cluster: containerd if root)")

@@ -279,7 +279,7 @@ func TestEngine_RefillsLostStream(t *testing.T) {
 	if err := w.js.DeleteStream(t.Context(), subject.DesiredStream); err != nil {
 		t.Fatal(err)
 	}
-	if err := topology.Ensure(t.Context(), w.js, topology.HubTopology(1)); err != nil {
+	if err := topology.Ensure(t.Context(), w.js, topology.HubTopology(1, subject.Layout{})); err != nil {
 		t.Fatal(err)
 	}
 	engine.Resync()

@@ -138,7 +138,7 @@ func newEngineEnv(t testing.TB) *engineEnv {
 		t.Fatal(err)
 	}
 	w.js = js
-	publisher, err := publish.NewPublisher(nc, metrics.New(prometheus.NewRegistry()))
+	publisher, err := publish.NewPublisher(nc, subject.Layout{}, metrics.New(prometheus.NewRegistry()))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -75,7 +75,7 @@ func startTestHub(t *testing.T) *testHub {
 	if w.js, err = jetstream.New(w.cloud); err != nil {
 		t.Fatal(err)
 	}
-	if err := topology.Ensure(t.Context(), w.js, topology.HubTopology(3)); err != nil {
+	if err := topology.Ensure(t.Context(), w.js, topology.HubTopology(3, subject.Layout{})); err != nil {
 		t.Fatal(err)
 	}
 	for _, node := range []string{thief, same, other} {

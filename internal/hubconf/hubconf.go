@@ -6,6 +6,7 @@ package hubconf
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -19,6 +20,9 @@ const (
 	// grows with the square).
 	DefaultCells = 64
 
+	// MaxPartitions is the largest number of streams of desired state.
+	MaxPartitions = subject.MaxPartitions
+
 	defaultMemoryStore = "256MB"
 	defaultFileStore   = "4GB"
 	// answerTimeout is how many seconds the hub waits for a cloudcore's decision about a link: a cloudcore that has died must not delay
@@ -28,7 +32,7 @@ const (
 	leafTimeout = 10
 )
 
-// Config is the configuration of one hub server. All fields except Name, Store, the addresses of listeners and Cells may change under a
+// Config is the configuration of one hub server. All fields except Name, Store, the addresses of listeners, Cells and Partitions may change under a
 // running server: write the file and send SIGHUP. The server also reads its files again then, so a renewed certificate takes no more than
 // that.
 type Config struct {
@@ -52,6 +56,8 @@ type Config struct {
 	Cert, Key string
 	// Cells is the number of node accounts; fixed when the hub is installed. 0 is DefaultCells.
 	Cells int
+	// Partitions is the number of streams that hold the desired state of nodes, 0 for one. When it changes, the streams must be built anew.
+	Partitions int
 	// Issuer is the public account nkey that signs the decisions about links.
 	Issuer string
 	// Users have fixed accounts; the auth callout decides about all other connections.
@@ -92,6 +98,9 @@ func (c Config) Validate() error {
 	}
 	if c.Cells < 0 {
 		errs = append(errs, errors.New("cells: is less than 0"))
+	}
+	if err := (subject.Layout{Cells: cmp.Or(c.Cells, DefaultCells), Partitions: c.Partitions}).Validate(); err != nil {
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
@@ -143,7 +152,7 @@ func (c Config) Accounts() string {
 		subject.AuthAccount:   {standard(c.Users.Callout, "")},
 		subject.FrondAccount:  {standard(c.Users.Cloudcore, ""), standard(c.Users.Admin, "")},
 	}
-	return subject.AccountsConfig(c.Cells, users)
+	return subject.AccountsConfig(subject.Layout{Cells: c.Cells, Partitions: c.Partitions}, users)
 }
 
 // Known returns the keys for which the server skips the auth callout.

@@ -30,7 +30,7 @@ func TestHub_CloudcoresAgreeOnOneSharedConsumer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		g.Go(func() error { return topology.Ensure(t.Context(), js, topology.HubTopology(3)) })
+		g.Go(func() error { return topology.Ensure(t.Context(), js, topology.HubTopology(3, subject.Layout{})) })
 	}
 	if err := g.Wait(); err != nil {
 		t.Fatal(err)

@@ -35,12 +35,16 @@ const (
 // Cloudcore returns the part of cloudcore's configuration that depends only on the folder of its Secret, which has a file for each
 // entry. clusterCA is the file with the CAs of Kubernetes.
 func (s Settings) Cloudcore(folder, clusterCA string) config.CloudCore {
+	partitions := s.Partitions
+	if partitions == 1 {
+		partitions = 0 // which means the same, also to a version that does not know the field
+	}
 	in := func(entry string) string { return path.Join(folder, entry) }
 	return config.CloudCore{
 		Hub: config.Hub{NkeyFile: in(EntryHubSeed), CAFile: in(EntryBundle), CertFile: in(EntryCert), KeyFile: in(EntryKey)},
 		Identity: config.Identity{
 			IssuerSeedFile: in(EntryIssuerSeed), AuthNkeyFile: in(EntryAuthSeed), SysNkeyFile: in(EntrySysSeed),
-			Cells: s.Cells, ClusterCAFile: clusterCA,
+			Cells: s.Cells, Partitions: partitions, ClusterCAFile: clusterCA,
 		},
 		Replicas: s.HubServers,
 		Inspect:  config.Inspect{CertFile: in(EntryCert), KeyFile: in(EntryKey), ClientCAFile: clusterCA},
@@ -79,6 +83,9 @@ func (s Settings) mergeConfiguration(old string) (string, error) {
 		merged = map[string]any{}
 	}
 	mergeFields(merged, ours)
+	if identity, isMap := merged["identity"].(map[string]any); isMap && s.Partitions == 1 {
+		delete(identity, "partitions")
+	}
 	if reflect.DeepEqual(present, merged) {
 		return old, nil
 	}

@@ -34,6 +34,7 @@ func TestSettings_MergeConfiguration(t *testing.T) {
 		"people's own":  {settings, own, "# ours", true},
 		"new address":   {install.Settings{HubURLs: []string{"tls://b:1"}, Cells: 4, HubServers: 3}, own, "tls://b:1", false},
 		"their fields":  {install.Settings{HubURLs: []string{"tls://b:1"}, Cells: 4, HubServers: 3}, own, "renewWindow: 1h", false},
+		"partitions":    {install.Settings{Cells: 4, Partitions: 3, HubServers: 3}, own, "partitions: 3", false},
 		"a server more": {install.Settings{Cells: 4, HubServers: 5}, own, "replicas: 5", false},
 	} {
 		t.Run(name, func(t *testing.T) {

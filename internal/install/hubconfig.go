@@ -54,7 +54,7 @@ func renderHubConfigs(f, have Files, s Settings) ([]Change, error) {
 	for i, server := range servers {
 		in := func(entry string) string { return path.Join(hubFolders, FolderHub(i), entry) }
 		conf := hubconf.Config{
-			Name: server.Name, Store: hubStore, Cells: s.Cells, Issuer: issuer, Users: users,
+			Name: server.Name, Store: hubStore, Cells: s.Cells, Partitions: s.Partitions, Issuer: issuer, Users: users,
 			Client: anyAddress(portClient), Leaf: anyAddress(portLeaf), Websocket: anyAddress(portWebsocket),
 			Health: anyAddress(portHealth), CA: in(EntryBundle), Cert: in(EntryCert), Key: in(EntryKey),
 		}

@@ -322,6 +322,10 @@ func collectWarnings(s Settings, files Files, now time.Time) []string {
 		all = append(all, fmt.Sprintf("%d gateways in %d cells are more than %d in each: links become expensive for the hub, and the number of cells stays",
 			s.Nodes, s.Cells, maxNodesPerCell))
 	}
+	if s.Nodes > s.Partitions*sizing.MaxNodesPerPartition {
+		all = append(all, fmt.Sprintf("%d gateways in %d partitions are more than %d in each: a server of the hub scans all of it when it starts (docs/operations/partitions.md)",
+			s.Nodes, s.Partitions, sizing.MaxNodesPerPartition))
+	}
 	if cert, err := mint.ParseCertificate(files[FolderCA+"/"+EntryBundle]); err == nil && cert.NotAfter.Sub(now) < authorityWarning {
 		all = append(all, fmt.Sprintf("the authority ends on %s: begin frond ca rotate", cert.NotAfter.UTC().Format(time.DateOnly)))
 	}

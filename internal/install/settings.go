@@ -1,6 +1,7 @@
 package install
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,6 +29,8 @@ type Settings struct {
 	HubURLs []string `json:"hubURLs,omitempty"`
 	// Cells is the number of accounts that gateways are spread over; it never changes.
 	Cells int `json:"cells"`
+	// Partitions is the number of streams that hold the desired state of gateways; see docs/operations/partitions.md.
+	Partitions int `json:"partitions"`
 	// HubServers is the number of the hub's servers.
 	HubServers int `json:"hubServers"`
 	// Nodes is the number of gateways that the installation is planned for; 0: not told.
@@ -55,6 +58,7 @@ const (
 	keyHubURLs       = "hubURLs"
 	keyHubHosts      = "hubHosts"
 	keyCells         = "cells"
+	keyPartitions    = "partitions"
 	keyHubServers    = "hubServers"
 	keyNodes         = "nodes"
 	keySchedulers    = "schedulers"
@@ -78,8 +82,8 @@ func ReadSettings(ctx context.Context, client kubernetes.Interface) (Settings, e
 }
 
 func parseSettings(data map[string]string) (s Settings, err error) {
-	var faults [4]error
-	s = Settings{HubURLs: splitWords(data[keyHubURLs]), HubHosts: splitWords(data[keyHubHosts]), Schedulers: splitWords(data[keySchedulers]), CAHash: data[keyCAHash]}
+	var faults [5]error
+	s = Settings{Partitions: 1, HubURLs: splitWords(data[keyHubURLs]), HubHosts: splitWords(data[keyHubHosts]), Schedulers: splitWords(data[keySchedulers]), CAHash: data[keyCAHash]}
 	s.Cells, faults[0] = strconv.Atoi(data[keyCells])
 	s.HubServers, faults[1] = strconv.Atoi(data[keyHubServers])
 	if text, set := data[keyTaintGateways]; set {
@@ -89,6 +93,9 @@ func parseSettings(data map[string]string) (s Settings, err error) {
 	}
 	if text, set := data[keyNodes]; set {
 		s.Nodes, faults[3] = strconv.Atoi(text)
+	}
+	if text, set := data[keyPartitions]; set { // not by earlier versions, which had one
+		s.Partitions, faults[4] = strconv.Atoi(text)
 	}
 	if err := errors.Join(faults[:]...); err != nil {
 		return s, fmt.Errorf("understand ConfigMap %s/%s: %w", names.Namespace, SettingsName, err)
@@ -103,7 +110,7 @@ func splitWords(text string) []string {
 func (s Settings) toConfigMap() *corev1.ConfigMap {
 	data := map[string]string{
 		keyHubURLs: strings.Join(s.HubURLs, ","), keyHubHosts: strings.Join(s.HubHosts, ","),
-		keyCells: strconv.Itoa(s.Cells), keyHubServers: strconv.Itoa(s.HubServers), keyCAHash: s.CAHash,
+		keyCells: strconv.Itoa(s.Cells), keyPartitions: strconv.Itoa(s.Partitions), keyHubServers: strconv.Itoa(s.HubServers), keyCAHash: s.CAHash,
 	}
 	if s.Nodes != 0 {
 		data[keyNodes] = strconv.Itoa(s.Nodes)
@@ -140,6 +147,9 @@ func (s Settings) mergeAsked(asked Settings) (Settings, error) {
 	if asked.Cells != 0 && s.Cells != 0 && asked.Cells != s.Cells {
 		return s, fmt.Errorf("--cells %d: this cluster has %d, and each gateway's account follows from that; it stays", asked.Cells, s.Cells)
 	}
+	if asked.Partitions != 0 && s.Partitions != 0 && asked.Partitions != s.Partitions {
+		return s, fmt.Errorf("--partitions %d: this cluster has %d, and the streams must be built anew for another number: see docs/operations/partitions.md", asked.Partitions, s.Partitions)
+	}
 	if asked.HubServers != 0 && asked.HubServers < s.HubServers {
 		return s, fmt.Errorf("--hub-servers %d: the hub has %d, and its streams have copies on them; it may grow only", asked.HubServers, s.HubServers)
 	}
@@ -149,7 +159,7 @@ func (s Settings) mergeAsked(asked Settings) (Settings, error) {
 		if err != nil {
 			return s, fmt.Errorf("--nodes: %w", err)
 		}
-		s.Nodes, cells, servers = asked.Nodes, sizing.CellsFor(asked.Nodes), plan.HubServers
+		s.Nodes, cells, servers = asked.Nodes, plan.Cells, plan.HubServers
 	}
 	for _, over := range []struct{ at, asked, otherwise *int }{{&s.Cells, &asked.Cells, &cells}, {&s.HubServers, &asked.HubServers, &servers}} {
 		switch {
@@ -158,6 +168,9 @@ func (s Settings) mergeAsked(asked Settings) (Settings, error) {
 		case *over.at == 0:
 			*over.at = *over.otherwise
 		}
+	}
+	if s.Partitions == 0 {
+		s.Partitions = cmp.Or(asked.Partitions, min(sizing.PartitionsFor(s.Nodes), s.Cells))
 	}
 	if len(asked.HubURLs) > 0 {
 		s.HubURLs = asked.HubURLs
@@ -179,6 +192,9 @@ func (s Settings) validate() error {
 	if s.Cells < 1 || s.Cells > sizing.MaxCells {
 		faults = append(faults, fmt.Errorf("--cells %d: choose 1 to %d", s.Cells, sizing.MaxCells))
 	}
+	if s.Partitions < 1 || s.Partitions > min(s.Cells, hubconf.MaxPartitions) {
+		faults = append(faults, fmt.Errorf("--partitions %d: choose 1 to %d, and no more than --cells", s.Partitions, hubconf.MaxPartitions))
+	}
 	if !slices.Contains([]int{1, 3, 5}, s.HubServers) {
 		faults = append(faults, fmt.Errorf("--hub-servers %d: choose 1, 3 or 5", s.HubServers))
 	}
@@ -199,6 +215,7 @@ func (s Settings) plan() (*sizing.Plan, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ConfigMap %s/%s: %s: %w", names.Namespace, SettingsName, keyNodes, err)
 	}
+	plan.Cells, plan.Partitions = s.Cells, s.Partitions
 	return &plan, nil
 }
 

@@ -33,7 +33,7 @@ type Log struct {
 
 // Subscribe begins to record. It ends with the connection.
 func Subscribe(nc *nats.Conn) (*Log, error) {
-	publisher, err := publish.NewPublisher(nc, metrics.New(nil))
+	publisher, err := publish.NewPublisher(nc, subject.Layout{}, metrics.New(nil))
 	if err != nil {
 		return nil, err
 	}

@@ -102,7 +102,7 @@ func (h *Server) launch(ctx context.Context, program string, nodes int) error {
 			return false, nil //nolint:nilerr // it does not listen yet
 		}
 		js, err := jetstream.New(nc)
-		if err != nil || topology.Ensure(ctx, js, topology.HubTopology(1)) != nil {
+		if err != nil || topology.Ensure(ctx, js, topology.HubTopology(1, subject.Layout{})) != nil {
 			nc.Close()
 			return false, err
 		}
@@ -113,10 +113,10 @@ func (h *Server) launch(ctx context.Context, program string, nodes int) error {
 		return err
 	}
 	counters, unknown := metrics.New(nil), func(context.Context, string) bool { return false }
-	if h.publisher, err = publish.NewPublisher(h.nc, counters); err != nil {
+	if h.publisher, err = publish.NewPublisher(h.nc, subject.Layout{}, counters); err != nil {
 		return err
 	}
-	h.attacher, err = publish.NewAttacher(publish.AttacherConfig{NodeExists: unknown}, h.nc, counters, zap.NewNop())
+	h.attacher, err = publish.NewAttacher(publish.AttacherConfig{NodeExists: unknown}, h.nc, subject.Layout{}, counters, zap.NewNop())
 	return err
 }
 
@@ -162,7 +162,7 @@ system_account: SYS
 		users[cell] = append(users[cell], fmt.Sprintf(`{ user: %q, password: %q, permissions: { publish: { allow: ["%s"] }, subscribe: { allow: ["%s"] } } }`,
 			wire.Escape(nodeName(i)), hubPassword, strings.Join(publish, `", "`), strings.Join(subscribe, `", "`)))
 	}
-	conf.WriteString(subject.AccountsConfig(hubconf.DefaultCells, users))
+	conf.WriteString(subject.AccountsConfig(subject.Layout{Cells: hubconf.DefaultCells}, users))
 	if err := os.WriteFile(filepath.Join(h.dir, "hub.conf"), []byte(conf.String()), 0o600); err != nil {
 		return fmt.Errorf("configure the hub: %w", err)
 	}

@@ -82,7 +82,7 @@ func TestCallServer_DeadLetterWithholdsPayload(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := topology.Ensure(t.Context(), js, topology.HubTopology(1)); err != nil {
+	if err := topology.Ensure(t.Context(), js, topology.HubTopology(1, subject.Layout{})); err != nil {
 		t.Fatal(err)
 	}
 	calls, err := call.NewServer(nc, map[string]call.Handler{

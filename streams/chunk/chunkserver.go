@@ -34,19 +34,20 @@ const (
 // Server serves nodes, in pieces, the payloads that are too large for one message. Any cloudcore answers for any piece.
 type Server struct {
 	js           jetstream.JetStream
-	reader       *read.StreamReader
+	nc           *nats.Conn
+	layout       subject.Layout
 	payloadCache *cache.LRUExpireCache
 	log          *zap.Logger
 }
 
-// NewServer returns a Server over a connection to the hub.
-func NewServer(nc *nats.Conn, log *zap.Logger) (*Server, error) {
+// NewServer returns a Server over a connection to a hub with the given layout.
+func NewServer(nc *nats.Conn, layout subject.Layout, log *zap.Logger) (*Server, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return nil, fmt.Errorf("pieces: %w", err)
 	}
 	return &Server{
-		js: js, reader: &read.StreamReader{Nc: nc, Js: js, Stream: subject.DesiredStream}, payloadCache: cache.NewLRUExpireCache(cachedPayloads), log: log,
+		js: js, nc: nc, layout: layout, payloadCache: cache.NewLRUExpireCache(cachedPayloads), log: log,
 	}, nil
 }
 
@@ -56,7 +57,7 @@ func (p *Server) Handle(ctx context.Context, node string, request []byte) (any, 
 	if err != nil {
 		return nil, err
 	}
-	payload, gone, err := p.loadPayload(ctx, req)
+	payload, gone, err := p.loadPayload(ctx, node, req)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("piece of %s: %w", req.Subject, err)
@@ -96,14 +97,15 @@ type payloadKey struct {
 
 // loadPayload returns the payload of a message. gone reports that the stream's leader holds another message of that subject, or none; the
 // node will then receive a newer message or learn of a new life of the stream.
-func (p *Server) loadPayload(ctx context.Context, req wire.PieceRequest) (payload []byte, gone bool, err error) {
+func (p *Server) loadPayload(ctx context.Context, node string, req wire.PieceRequest) (payload []byte, gone bool, err error) {
 	id := payloadKey{req.StreamEpoch, req.Subject, req.Sequence}
 	if kept, ok := p.payloadCache.Get(id); ok {
 		return kept.([]byte), false, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, topology.StepTimeout)
 	defer cancel()
-	stream, err := p.js.Stream(ctx, subject.DesiredStream)
+	reader := &read.StreamReader{Nc: p.nc, Js: p.js, Stream: p.layout.DesiredStream(node)}
+	stream, err := p.js.Stream(ctx, reader.Stream)
 	if err != nil {
 		return nil, false, err
 	}
@@ -112,7 +114,7 @@ func (p *Server) loadPayload(ctx context.Context, req wire.PieceRequest) (payloa
 	} else if info.State.LastSeq < req.Sequence {
 		return nil, false, fmt.Errorf("sequence %d is not seen: %w", req.Sequence, read.ErrReplicaLags)
 	}
-	object, err := p.reader.ReadLastOf(ctx, req.Subject)
+	object, err := reader.ReadLastOf(ctx, req.Subject)
 	switch {
 	case topology.IsNotFound(err):
 		return nil, true, nil

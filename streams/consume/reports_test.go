@@ -154,7 +154,7 @@ func TestPump_UnackedReportsAreReleasedAtOnce(t *testing.T) {
 	if _, err := js.CreateStream(t.Context(), config.CachedInfo().Config); err != nil {
 		t.Fatal(err)
 	}
-	if err := topology.Ensure(t.Context(), js, topology.HubTopology(1)); err != nil {
+	if err := topology.Ensure(t.Context(), js, topology.HubTopology(1, subject.Layout{})); err != nil {
 		t.Fatal(err)
 	}
 	defer func() {

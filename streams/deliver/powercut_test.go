@@ -91,7 +91,7 @@ func awaitTopology(tb testing.TB, js jetstream.JetStream) {
 	ctx, cancel := context.WithTimeout(tb.Context(), 90*time.Second)
 	defer cancel()
 	for {
-		err := topology.Ensure(ctx, js, topology.HubTopology(3))
+		err := topology.Ensure(ctx, js, topology.HubTopology(3, subject.Layout{}))
 		if err == nil {
 			return
 		}

@@ -81,7 +81,7 @@ func (d *Delivery) consumerInfo(ctx context.Context) (*jetstream.ConsumerInfo, e
 // ackMessage acks a message that is on disk to the node's consumer. The message's reply subject names the delivery, in a form that is
 // valid in the cell only.
 func (d *Delivery) ackMessage(msg *nats.Msg) error {
-	where, ok := strings.CutPrefix(msg.Reply, subject.AckPrefix+wire.Escape(d.node)+".")
+	where, ok := subject.CutAck(msg.Reply, d.node)
 	if !ok {
 		return fmt.Errorf("no consumer of this node delivered it: %s", envelope.SanitizeText(msg.Reply))
 	}

@@ -76,7 +76,7 @@ func newGatewayUplinkTo(t *testing.T, rate int, verb string) *gatewayUplink {
 	if u.hub, err = jetstream.New(nc); err != nil {
 		t.Fatal(err)
 	}
-	if err := topology.Ensure(t.Context(), u.hub, topology.HubTopology(1)); err != nil {
+	if err := topology.Ensure(t.Context(), u.hub, topology.HubTopology(1, subject.Layout{})); err != nil {
 		t.Fatal(err)
 	}
 	log, metrics := zaptest.NewLogger(t), metrics.New(nil)
@@ -296,7 +296,7 @@ func TestChunkStore_BoundsBytesPerNode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := topology.Ensure(t.Context(), js, topology.HubTopology(1)); err != nil {
+	if err := topology.Ensure(t.Context(), js, topology.HubTopology(1, subject.Layout{})); err != nil {
 		t.Fatal(err)
 	}
 	parts, err := chunk.NewStore(nc, zaptest.NewLogger(t))

@@ -53,7 +53,7 @@ func TestOutbox_SurvivesRebootOffline(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := topology.Ensure(t.Context(), cloud, topology.HubTopology(1)); err != nil {
+	if err := topology.Ensure(t.Context(), cloud, topology.HubTopology(1, subject.Layout{})); err != nil {
 		t.Fatal(err)
 	}
 	l = leaftest.StartLeaf(t, leaf.Config{Dir: dir, Hub: []string{leaftest.URL(hub.Addr())}})

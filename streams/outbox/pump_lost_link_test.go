@@ -65,7 +65,7 @@ func TestPump_UnansweredPublishesDelayNothing(t *testing.T) {
 	if _, err := js.CreateStream(t.Context(), config.CachedInfo().Config); err != nil {
 		t.Fatal(err)
 	}
-	if err := topology.Ensure(t.Context(), js, topology.HubTopology(1)); err != nil {
+	if err := topology.Ensure(t.Context(), js, topology.HubTopology(1, subject.Layout{})); err != nil {
 		t.Fatal(err)
 	}
 	a := &streamstest.ReportRecorder{Messages: map[wire.Key][]wire.Message{}}

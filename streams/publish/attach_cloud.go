@@ -46,19 +46,18 @@ type AttacherConfig struct {
 type Attacher struct {
 	cfg     AttacherConfig
 	js      jetstream.JetStream
-	reader  *read.StreamReader
+	streams desiredStreams
 	metrics *metrics.Metrics
 	log     *zap.Logger
 }
 
-// NewAttacher returns an Attacher that works over the given connection.
-func NewAttacher(cfg AttacherConfig, nc *nats.Conn, metrics *metrics.Metrics, log *zap.Logger) (*Attacher, error) {
+// NewAttacher returns an Attacher that works over a connection to a hub with the given layout.
+func NewAttacher(cfg AttacherConfig, nc *nats.Conn, layout subject.Layout, metrics *metrics.Metrics, log *zap.Logger) (*Attacher, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return nil, fmt.Errorf("attacher: %w", err)
 	}
-	reader := &read.StreamReader{Nc: nc, Js: js, Stream: subject.DesiredStream}
-	return &Attacher{cfg: cfg, js: js, reader: reader, metrics: metrics, log: log}, nil
+	return &Attacher{cfg: cfg, js: js, streams: desiredStreams{nc: nc, js: js, layout: layout}, metrics: metrics, log: log}, nil
 }
 
 // Handle is the CallHandler of VerbAttach.
@@ -78,7 +77,7 @@ func (a *Attacher) Handle(ctx context.Context, node string, request []byte) (any
 func (a *Attacher) handleAttach(ctx context.Context, node string, req wire.AttachRequest) (wire.AttachReply, error) {
 	sctx, cancel := context.WithTimeout(ctx, topology.StepTimeout)
 	defer cancel()
-	stream, err := lookUpStream(sctx, a.js, subject.DesiredStream)
+	stream, err := lookUpStream(sctx, a.js, a.streams.layout.DesiredStream(node))
 	if err != nil {
 		return wire.AttachReply{}, fmt.Errorf("attach %s: %w", node, err)
 	}
@@ -111,7 +110,7 @@ func (a *Attacher) handleAttach(ctx context.Context, node string, req wire.Attac
 		return reply, nil
 	}
 	if reply.Full && req.Continue != 0 {
-		subjects, _, err := a.reader.ListSubjects(ctx, subject.Filter(subject.Desired, node))
+		subjects, _, err := a.streams.reader(node).ListSubjects(ctx, subject.Filter(subject.Desired, node))
 		if err != nil {
 			return wire.AttachReply{}, fmt.Errorf("attach %s: %w", node, err)
 		}
@@ -139,13 +138,14 @@ func (a *Attacher) readSnapshotPage(ctx context.Context, node string, start, atL
 	if take > 0 {
 		bytes = min(bytes, max(2*take, read.MinPageRead)) // messages that do not fit are read again for the next page
 	}
+	reader := a.streams.reader(node)
 	if full {
-		p, err := a.reader.ReadAtLeast(ctx, []string{filter}, start, read.PageMessages, bytes, atLeast)
+		p, err := reader.ReadAtLeast(ctx, []string{filter}, start, read.PageMessages, bytes, atLeast)
 		if !errors.Is(err, read.ErrTooManySubjects) {
 			return p, err
 		}
 	}
-	return a.reader.ReadPage(ctx, filter, start, read.PageMessages, bytes)
+	return reader.ReadPage(ctx, filter, start, read.PageMessages, bytes)
 }
 
 // checkPrepared refuses a full snapshot while it may be incomplete, so that an emptied stream is never read as "delete all". It returns
@@ -172,7 +172,7 @@ var ErrPreparing = errors.New("the desired state of this node is being prepared"
 // account import on another server whether there is a subscriber; messages sent to that pull would come again only after ackWait. awaits
 // says that the node lacks payloads before the start of the consumer.
 func (a *Attacher) createConsumer(ctx context.Context, node string, reply *wire.AttachReply, awaits bool) error {
-	name := wire.Escape(node)
+	name, stream := wire.Escape(node), a.streams.layout.DesiredStream(node)
 	cfg := topology.NodeConsumer(name, subject.Filter(subject.Desired, node), reply.UpTo, maxInFlightPerNode)
 	cfg.Metadata = map[string]string{topology.MetadataAttach: rand.Text()}
 	if awaits {
@@ -182,14 +182,14 @@ func (a *Attacher) createConsumer(ctx context.Context, node string, reply *wire.
 		sctx, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()
 		return topology.RetryUnanswered(sctx, func(ctx context.Context) error {
-			_, err := a.js.CreateConsumer(ctx, subject.DesiredStream, cfg)
+			_, err := a.js.CreateConsumer(ctx, stream, cfg)
 			return err
 		})
 	}
 	if err := create(deleteConsumerTimeout); err != nil {
 		// A consumer of an earlier attach exists, or its server is down. In the second case the deletion is never confirmed.
 		fctx, cancel := context.WithTimeout(ctx, deleteConsumerTimeout)
-		forgotten := a.js.DeleteConsumer(fctx, subject.DesiredStream, name)
+		forgotten := a.js.DeleteConsumer(fctx, stream, name)
 		cancel()
 		failpoint.At("attach.forgotten")
 		if again := create(topology.StepTimeout); again != nil {
@@ -197,7 +197,7 @@ func (a *Attacher) createConsumer(ctx context.Context, node string, reply *wire.
 		}
 	}
 	failpoint.At("attach.ready")
-	reply.Stream, reply.Consumer, reply.Window = subject.DesiredStream, name, maxInFlightPerNode
+	reply.Stream, reply.Consumer, reply.Window = stream, name, maxInFlightPerNode
 	result := "changes"
 	if reply.Full {
 		result = "full"

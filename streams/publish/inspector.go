@@ -5,10 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/streams/internal/envelope"
@@ -21,37 +23,52 @@ import (
 // Inspector reads the delivery state of nodes. It changes nothing in the hub. Its reads may lag behind the latest writes by one heartbeat
 // of a stream's replicas.
 type Inspector struct {
-	js     jetstream.JetStream
-	reader *read.StreamReader
+	js      jetstream.JetStream
+	streams desiredStreams
 	// publisher is used only to read.
 	publisher *Publisher
 }
 
-// NewInspector returns an Inspector over a connection to the hub.
-func NewInspector(nc *nats.Conn) (*Inspector, error) {
-	publisher, err := NewPublisher(nc, metrics.New(nil))
+// NewInspector returns an Inspector over a connection to a hub with the given layout.
+func NewInspector(nc *nats.Conn, layout subject.Layout) (*Inspector, error) {
+	publisher, err := NewPublisher(nc, layout, metrics.New(nil))
 	if err != nil {
 		return nil, fmt.Errorf("viewer: %w", err)
 	}
-	return &Inspector{js: publisher.js, reader: publisher.reader, publisher: publisher}, nil
+	return &Inspector{js: publisher.js, streams: publisher.streams, publisher: publisher}, nil
 }
 
-// Epoch returns the current life of the stream of desired state.
-func (v *Inspector) Epoch(ctx context.Context) (string, error) {
+// Epochs returns the current life of the stream of each node's desired state; "" for the nodes of a stream that does not answer. If none
+// answers it returns an error.
+func (v *Inspector) Epochs(ctx context.Context) (of func(node string) string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, read.DirectGetTimeout)
 	defer cancel()
-	stream, err := v.js.Stream(ctx, subject.DesiredStream)
-	if err != nil {
-		return "", fmt.Errorf("read stream %s: %w", subject.DesiredStream, err)
+	names := v.streams.layout.DesiredStreams()
+	epochs, faults := make([]string, len(names)), make([]error, len(names))
+	var g errgroup.Group
+	for i, name := range names {
+		g.Go(func() error {
+			stream, err := v.js.Stream(ctx, name)
+			if err != nil {
+				faults[i] = fmt.Errorf("read stream %s: %w", name, err)
+				return nil
+			}
+			epochs[i] = topology.StreamEpoch(stream.CachedInfo())
+			return nil
+		})
 	}
-	return topology.StreamEpoch(stream.CachedInfo()), nil
+	_ = g.Wait() // each stream has its own fault
+	if !slices.Contains(faults, nil) {
+		return nil, errors.Join(faults...)
+	}
+	return func(node string) string { return epochs[v.streams.layout.Partition(node)] }, nil
 }
 
 // Consumer returns the state of a node's consumer, nil if it has none.
 func (v *Inspector) Consumer(ctx context.Context, node string) (*jetstream.ConsumerInfo, error) {
 	ctx, cancel := context.WithTimeout(ctx, read.DirectGetTimeout)
 	defer cancel()
-	consumer, err := v.js.Consumer(ctx, subject.DesiredStream, wire.Escape(node))
+	consumer, err := v.js.Consumer(ctx, v.streams.layout.DesiredStream(node), wire.Escape(node))
 	if topology.IsNotFound(err) {
 		return nil, nil
 	}
@@ -68,13 +85,13 @@ func (v *Inspector) Held(ctx context.Context, node string) (map[wire.Key]wire.Me
 
 // MarkerSequence returns the sequence of a node's snapshot marker, 0 if there is none.
 func (v *Inspector) MarkerSequence(ctx context.Context, node string) (uint64, error) {
-	tally, err := v.countMessages(ctx, subject.Of(subject.Desired, node, wire.SnapshotMarker()), 1)
+	tally, err := v.countMessages(ctx, node, subject.Of(subject.Desired, node, wire.SnapshotMarker()), 1)
 	return tally.first, err
 }
 
 // Count returns how many messages the stream holds for a node after a sequence, and when the cloud saw the first of them.
 func (v *Inspector) Count(ctx context.Context, node string, after uint64) (n int, oldest time.Time, err error) {
-	tally, err := v.countMessages(ctx, subject.Filter(subject.Desired, node), after+1)
+	tally, err := v.countMessages(ctx, node, subject.Filter(subject.Desired, node), after+1)
 	return tally.count, tally.oldest, err
 }
 
@@ -86,32 +103,33 @@ type messageCount struct {
 }
 
 // countMessages requests one message and the number of further ones.
-func (v *Inspector) countMessages(ctx context.Context, filter string, start uint64) (messageCount, error) {
+func (v *Inspector) countMessages(ctx context.Context, node, filter string, start uint64) (messageCount, error) {
 	ctx, cancel := context.WithTimeout(ctx, read.DirectGetTimeout)
 	defer cancel()
-	t, err := v.countDirect(ctx, filter, start)
+	stream := v.streams.layout.DesiredStream(node)
+	t, err := v.countDirect(ctx, stream, filter, start)
 	if errors.Is(err, read.ErrTooManySubjects) {
-		t, err = v.countByConsumer(ctx, filter, start)
+		t, err = v.countByConsumer(ctx, stream, filter, start)
 	}
 	if err != nil {
-		return messageCount{}, fmt.Errorf("count %s of stream %s: %w", filter, subject.DesiredStream, err)
+		return messageCount{}, fmt.Errorf("count %s of stream %s: %w", filter, stream, err)
 	}
 	return t, nil
 }
 
-func (v *Inspector) countDirect(ctx context.Context, filter string, start uint64) (messageCount, error) {
+func (v *Inspector) countDirect(ctx context.Context, stream, filter string, start uint64) (messageCount, error) {
 	body, err := json.Marshal(read.DirectGetRequest{MultiLast: []string{filter}, Seq: max(start, 1), Batch: 1})
 	if err != nil {
 		return messageCount{}, err
 	}
-	nc := v.reader.Nc
+	nc := v.streams.nc
 	inbox := nc.NewInbox()
 	sub, err := nc.SubscribeSync(inbox)
 	if err != nil {
 		return messageCount{}, err
 	}
 	defer func() { _ = sub.Unsubscribe() }() // fails only when the connection is gone
-	if err := nc.PublishRequest("$JS.API.DIRECT.GET."+subject.DesiredStream, inbox, body); err != nil {
+	if err := nc.PublishRequest("$JS.API.DIRECT.GET."+stream, inbox, body); err != nil {
 		return messageCount{}, err
 	}
 	var t messageCount
@@ -137,8 +155,8 @@ func (v *Inspector) countDirect(ctx context.Context, filter string, start uint64
 }
 
 // countByConsumer counts with a consumer that exists for this request only.
-func (v *Inspector) countByConsumer(ctx context.Context, filter string, start uint64) (messageCount, error) {
-	consumer, err := v.js.OrderedConsumer(ctx, subject.DesiredStream, jetstream.OrderedConsumerConfig{
+func (v *Inspector) countByConsumer(ctx context.Context, stream, filter string, start uint64) (messageCount, error) {
+	consumer, err := v.js.OrderedConsumer(ctx, stream, jetstream.OrderedConsumerConfig{
 		FilterSubjects: []string{filter}, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: max(start, 1),
 	})
 	if err != nil {

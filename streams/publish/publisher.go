@@ -25,12 +25,24 @@ import (
 type Publisher struct {
 	js      jetstream.JetStream
 	codec   *envelope.Codec
-	reader  *read.StreamReader
+	streams desiredStreams
 	metrics *metrics.Metrics
 }
 
-// NewPublisher returns a Publisher over a connection to the hub.
-func NewPublisher(nc *nats.Conn, metrics *metrics.Metrics) (*Publisher, error) {
+// desiredStreams reads the streams of desired state.
+type desiredStreams struct {
+	nc     *nats.Conn
+	js     jetstream.JetStream
+	layout subject.Layout
+}
+
+// reader returns the reader of the stream that holds the desired state of a node.
+func (s desiredStreams) reader(node string) *read.StreamReader {
+	return &read.StreamReader{Nc: s.nc, Js: s.js, Stream: s.layout.DesiredStream(node)}
+}
+
+// NewPublisher returns a Publisher over a connection to a hub with the given layout.
+func NewPublisher(nc *nats.Conn, layout subject.Layout, metrics *metrics.Metrics) (*Publisher, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return nil, fmt.Errorf("publisher: %w", err)
@@ -39,7 +51,7 @@ func NewPublisher(nc *nats.Conn, metrics *metrics.Metrics) (*Publisher, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Publisher{js: js, codec: codec, reader: &read.StreamReader{Nc: nc, Js: js, Stream: subject.DesiredStream}, metrics: metrics}, nil
+	return &Publisher{js: js, codec: codec, streams: desiredStreams{nc: nc, js: js, layout: layout}, metrics: metrics}, nil
 }
 
 // Publish stores the message as the last of its subject and returns its stream sequence once a majority has it on disk. expectLast is the
@@ -48,7 +60,7 @@ func NewPublisher(nc *nats.Conn, metrics *metrics.Metrics) (*Publisher, error) {
 // wire.ErrConflict, and Held then shows the message. m.Time must differ between two publishes that are not repetitions.
 func (p *Publisher) Publish(ctx context.Context, m wire.Message, expectLast uint64) (uint64, error) {
 	subj := subject.Of(subject.Desired, m.Node, m.Key)
-	msg, err := p.codec.Encode(subj, m)
+	msg, err := p.codec.Encode(p.streams.layout.DesiredSubject(m.Node, m.Key), m)
 	if err != nil {
 		return 0, err
 	}
@@ -124,23 +136,24 @@ func (p *Publisher) Held(ctx context.Context, node string) (map[wire.Key]wire.Me
 }
 
 func (p *Publisher) readInventory(ctx context.Context, node string) (map[wire.Key]wire.Message, error) {
-	stream, err := lookUpStream(ctx, p.reader.Js, subject.DesiredStream)
+	reader := p.streams.reader(node)
+	stream, err := lookUpStream(ctx, p.js, reader.Stream)
 	if err != nil {
 		return nil, err
 	}
 	atLeast := stream.CachedInfo().State.LastSeq
 	held := make(map[wire.Key]wire.Message)
-	err = p.readPages(ctx, []string{subject.Filter(subject.Desired, node)}, atLeast, held)
+	err = readPages(ctx, reader, []string{subject.Filter(subject.Desired, node)}, atLeast, held)
 	if !errors.Is(err, read.ErrTooManySubjects) {
 		return held, err
 	}
 	clear(held)
-	subjects, _, err := p.reader.ListSubjects(ctx, subject.Filter(subject.Desired, node))
+	subjects, _, err := reader.ListSubjects(ctx, subject.Filter(subject.Desired, node))
 	if err != nil {
 		return nil, err
 	}
 	for some := range slices.Chunk(subjects, read.MaxExactSubjects) {
-		if err := p.readPages(ctx, some, atLeast, held); err != nil {
+		if err := readPages(ctx, reader, some, atLeast, held); err != nil {
 			return nil, err
 		}
 	}
@@ -148,9 +161,9 @@ func (p *Publisher) readInventory(ctx context.Context, node string) (map[wire.Ke
 }
 
 // readPages reads all matching messages into held.
-func (p *Publisher) readPages(ctx context.Context, filters []string, atLeast uint64, held map[wire.Key]wire.Message) error {
+func readPages(ctx context.Context, reader *read.StreamReader, filters []string, atLeast uint64, held map[wire.Key]wire.Message) error {
 	for next := uint64(0); ; {
-		page, err := p.reader.ReadAtLeast(ctx, filters, next, read.InventoryPageMessages, read.InventoryPageBytes, atLeast)
+		page, err := reader.ReadAtLeast(ctx, filters, next, read.InventoryPageMessages, read.InventoryPageBytes, atLeast)
 		if err != nil {
 			return err
 		}
@@ -190,7 +203,7 @@ func lookUpStream(ctx context.Context, js jetstream.JetStream, name string) (str
 func (p *Publisher) Purge(ctx context.Context, node string, key wire.Key, upTo uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, topology.PublishTimeout)
 	defer cancel()
-	stream, err := p.js.Stream(ctx, subject.DesiredStream)
+	stream, err := p.js.Stream(ctx, p.streams.layout.DesiredStream(node))
 	if err != nil {
 		return fmt.Errorf("purge: %w", err)
 	}

@@ -37,7 +37,7 @@ func TestPublisher_RepeatsUnansweredPublish(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	publisher, err := publish.NewPublisher(streamstest.Connect(t, hub), metrics.New(nil))
+	publisher, err := publish.NewPublisher(streamstest.Connect(t, hub), subject.Layout{}, metrics.New(nil))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,12 +84,12 @@ func TestPublisher_RepeatsRequestToLeaderlessStream(t *testing.T) {
 	if _, err := nc.ChanSubscribe("$JS.API.STREAM.INFO.DESIRED-0", asked); err != nil {
 		t.Fatal(err)
 	}
-	publisher, err := publish.NewPublisher(nc, metrics.New(nil))
+	publisher, err := publish.NewPublisher(nc, subject.Layout{}, metrics.New(nil))
 	if err != nil {
 		t.Fatal(err)
 	}
 	known := func(context.Context, string) bool { return true }
-	attacher, err := publish.NewAttacher(publish.AttacherConfig{NodeExists: known}, nc, metrics.New(nil), zaptest.NewLogger(t))
+	attacher, err := publish.NewAttacher(publish.AttacherConfig{NodeExists: known}, nc, subject.Layout{}, metrics.New(nil), zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,7 @@ import (
 )
 
 func TestPublisher_StaleWriterIsRefusedAndRepeatIsNot(t *testing.T) {
-	publisher, err := publish.NewPublisher(streamstest.Connect(t, streamstest.Hub(t)), metrics.New(nil))
+	publisher, err := publish.NewPublisher(streamstest.Connect(t, streamstest.Hub(t)), subject.Layout{}, metrics.New(nil))
 	if err != nil {
 		t.Fatal(err)
 	}

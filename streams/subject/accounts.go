@@ -22,9 +22,13 @@ const (
 
 // CellAccount returns the account of a node on a hub with the given number of cells. The number is fixed when a hub is installed.
 func CellAccount(node string, cells int) string {
+	return cellName(cellOf(node, cells))
+}
+
+func cellOf(node string, cells int) int {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(node)) // a hash never fails
-	return cellName(int(h.Sum32() % uint32(cells)))
+	return int(h.Sum32() % uint32(cells))
 }
 
 // Cells returns the node accounts of a hub with the given number of cells.
@@ -55,7 +59,7 @@ type Crossing struct {
 // answers those itself and lets every leaf send on $JS.ACK.
 const (
 	consumerPrefix = "consumer."
-	AckPrefix      = "$JS.ACK." + DesiredStream + "."
+	ackPrefix      = "$JS.ACK."
 )
 
 // ConsumerSubject is the subject of a node's requests to its own consumer: next, info or ack.<where>.
@@ -63,24 +67,25 @@ func ConsumerSubject(node, what string) string {
 	return consumerPrefix + wire.Escape(node) + "." + what
 }
 
-// Crossings returns all crossings of a hub with the given number of cells.
+// Crossings returns all crossings of a hub.
 //
 // A sender chooses the reply subject freely, and JetStream replies to any subject it names. So every subject that JetStream serves to
 // nodes is a service: its replies end in the requester's cell, where no subscriber can mistake them for something else (commands carry a
 // header that no reply has; inboxes and tunnels have names that cannot be guessed). Subjects that cloudcores receive are streams: a
 // cloudcore sees the reply subject as it was sent and replies to the node's own inbox only, and a leaf knows whether any cloudcore is
 // subscribed.
-func Crossings(cells int) []Crossing {
+func Crossings(l Layout) []Crossing {
 	var all []Crossing
-	for _, name := range Cells(cells) {
+	for i, name := range Cells(l.Cells) {
+		stream := partitionStream(i % l.count()) // as Layout.Partition
 		all = slices.Concat(all,
 			streamCrossings(name, FrondAccount, HeartbeatPrefix+"*", CallPrefix+"*.*", protocol.UpSubjects),
 			streamCrossings(FrondAccount, name, commandPrefix+"*.*", protocol.DownSubjects, inboxSubjects),
 			serviceCrossings(name, string(Report)+".>", string(Event)+".>", DeadLetterPrefix+"*.*"),
 			[]Crossing{
-				{From: FrondAccount, To: name, Service: true, ManyReplies: true, Subject: "$JS.API.CONSUMER.MSG.NEXT." + DesiredStream + ".*", Local: consumerPrefix + "*.next"},
-				{From: FrondAccount, To: name, Service: true, Subject: "$JS.API.CONSUMER.INFO." + DesiredStream + ".*", Local: consumerPrefix + "*.info"},
-				{From: FrondAccount, To: name, Service: true, Subject: AckPrefix + "*.>", Local: consumerPrefix + "*.ack.>"},
+				{From: FrondAccount, To: name, Service: true, ManyReplies: true, Subject: "$JS.API.CONSUMER.MSG.NEXT." + stream + ".*", Local: consumerPrefix + "*.next"},
+				{From: FrondAccount, To: name, Service: true, Subject: "$JS.API.CONSUMER.INFO." + stream + ".*", Local: consumerPrefix + "*.info"},
+				{From: FrondAccount, To: name, Service: true, Subject: ackPrefix + stream + ".*.>", Local: consumerPrefix + "*.ack.>"},
 			},
 		)
 	}

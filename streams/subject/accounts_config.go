@@ -6,16 +6,19 @@ import (
 	"strings"
 )
 
-// AccountsConfig returns the accounts block of the configuration of a hub with the given number of cells. users holds the entries of each
+// AccountsConfig returns the accounts block of the configuration of a hub. users holds the entries of each
 // account's list of users, in the syntax of the configuration.
-func AccountsConfig(cells int, users map[string][]string) string {
-	all := Crossings(cells)
+func AccountsConfig(l Layout, users map[string][]string) string {
+	all := Crossings(l)
 	var b strings.Builder
 	b.WriteString("accounts {\n")
-	for _, name := range slices.Concat([]string{SystemAccount, AuthAccount, FrondAccount, LobbyAccount}, Cells(cells)) {
+	for _, name := range slices.Concat([]string{SystemAccount, AuthAccount, FrondAccount, LobbyAccount}, Cells(l.Cells)) {
 		_, _ = fmt.Fprintf(&b, "  %s: {\n", name) // writes to memory
 		if name == FrondAccount {
 			b.WriteString("    jetstream: enabled\n")
+			if mapping := l.layoutMapping(); mapping != "" {
+				_, _ = fmt.Fprintf(&b, "    mappings: { %s }\n", mapping)
+			}
 		}
 		writeList(&b, "users", users[name])
 		writeList(&b, "exports", accountExports(all, name))

@@ -2,8 +2,9 @@ package subject
 
 // The hub's JetStream domain, and the names of the streams and buckets.
 const (
-	HubDomain     = "hub"
-	DesiredStream = "DESIRED-0"
+	HubDomain = "hub"
+	// DesiredStream is the stream of partition 0, the only one of a hub with one partition; Layout.DesiredStream is that of a node.
+	DesiredStream = streamPrefix + "0"
 	ReportStream  = "REPORT-0"
 	EventStream   = "EVENT-0"
 	// PartStream holds the payloads of large reports, in parts, until the reports are handled.

@@ -68,7 +68,7 @@ func newPlant(t *testing.T) *plant {
 	if p.js, err = jetstream.New(nc); err != nil {
 		t.Fatal(err)
 	}
-	if err := topology.Ensure(t.Context(), p.js, topology.HubTopology(1)); err != nil {
+	if err := topology.Ensure(t.Context(), p.js, topology.HubTopology(1, subject.Layout{})); err != nil {
 		t.Fatal(err)
 	}
 	p.relay = relaytest.Start(t, p.hub.Addr(), relaytest.Config{})
@@ -496,7 +496,7 @@ func BenchmarkToHub(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	if err := topology.Ensure(b.Context(), js, topology.HubTopology(1)); err != nil {
+	if err := topology.Ensure(b.Context(), js, topology.HubTopology(1, subject.Layout{})); err != nil {
 		b.Fatal(err)
 	}
 	receiver, err := telemetry.NewReceiver(nc, assigned, telemetry.NewReceiverMetrics(nil), metrics.New(nil), zaptest.NewLogger(b))

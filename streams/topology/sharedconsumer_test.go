@@ -83,7 +83,7 @@ func TestEnsure_ReplicasAgreeOnOneSharedConsumer(t *testing.T) {
 		}
 		var g errgroup.Group
 		for _, other := range conns {
-			g.Go(func() error { return topology.Ensure(t.Context(), other, topology.HubTopology(1)) })
+			g.Go(func() error { return topology.Ensure(t.Context(), other, topology.HubTopology(1, subject.Layout{})) })
 		}
 		if err := g.Wait(); err != nil {
 			t.Fatal(err)
@@ -94,7 +94,7 @@ func TestEnsure_ReplicasAgreeOnOneSharedConsumer(t *testing.T) {
 				t.Errorf("the name %s is not new", name)
 			}
 			known[name] = true
-			if err := topology.Ensure(t.Context(), js, topology.HubTopology(1)); err != nil {
+			if err := topology.Ensure(t.Context(), js, topology.HubTopology(1, subject.Layout{})); err != nil {
 				t.Fatal(err)
 			}
 			if again := requireOneConsumer(t, js, stream); again != name {
@@ -114,7 +114,7 @@ func TestEnsure_ForeignConsumerIsReported(t *testing.T) {
 	if _, err := js.CreateConsumer(t.Context(), subject.ReportStream, jetstream.ConsumerConfig{Durable: "mine", AckPolicy: jetstream.AckExplicitPolicy}); err != nil {
 		t.Fatal(err)
 	}
-	if err := topology.Ensure(t.Context(), js, topology.HubTopology(1)); err == nil || !strings.Contains(err.Error(), "consumer mine") {
+	if err := topology.Ensure(t.Context(), js, topology.HubTopology(1, subject.Layout{})); err == nil || !strings.Contains(err.Error(), "consumer mine") {
 		t.Errorf("error %v", err)
 	}
 	if names := listConsumers(t, js, subject.ReportStream); !slices.Equal(names, []string{"mine"}) {
@@ -139,7 +139,7 @@ func TestReportConsumer_SurvivesReplacedConsumer(t *testing.T) {
 	if _, err := old.Next(); err != nil { // held by an older version, for 30 s
 		t.Fatal(err)
 	}
-	keeper, err := topology.NewReconciler(nc, topology.HubTopology(1), func() {}, zaptest.NewLogger(t))
+	keeper, err := topology.NewReconciler(nc, 1, subject.Layout{}, func() {}, zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,10 +13,8 @@ import (
 	"github.com/frond-edge/frond/streams/subject"
 )
 
-// The names of Frond's streams and buckets in JetStream. The hub has one partition as yet; its number is part of the name so that more can
-// be added without renaming this one.
+// The names of Frond's consumers in JetStream.
 const (
-
 	// cloudConsumer is the name prefix of the durable consumers that all cloudcores share on REPORT-0 and on EVENT-0.
 	cloudConsumer = "cloudcore"
 	// PumpConsumer is the durable consumer of the pump on each outbox stream.
@@ -76,15 +74,28 @@ type Consumer struct {
 	RandomName bool
 }
 
-// HubTopology is the topology of the hub. replicas is 3, or 1 where the hub is a single server.
-func HubTopology(replicas int) Topology {
+// desiredStreams returns the streams of desired state. All store the same subjects; a transform gives each of them subjects of its own to
+// publish on, except for the first, which needs none.
+func desiredStreams(replicas int, layout subject.Layout) []jetstream.StreamConfig {
+	var all []jetstream.StreamConfig
+	for i, name := range layout.DesiredStreams() {
+		cfg := jetstream.StreamConfig{
+			Name: name, Description: "What the cloud wants on each node, one message per object",
+			Subjects: []string{subject.PartitionSubjects(i)}, Retention: jetstream.LimitsPolicy, Storage: jetstream.FileStorage, Replicas: replicas,
+			MaxMsgsPerSubject: 1, MaxMsgSize: MaxMessage, MaxConsumers: maxConsumers, Duplicates: dedupeWindow, AllowDirect: true,
+		}
+		if i > 0 {
+			cfg.SubjectTransform = &jetstream.SubjectTransformConfig{Source: cfg.Subjects[0], Destination: subject.StoredSubjects}
+		}
+		all = append(all, cfg)
+	}
+	return all
+}
+
+// HubTopology is the topology of a hub. replicas is 3, or 1 where the hub is a single server.
+func HubTopology(replicas int, layout subject.Layout) Topology {
 	return Topology{
-		Streams: []jetstream.StreamConfig{
-			{
-				Name: subject.DesiredStream, Description: "What the cloud wants on each node, one message per object",
-				Subjects: []string{string(subject.Desired) + ".>"}, Retention: jetstream.LimitsPolicy, Storage: jetstream.FileStorage, Replicas: replicas,
-				MaxMsgsPerSubject: 1, MaxMsgSize: MaxMessage, MaxConsumers: maxConsumers, Duplicates: dedupeWindow, AllowDirect: true,
-			},
+		Streams: append(desiredStreams(replicas, layout), []jetstream.StreamConfig{
 			{
 				Name: subject.ReportStream, Description: "The last unhandled report of each object of each node",
 				Subjects: []string{string(subject.Report) + ".>"}, Retention: jetstream.WorkQueuePolicy, Storage: jetstream.FileStorage, Replicas: replicas,
@@ -111,7 +122,7 @@ func HubTopology(replicas int) Topology {
 				MaxMsgSize: MiB, MaxAge: telemetryAge, MaxBytes: telemetryBytes, Discard: jetstream.DiscardOld, Duplicates: dedupeWindow, AllowDirect: true,
 				AllowAtomicPublish: true,
 			},
-		},
+		}...),
 		Consumers: []Consumer{
 			{Stream: subject.ReportStream, Config: workQueueConsumer(cloudConsumer, replicas, ReportWindow, reportAckWait), RandomName: true},
 			{Stream: subject.EventStream, Config: workQueueConsumer(cloudConsumer, replicas, EventWindow, reportAckWait), RandomName: true},

@@ -27,30 +27,43 @@ type Reconciler struct {
 	log             *zap.Logger
 	ready           chan struct{}
 
-	mu              sync.Mutex
-	epoch           string // guarded by mu; "" until the stream was seen
-	highestSequence uint64 // guarded by mu; the highest sequence of this life
+	layout subject.Layout
+
+	mu      sync.Mutex
+	streams map[string]*streamLife // guarded by mu; the streams of desired state that were seen
+}
+
+// streamLife is what was observed of one stream.
+type streamLife struct {
+	epoch           string
+	highestSequence uint64 // the highest sequence of this life
 	regressions     int    // consecutive observations of a lower sequence
 }
 
-// NewReconciler returns the reconciler of a hub. renewed is called when the stream was lost and created again or went back, never
-// at the start.
-func NewReconciler(nc *nats.Conn, topology Topology, renewed func(), log *zap.Logger) (*Reconciler, error) {
+// NewReconciler returns the reconciler of a hub. renewed is called when a stream of desired state was lost and created again or went back,
+// never at the start.
+func NewReconciler(nc *nats.Conn, replicas int, layout subject.Layout, renewed func(), log *zap.Logger) (*Reconciler, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return nil, fmt.Errorf("keeper: %w", err)
 	}
-	return &Reconciler{js: js, topology: topology, onStreamRenewed: renewed, log: log, ready: make(chan struct{})}, nil
+	return &Reconciler{
+		js: js, topology: HubTopology(replicas, layout), layout: layout, onStreamRenewed: renewed, log: log, ready: make(chan struct{}),
+		streams: map[string]*streamLife{},
+	}, nil
 }
 
 // Ready closes when the topology is in place for the first time.
 func (k *Reconciler) Ready() <-chan struct{} { return k.ready }
 
-// Epoch returns the current life of the stream of desired state.
-func (k *Reconciler) Epoch() string {
+// Epoch returns the current life of the stream that holds the desired state of a node; "" until the stream was seen.
+func (k *Reconciler) Epoch(node string) string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.epoch
+	if life := k.streams[k.layout.DesiredStream(node)]; life != nil {
+		return life.epoch
+	}
+	return ""
 }
 
 // Start reconciles until ctx ends and then returns nil.
@@ -93,11 +106,13 @@ func (k *Reconciler) reconcileTopology(ctx context.Context, ensured *bool) error
 		}
 		*ensured = true
 	}
-	stream, err := k.js.Stream(ctx, subject.DesiredStream)
-	if err != nil {
-		return fmt.Errorf("read stream %s: %w", subject.DesiredStream, err)
+	for _, name := range k.layout.DesiredStreams() {
+		stream, err := k.js.Stream(ctx, name)
+		if err != nil {
+			return fmt.Errorf("read stream %s: %w", name, err)
+		}
+		k.observeStream(name, StreamEpoch(stream.CachedInfo()), stream.CachedInfo().State.LastSeq)
 	}
-	k.observeStream(StreamEpoch(stream.CachedInfo()), stream.CachedInfo().State.LastSeq)
 	return nil
 }
 
@@ -109,33 +124,33 @@ func (k *Reconciler) hasConsumer(stream string) bool {
 // regressionsNeeded is how many consecutive observations must be below an earlier sequence: a newly elected leader may lag.
 const regressionsNeeded = 2
 
-// observeStream records one observation of the stream. A stream whose servers' disks were put back keeps its life, but counts again from
+// observeStream records one observation of a stream. A stream whose servers' disks were put back keeps its life, but counts again from
 // there.
-func (k *Reconciler) observeStream(epoch string, last uint64) {
+func (k *Reconciler) observeStream(name, epoch string, last uint64) {
 	k.mu.Lock()
-	before := k.epoch
-	switch {
-	case epoch != before || last >= k.highestSequence:
-		k.epoch, k.highestSequence, k.regressions = epoch, last, 0
-	default:
-		k.regressions++
+	life := k.streams[name]
+	if life == nil {
+		k.streams[name] = &streamLife{epoch: epoch, highestSequence: last}
+		if len(k.streams) == len(k.layout.DesiredStreams()) {
+			close(k.ready)
+		}
+		k.mu.Unlock()
+		return
 	}
-	restored := k.regressions == regressionsNeeded
-	if restored {
-		k.highestSequence, k.regressions = last, 0
+	lost, restored := epoch != life.epoch, false
+	if lost || last >= life.highestSequence {
+		*life = streamLife{epoch: epoch, highestSequence: last}
+	} else if life.regressions++; life.regressions == regressionsNeeded {
+		restored = true
+		life.highestSequence, life.regressions = last, 0
 	}
 	k.mu.Unlock()
-	switch before {
-	case epoch:
-		if restored {
-			k.log.Warn("the stream of desired state went back to an older copy; comparing everything again",
-				zap.String("stream", subject.DesiredStream), zap.Uint64("seq", last))
-			k.onStreamRenewed()
-		}
-	case "":
-		close(k.ready)
-	default:
-		k.log.Warn("the stream of desired state was lost; publishing everything again", zap.String("stream", subject.DesiredStream))
+	switch {
+	case lost:
+		k.log.Warn("a stream of desired state was lost; publishing everything again", zap.String("stream", name))
+		k.onStreamRenewed()
+	case restored:
+		k.log.Warn("a stream of desired state went back to an older copy; comparing everything again", zap.String("stream", name), zap.Uint64("seq", last))
 		k.onStreamRenewed()
 	}
 }

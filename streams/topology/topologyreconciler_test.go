@@ -50,10 +50,10 @@ func TestTopologyReconciler_DetectsRestoredStream(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := topology.Ensure(t.Context(), js, topology.HubTopology(1)); err != nil {
+	if err := topology.Ensure(t.Context(), js, topology.HubTopology(1, subject.Layout{})); err != nil {
 		t.Fatal(err)
 	}
-	publisher, err := publish.NewPublisher(nc, metrics.New(nil))
+	publisher, err := publish.NewPublisher(nc, subject.Layout{}, metrics.New(nil))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +64,7 @@ func TestTopologyReconciler_DetectsRestoredStream(t *testing.T) {
 		}
 	}
 	renewed := 0
-	keeper, err := topology.NewReconciler(nc, topology.HubTopology(1), func() { renewed++ }, zaptest.NewLogger(t))
+	keeper, err := topology.NewReconciler(nc, 1, subject.Layout{}, func() { renewed++ }, zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +86,7 @@ func TestTopologyReconciler_DetectsRestoredStream(t *testing.T) {
 	}
 	publish("a")
 	look(3, 0)
-	epoch := keeper.Epoch()
+	epoch := keeper.Epoch("edge.1")
 	stopAndCopy(t, hub, dir, backup)
 	restart(dir)
 	look(1, 0)
@@ -94,8 +94,8 @@ func TestTopologyReconciler_DetectsRestoredStream(t *testing.T) {
 	look(3, 0)
 	restart(backup)
 	look(5, 1)
-	if keeper.Epoch() != epoch {
-		t.Errorf("the life is %s, before %s: then there is nothing to notice", keeper.Epoch(), epoch)
+	if keeper.Epoch("edge.1") != epoch {
+		t.Errorf("the life is %s, before %s: then there is nothing to notice", keeper.Epoch("edge.1"), epoch)
 	}
 	publish("b")
 	publish("c")
@@ -115,7 +115,7 @@ func stopAndCopy(t *testing.T, s *server.Server, from, to string) {
 // One observation of a lagging replica proves nothing; two in a row do, and a new life does at once.
 func TestTopologyReconciler_NeedsTwoRegressions(t *testing.T) {
 	renewed := 0
-	keeper, err := topology.NewReconciler(streamstest.Connect(t, streamstest.Hub(t)), topology.HubTopology(1), func() { renewed++ }, zaptest.NewLogger(t))
+	keeper, err := topology.NewReconciler(streamstest.Connect(t, streamstest.Hub(t)), 1, subject.Layout{}, func() { renewed++ }, zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,11 +154,11 @@ func TestTopologyReconciler_RecreatesMissingStreams(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := topology.Ensure(t.Context(), js, topology.HubTopology(1)); err != nil {
+	if err := topology.Ensure(t.Context(), js, topology.HubTopology(1, subject.Layout{})); err != nil {
 		t.Fatal(err)
 	}
 	renewed := 0
-	keeper, err := topology.NewReconciler(nc, topology.HubTopology(1), func() { renewed++ }, zaptest.NewLogger(t))
+	keeper, err := topology.NewReconciler(nc, 1, subject.Layout{}, func() { renewed++ }, zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -55,8 +55,9 @@ is renewed. Earlier choices need not be repeated.`,
 	f.BoolVar(&i.options.DryRun, "dry-run", false, "only say what would be done")
 	f.StringSliceVar(&i.options.Settings.HubURLs, "hub-url", nil, "where gateways reach the hub: tls://HOST:PORT, wss://HOST")
 	f.StringSliceVar(&i.options.Settings.HubHosts, "hub-host", nil, "further names and addresses for the certificates of the hub's servers")
-	f.IntVar(&i.options.Settings.Nodes, "nodes", 0, "gateways to plan for: prints what they need in the cloud, and chooses --cells and --hub-servers where they are not chosen yet")
+	f.IntVar(&i.options.Settings.Nodes, "nodes", 0, "gateways to plan for: prints what they need in the cloud, and chooses --cells, --partitions and --hub-servers where they are not chosen yet")
 	f.IntVar(&i.options.Settings.Cells, "cells", 0, fmt.Sprintf("accounts that gateways are spread over, a few hundred in each; chosen once (default %d, or by --nodes)", install.DefaultCells))
+	f.IntVar(&i.options.Settings.Partitions, "partitions", 0, "streams that the desired state of gateways is spread over; later only changed by building them anew (default one for 6,300 of --nodes)")
 	f.IntVar(&i.options.Settings.HubServers, "hub-servers", 0, fmt.Sprintf("servers of the hub: 1, 3 or 5 (default %d)", install.DefaultHubServers))
 	f.BoolVar(&i.taintGateways, "taint-gateways", false, "have the printed join command register gateways with the taint "+install.GatewayTaint+", so that only pods that tolerate it run there; =false ends it for gateways that join later")
 	f.StringSliceVar(&i.options.Settings.Schedulers, "scheduler", nil, "users beside "+policy.DefaultScheduler+" that may bind pods of frond-system and of protected namespaces")
@@ -121,6 +122,7 @@ func printPlan(p sizing.Plan, out io.Writer) error {
 	if err := table.Print(); err != nil {
 		return err
 	}
+	fmt.Fprintf(out, "gateways are spread over %d cells, their desired state over %d partitions\n", p.Cells, p.Partitions)
 	fmt.Fprintf(out, "the Kubernetes API has %d writes a second while nothing changes: Leases and the status of Nodes\n", p.APIWrites)
 	if p.Extrapolated {
 		fmt.Fprintf(out, "extrapolated: measured with up to %d gateways\n", sizing.MeasuredNodes)

@@ -29,6 +29,8 @@ func TestMergeSpec(t *testing.T) {
 		},
 		"fewer edges":     {have: folder.Spec{Edges: 2, Cloudcores: 1, Hubs: 1}, want: folder.Spec{Edges: 1}, problem: "cannot become 1"},
 		"another hub":     {have: small, want: folder.Spec{Hubs: 3}, problem: "hubs: the cluster has 1"},
+		"partitions":      {want: folder.Spec{Partitions: 3}, result: folder.Spec{Edges: 2, Cloudcores: 2, Hubs: 3, Partitions: 3, Runtime: folder.Hollow}},
+		"more partitions": {have: small, want: folder.Spec{Partitions: 3}, problem: "partitions: the cluster has 0"},
 		"two hubs":        {want: folder.Spec{Hubs: 2}, problem: "choose 1 or 3"},
 		"no root":         {want: folder.Spec{Runtime: folder.Containerd}, problem: "needs root"},
 		"other runtime":   {have: small, want: folder.Spec{Runtime: folder.Containerd}, root: true, problem: "cannot become containerd"},

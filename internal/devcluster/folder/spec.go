@@ -25,6 +25,8 @@ type Spec struct {
 	Cloudcores int     `json:"cloudcores"`
 	Hubs       int     `json:"hubs"`
 	Runtime    Runtime `json:"runtime"`
+	// Partitions is the number of streams of desired state, 0 for one. Chosen once.
+	Partitions int `json:"partitions,omitempty"`
 	// History makes each gateway record the changes of its store (package history) in a file beside its data. Chosen once.
 	History bool `json:"history,omitempty"`
 	// Direct makes the apiserver call nodes at ports of the cloudcores, without a proxy. Chosen once.
@@ -46,7 +48,7 @@ type Spec struct {
 func MergeSpec(have, want Spec, root bool) (Spec, error) {
 	fresh := have == Spec{}
 	if fresh {
-		have = Spec{Edges: 2, Cloudcores: 2, Hubs: 3, Runtime: Hollow, History: want.History, NoMetrics: want.NoMetrics, Direct: want.Direct, Services: want.Services, Kubernetes: want.Kubernetes}
+		have = Spec{Edges: 2, Cloudcores: 2, Hubs: 3, Runtime: Hollow, Partitions: want.Partitions, History: want.History, NoMetrics: want.NoMetrics, Direct: want.Direct, Services: want.Services, Kubernetes: want.Kubernetes}
 		if root {
 			have.Runtime = Containerd
 		}
@@ -66,6 +68,7 @@ func MergeSpec(have, want Spec, root bool) (Spec, error) {
 	merge("edges", &have.Edges, want.Edges, false)
 	merge("cloudcores", &have.Cloudcores, want.Cloudcores, false)
 	merge("hubs", &have.Hubs, want.Hubs, true)
+	merge("partitions", &have.Partitions, want.Partitions, true)
 	switch {
 	case want.Runtime == "" || want.Runtime == have.Runtime:
 	case want.Runtime != Containerd && want.Runtime != Hollow:

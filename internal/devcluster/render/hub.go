@@ -21,7 +21,7 @@ const contextName = "frond-dev"
 // servers whose file has changed.
 func WriteHub(l folder.Layout, s folder.State, files install.Files) (changed []string, err error) {
 	hubs := folder.Names("hub", s.Spec.Hubs)
-	base := hubconf.Config{Cells: cells}
+	base := hubconf.Config{Cells: cells, Partitions: s.Spec.Partitions}
 	if base.Issuer, base.Users, err = install.HubKeys(files); err != nil {
 		return nil, err
 	}

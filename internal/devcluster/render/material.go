@@ -25,7 +25,7 @@ const cells = 4
 // hub's own listeners; the gateways of the cluster use other addresses, through the WAN.
 func InstallSettings(s folder.State) install.Settings {
 	hubs := folder.Names("hub", s.Spec.Hubs)
-	chosen := install.Settings{Cells: cells, HubServers: len(hubs), HubHosts: append([]string{wan.Gateway}, hubs...)}
+	chosen := install.Settings{Cells: cells, Partitions: max(s.Spec.Partitions, 1), HubServers: len(hubs), HubHosts: append([]string{wan.Gateway}, hubs...)}
 	for _, h := range hubs {
 		chosen.HubURLs = append(chosen.HubURLs, "tls://"+folder.Loopback(s.Ports[h+"-leaf"]))
 	}

@@ -20,6 +20,11 @@ const (
 	MaxCells = 1000
 
 	nodesPerCell = 250
+	// nodesPerPartition keeps a stream at 315,000 subjects with 50 objects a node: above a million nats-server writes no index, and scans all
+	// of the stream at each start.
+	nodesPerPartition = 6_300
+	// MaxNodesPerPartition is where a stream reaches that million.
+	MaxNodesPerPartition = 20_000
 	// manyNodes is where the cost of a new link, for which a server visits all of its links, asks for more servers.
 	manyNodes = 30_000
 )
@@ -78,6 +83,9 @@ type Plan struct {
 	Nodes      int       `json:"nodes"`
 	HubServers int       `json:"hubServers"`
 	Hub        Resources `json:"hub"`
+	// Cells and Partitions are what a new installation for such a fleet gets, or what an existing one has.
+	Cells      int       `json:"cells"`
+	Partitions int       `json:"partitions"`
 	Cloudcores int       `json:"cloudcores"`
 	Cloudcore  Resources `json:"cloudcore"`
 	// APIWrites is the number of writes a second to the Kubernetes API by which an idle fleet keeps its Nodes and Leases, with cloudcore's
@@ -99,14 +107,21 @@ func ForNodes(nodes, hubServers int) (Plan, error) {
 	if nodes > MeasuredNodes {
 		p.Cloudcores = 3
 	}
+	p.Cells, p.Partitions = cellsFor(nodes), PartitionsFor(nodes)
 	p.APIWrites = leaseWrites(nodes, p.Cloudcores) + ceilDiv(nodes, statusPeriod)
 	p.Hub = hubResources(nodes, max(p.HubServers-1, 1))
 	p.Cloudcore = cloudcoreResources(nodes, p.Cloudcores-1)
 	return p, nil
 }
 
-// CellsFor returns the number of accounts over which a fleet should be spread.
-func CellsFor(nodes int) int {
+// PartitionsFor returns the number of streams over which the desired state of a fleet should be spread: more than one only where one would
+// hold too much. More do not shorten what gateways feel of a server's death yet (docs/design/0046).
+func PartitionsFor(nodes int) int {
+	return max(1, ceilDiv(nodes, nodesPerPartition))
+}
+
+// cellsFor returns the number of accounts over which a fleet should be spread.
+func cellsFor(nodes int) int {
 	return min(max(ceilDiv(nodes, nodesPerCell), hubconf.DefaultCells), MaxCells)
 }
 

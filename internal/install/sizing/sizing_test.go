@@ -15,19 +15,19 @@ func TestForNodes(t *testing.T) {
 		want           sizing.Plan
 	}{
 		{nodes: 100, want: sizing.Plan{
-			Nodes: 100, HubServers: 3, Hub: sizing.Resources{MilliCPU: 200, MemoryMiB: 1024, DiskGiB: 8},
+			Nodes: 100, HubServers: 3, Cells: 64, Partitions: 1, Hub: sizing.Resources{MilliCPU: 200, MemoryMiB: 1024, DiskGiB: 8},
 			Cloudcores: 2, Cloudcore: sizing.Resources{MilliCPU: 200, MemoryMiB: 1024}, APIWrites: 11,
 		}},
 		{nodes: 3_000, want: sizing.Plan{ // the budget of two cloudcores
-			Nodes: 3_000, HubServers: 3, Hub: sizing.Resources{MilliCPU: 600, MemoryMiB: 1024, DiskGiB: 8},
+			Nodes: 3_000, HubServers: 3, Cells: 64, Partitions: 1, Hub: sizing.Resources{MilliCPU: 600, MemoryMiB: 1024, DiskGiB: 8},
 			Cloudcores: 2, Cloudcore: sizing.Resources{MilliCPU: 300, MemoryMiB: 1024}, APIWrites: 210,
 		}},
 		{nodes: 10_000, want: sizing.Plan{
-			Nodes: 10_000, HubServers: 3, Hub: sizing.Resources{MilliCPU: 1800, MemoryMiB: 2944, DiskGiB: 8},
+			Nodes: 10_000, HubServers: 3, Cells: 64, Partitions: 2, Hub: sizing.Resources{MilliCPU: 1800, MemoryMiB: 2944, DiskGiB: 8},
 			Cloudcores: 3, Cloudcore: sizing.Resources{MilliCPU: 500, MemoryMiB: 2816}, APIWrites: 534, Extrapolated: true,
 		}},
 		{nodes: 100_000, servers: 3, want: sizing.Plan{
-			Nodes: 100_000, HubServers: 3, Hub: sizing.Resources{MilliCPU: 17300, MemoryMiB: 28416, DiskGiB: 33},
+			Nodes: 100_000, HubServers: 3, Cells: 400, Partitions: 16, Hub: sizing.Resources{MilliCPU: 17300, MemoryMiB: 28416, DiskGiB: 33},
 			Cloudcores: 3, Cloudcore: sizing.Resources{MilliCPU: 4800, MemoryMiB: 26240}, APIWrites: 5334, Extrapolated: true,
 		}},
 	} {
@@ -58,7 +58,7 @@ func TestForNodes_GrowsWithTheFleet(t *testing.T) {
 			t.Fatal(err)
 		}
 		if now.Hub.MilliCPU < before.Hub.MilliCPU || now.Hub.MemoryMiB < before.Hub.MemoryMiB || now.Cloudcore.MemoryMiB < before.Cloudcore.MemoryMiB ||
-			sizing.CellsFor(nodes) < sizing.CellsFor(before.Nodes) {
+			now.Cells < before.Cells || now.Partitions < before.Partitions {
 			t.Fatalf("%d nodes need less than fewer: %+v, %+v", nodes, now, before)
 		}
 		before = now

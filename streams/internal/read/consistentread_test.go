@@ -27,7 +27,7 @@ func simulateLaggingReplica(t *testing.T, hub *server.Server, answer func(reques
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := topology.HubTopology(1).Streams[0]
+	cfg := topology.HubTopology(1, subject.Layout{}).Streams[0]
 	cfg.AllowDirect = false
 	if _, err := js.UpdateStream(t.Context(), cfg); err != nil {
 		t.Fatal(err)
@@ -79,7 +79,7 @@ func TestPublisher_HeldIgnoresLaggingReplica(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			hub := streamstest.Hub(t)
-			publisher, err := publish.NewPublisher(streamstest.Connect(t, hub), metrics.New(nil))
+			publisher, err := publish.NewPublisher(streamstest.Connect(t, hub), subject.Layout{}, metrics.New(nil))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -20,6 +21,7 @@ import (
 	"github.com/frond-edge/frond/internal/history"
 	"github.com/frond-edge/frond/streams/metrics"
 	"github.com/frond-edge/frond/streams/publish"
+	"github.com/frond-edge/frond/streams/subject"
 	"github.com/frond-edge/frond/test/faultfs"
 	"github.com/frond-edge/frond/test/faults"
 	"github.com/frond-edge/frond/test/kit"
@@ -32,13 +34,27 @@ const waitTimeout = 4 * time.Minute
 // nodes are the gateways of the cluster.
 var nodes = []string{"edge-1", "edge-2", "edge-3"}
 
+// partitionCount is the number of partitions of the cluster. With four, each of the nodes is in one of its own; FROND_FAULTS_PARTITIONS=1
+// measures a hub that has one.
+func partitionCount() int {
+	if n, err := strconv.Atoi(os.Getenv("FROND_FAULTS_PARTITIONS")); err == nil {
+		return n
+	}
+	return 4
+}
+
+// layoutOf returns the layout of a cluster's hub, whose servers have four cells.
+func layoutOf(cluster *devcluster.Cluster) subject.Layout {
+	return subject.Layout{Cells: 4, Partitions: cluster.Spec().Partitions}
+}
+
 // shared is the one cluster of all tests.
 var shared *testCluster
 
 func TestMain(m *testing.M) {
 	os.Exit(clustertest.Suite{
 		DirVariable: "FROND_FAULTS_DIR", Prefix: "ff-",
-		Spec: devcluster.Spec{Edges: len(nodes), Cloudcores: 2, Hubs: 3, Runtime: devcluster.Hollow, History: true, NoMetrics: true},
+		Spec: devcluster.Spec{Edges: len(nodes), Cloudcores: 2, Hubs: 3, Partitions: partitionCount(), Runtime: devcluster.Hollow, History: true, NoMetrics: true},
 		Prepare: func(ctx context.Context, cluster *devcluster.Cluster) (err error) {
 			shared, err = newTestCluster(ctx, cluster)
 			return err
@@ -96,7 +112,7 @@ func newTestCluster(ctx context.Context, cluster *devcluster.Cluster) (*testClus
 	if err != nil {
 		return nil, err
 	}
-	held, err := publish.NewPublisher(nc, metrics.New(prometheus.NewRegistry()))
+	held, err := publish.NewPublisher(nc, layoutOf(cluster), metrics.New(prometheus.NewRegistry()))
 	if err != nil {
 		return nil, err
 	}

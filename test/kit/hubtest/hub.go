@@ -40,8 +40,14 @@ type Hub struct {
 	servers []*server.Server
 }
 
-// Start runs a hub with the given number of servers.
+// Start runs a hub with the given number of servers and one partition.
 func Start(tb testing.TB, servers, cells int) *Hub {
+	tb.Helper()
+	return StartPartitioned(tb, servers, cells, 1)
+}
+
+// StartPartitioned runs a hub with the given numbers.
+func StartPartitioned(tb testing.TB, servers, cells, partitions int) *Hub {
 	tb.Helper()
 	h := &Hub{tb: tb, dir: tb.TempDir(), Cells: cells, users: map[string]nkeys.KeyPair{}}
 	var err error
@@ -51,7 +57,7 @@ func Start(tb testing.TB, servers, cells int) *Hub {
 	h.CA = h.ca.Cert
 	issuer := h.requireKey(nkeys.CreateAccount())
 	h.Issuer = issuer
-	base := hubconf.Config{CA: h.CA, Cells: cells, Issuer: h.publicKey(issuer), Users: hubconf.Users{
+	base := hubconf.Config{CA: h.CA, Cells: cells, Partitions: partitions, Issuer: h.publicKey(issuer), Users: hubconf.Users{
 		Cloudcore: h.createUser("cloudcore"), Callout: h.createUser("callout"), Kicker: h.createUser("kicker"), Admin: h.createUser("admin"), System: h.createUser("system"),
 	}}
 	ports, err := kit.FreePorts(servers)

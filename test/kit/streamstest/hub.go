@@ -41,12 +41,17 @@ func (d *accountAuth) Check(c server.ClientAuthentication) bool {
 	return err == nil
 }
 
-// Options returns the options of a server with Frond's accounts. A connection with a user name, and any password, is that node. Start the
+// Options returns the options of a server with Frond's accounts and one partition. A connection with a user name, and any password, is that node. Start the
 // server with Run.
 func Options(t testing.TB, name string) *server.Options {
 	t.Helper()
+	return options(t, name, subject.Layout{Cells: cells})
+}
+
+func options(t testing.TB, name string, layout subject.Layout) *server.Options {
+	t.Helper()
 	o := &server.Options{}
-	if err := o.ProcessConfigString("system_account: SYS\n" + subject.AccountsConfig(cells, nil)); err != nil {
+	if err := o.ProcessConfigString("system_account: SYS\n" + subject.AccountsConfig(layout, nil)); err != nil {
 		t.Fatalf("hub accounts: %v", err)
 	}
 	o.ServerName, o.Host, o.Port, o.NoSigs, o.NoLog, o.MaxPayload = name, "127.0.0.1", server.RANDOM_PORT, true, true, 8<<20
@@ -74,17 +79,29 @@ func Run(t testing.TB, o *server.Options) *server.Server {
 	return s
 }
 
-// Hub starts a hub server with Frond's topology. It ends with the test.
+// Hub starts a hub server with Frond's topology and one partition. It ends with the test.
 func Hub(t testing.TB) *server.Server {
 	t.Helper()
-	o := Options(t, "hub")
+	return PartitionedHub(t, 1)
+}
+
+// Layout is the layout of a hub with the given number of partitions.
+func Layout(partitions int) subject.Layout {
+	return subject.Layout{Cells: cells, Partitions: partitions}
+}
+
+// PartitionedHub starts a hub with one or two partitions. It ends with the test.
+func PartitionedHub(t testing.TB, partitions int) *server.Server {
+	t.Helper()
+	layout := Layout(partitions)
+	o := options(t, "hub", layout)
 	o.JetStream, o.JetStreamDomain, o.StoreDir = true, subject.HubDomain, t.TempDir()
 	s := Run(t, o)
 	js, err := jetstream.New(Connect(t, s))
 	if err != nil {
 		t.Fatalf("hub: %v", err)
 	}
-	if err := topology.Ensure(t.Context(), js, topology.HubTopology(1)); err != nil {
+	if err := topology.Ensure(t.Context(), js, topology.HubTopology(1, layout)); err != nil {
 		t.Fatalf("hub topology: %v", err)
 	}
 	return s

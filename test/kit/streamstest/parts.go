@@ -54,12 +54,18 @@ func StartPart(t *testing.T, start func(context.Context) error) (stop func()) {
 	return stop
 }
 
-// StartNode starts a node's delivery into a store. It ends with the test.
+// StartNode starts the delivery of the node edge.1 into a store. It ends with the test.
 func StartNode(t *testing.T, hub *server.Server, store deliver.Store, link link.Link) *prometheus.Registry {
 	t.Helper()
-	nc := Node(t, hub, "edge.1")
+	return StartNamedNode(t, hub, "edge.1", store, link)
+}
+
+// StartNamedNode starts a node's delivery into a store. It ends with the test.
+func StartNamedNode(t *testing.T, hub *server.Server, node string, store deliver.Store, link link.Link) *prometheus.Registry {
+	t.Helper()
+	nc := Node(t, hub, node)
 	reg := prometheus.NewRegistry()
-	delivery, err := deliver.NewDelivery(deliver.Config{Node: "edge.1"}, nc, store, link, metrics.New(reg), zaptest.NewLogger(t))
+	delivery, err := deliver.NewDelivery(deliver.Config{Node: node}, nc, store, link, metrics.New(reg), zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,13 +90,19 @@ func (c CloudSide) PublishNext(t *testing.T, m wire.Message) uint64 {
 // RedialMax is what the cloud's side tells nodes.
 const RedialMax = 42 * time.Second
 
-// StartCloudOver starts the cloud's side over connections of its own.
+// StartCloudOver starts the cloud's side of a hub with one partition over connections of its own.
 func StartCloudOver(t *testing.T, nc *nats.Conn, known bool) CloudSide {
+	t.Helper()
+	return StartPartitionedCloud(t, nc, subject.Layout{}, known)
+}
+
+// StartPartitionedCloud starts the cloud's side of a hub with a layout.
+func StartPartitionedCloud(t *testing.T, nc *nats.Conn, layout subject.Layout, known bool) CloudSide {
 	t.Helper()
 	reg := prometheus.NewRegistry()
 	metrics := metrics.New(reg)
 	log := zaptest.NewLogger(t)
-	publisher, err := publish.NewPublisher(nc, metrics)
+	publisher, err := publish.NewPublisher(nc, layout, metrics)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,11 +110,11 @@ func StartCloudOver(t *testing.T, nc *nats.Conn, known bool) CloudSide {
 		NodeExists: func(context.Context, string) bool { return known },
 		RedialMax:  func(context.Context) time.Duration { return RedialMax },
 	}
-	attacher, err := publish.NewAttacher(cfg, nc, metrics, log)
+	attacher, err := publish.NewAttacher(cfg, nc, layout, metrics, log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	pieces, err := chunk.NewServer(nc, log)
+	pieces, err := chunk.NewServer(nc, layout, log)
 	if err != nil {
 		t.Fatal(err)
 	}
