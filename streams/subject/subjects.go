@@ -28,6 +28,7 @@ const (
 	VerbWatch  = "watch"  // wire.KubeRequest, wire.KubeReply: waits for an event; see WatchCallTimeout
 	VerbPing   = "ping"   // empty, empty: proves the whole path
 	VerbScopes = "scopes" // wire.ScopesRequest, wire.ScopesReply
+	VerbSame   = "same"   // wire.SameRequest, wire.SameReply
 )
 
 // The first tokens of subjects, and the token that stands for each node.
