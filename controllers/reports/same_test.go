@@ -2,8 +2,10 @@ package reports_test
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -64,4 +66,39 @@ func TestComparePods_RefusesMalformed(t *testing.T) {
 	if _, err := reports.ComparePods(t.Context(), fake.NewClientBuilder().Build(), "edge-1", many); !errors.Is(err, wire.ErrPermanent) {
 		t.Errorf("too many: %v", err)
 	}
+}
+
+// Against a real apiserver: what has been reported is the same, in the form in which the API holds it, and a mark of Kubernetes is not.
+// Each answer agrees with what the handling of the report does.
+func TestComparePods_AgreesWithReports(t *testing.T) {
+	w := newApplierEnv(t)
+	node := w.createNode("a")
+	created := w.createPod("one", node.Name)
+	gate := []byte(`{"status":{"conditions":[{"type":"example.com/gate","status":"True"}]}}`)
+	pod, err := w.client.CoreV1().Pods(w.ns).Patch(t.Context(), created.Name, types.StrategicMergePatchType, gate, metav1.PatchOptions{}, "status")
+	kit.Must(t, err)
+	ready := corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue}
+	local := withStatus(pod, corev1.PodRunning, "first", ready, pod.Status.Conditions[0]) // in another order than a patch makes
+	report := w.reportOf(node.Name, wire.Apply, "pods", local)
+	request := wire.SameRequest{Pods: []wire.PodDigest{digestOf(t, local)}}
+	awaitSame := func(want int) {
+		t.Helper()
+		kit.Succeeds(t, 10*time.Second, func() error { // until the cache has seen the write
+			reply, err := reports.ComparePods(t.Context(), w.cached, node.Name, request)
+			if err == nil && len(reply.Same) != want {
+				err = fmt.Errorf("%d are the same, want %d", len(reply.Same), want)
+			}
+			return err
+		})
+	}
+	awaitSame(0)
+	w.handleReport(report)
+	awaitSame(1)
+	marked := []byte(`{"status":{"conditions":[{"type":"Ready","status":"False"}]}}`)
+	_, err = w.client.CoreV1().Pods(w.ns).Patch(t.Context(), "one", types.StrategicMergePatchType, marked, metav1.PatchOptions{}, "status")
+	kit.Must(t, err)
+	awaitSame(0)
+	w.handleReport(report) // the report that the answer asks for repairs it
+	awaitSame(1)
+	w.wantDropped(report, "unchanged")
 }
