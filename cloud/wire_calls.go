@@ -63,10 +63,22 @@ func newCallServer(f *foundation, p publishing, admission *admission, duplicates
 		subject.VerbKube:   requests.Handle,
 		subject.VerbWatch:  requests.Watch,
 		subject.VerbScopes: scopesHandler(p.scopes),
+		subject.VerbSame:   sameHandler(f.objects),
 		subject.VerbPing:   func(context.Context, string, []byte) (any, error) { return struct{}{}, nil },
 
 		subject.VerbTelemetry: samples.Handle,
 	}), f.metrics, f.log.Named("calls"))
+}
+
+// sameHandler is the call.Handler of subject.VerbSame.
+func sameHandler(objects client.Reader) call.Handler {
+	return func(ctx context.Context, node string, request []byte) (any, error) {
+		var req wire.SameRequest
+		if err := call.DecodeRequest(request, &req); err != nil {
+			return nil, err
+		}
+		return reports.ComparePods(ctx, objects, node, req)
+	}
 }
 
 // buildReportReaders creates the consumers of the nodes' reports; addressing configures how the cloud reaches nodes.

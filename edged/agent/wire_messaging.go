@@ -106,7 +106,7 @@ func buildMessaging(f *foundation, down downward, sink *outbox.Outbox, api *loca
 		}
 		return beat
 	}, f.log.Named("beat"))
-	again := resync.New(node, st.Store, f.link, sink, api.LockKey, f.log.Named("resync"))
+	again := resync.New(node, st.Store, f.link, sink, api.LockKey, compareCall(f), f.log.Named("resync"))
 	nudges := call.NewReportRequests(again.ReportRequested, down.metrics, f.log.Named("nudges"))
 	orders := call.NewCommandListener(node, f.nc, commandHandlers(down, again, nudges, beater), down.metrics, f.log.Named("orders"))
 	server := health.New(f.cfg.Listen, f.metrics, readinessChecks(f, down, disk, kubelet)...)
@@ -133,6 +133,19 @@ func buildMessaging(f *foundation, down downward, sink *outbox.Outbox, api *loca
 func scopesCall(f *foundation) scopesync.AskFunc {
 	return func(ctx context.Context, request wire.ScopesRequest) (reply wire.ScopesReply, err error) {
 		if err := call.Call(ctx, f.nc, f.cfg.Node, subject.VerbScopes, request, &reply); err != nil {
+			return reply, err
+		}
+		if reply.Error != "" {
+			return reply, errors.New(reply.Error)
+		}
+		return reply, nil
+	}
+}
+
+// compareCall returns the call that asks the cloud which pods need no report.
+func compareCall(f *foundation) resync.CompareFunc {
+	return func(ctx context.Context, request wire.SameRequest) (reply wire.SameReply, err error) {
+		if err := call.Call(ctx, f.nc, f.cfg.Node, subject.VerbSame, request, &reply); err != nil {
 			return reply, err
 		}
 		if reply.Error != "" {

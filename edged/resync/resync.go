@@ -23,8 +23,8 @@ type Sink interface {
 	Report(ctx context.Context, m wire.Message) error
 }
 
-// reportInterval is how often everything is reported again while the link is up: about 5 KB per pod and hour. Up to half of
-// it is added at random.
+// reportInterval is how often everything is reported again while the link is up, without a comparison: about 5 KB per pod and hour. Up
+// to half of it is added at random.
 const reportInterval = time.Hour
 
 // Link reports whether the cloud is reachable.
@@ -37,8 +37,9 @@ type KeyLocker func(ctx context.Context, key wire.Key) (release func(), err erro
 
 // Reporter reports the Node, its pods and the pods that ended here again whenever the link comes up, and every hour. While
 // the link was down Kubernetes has marked them not ready. The kubelet, which uses the local API, does not see that and
-// would not correct it. Reporter also reports when the cloud asks. cloudcore drops reports of a state that Kubernetes already has,
-// without a write.
+// would not correct it. Reporter also reports when the cloud asks. Before it does, it asks the cloud which pods have the status that
+// Kubernetes has, and leaves these out, but not in its hourly reports. cloudcore drops other reports of a state that Kubernetes already
+// has, without a write.
 type Reporter struct {
 	node  string
 	store *store.Store
@@ -48,12 +49,18 @@ type Reporter struct {
 	lockKey KeyLocker
 	// requests is signalled when the cloud requests a full report; one waiting token covers all earlier requests.
 	requests chan struct{}
-	log      *zap.Logger
+	compare  CompareFunc
+	// interval and comparePause are constants outside tests.
+	interval, comparePause time.Duration
+	log                    *zap.Logger
 }
 
 // New returns the reporter of a node.
-func New(node string, st *store.Store, link Link, sink Sink, lockKey KeyLocker, log *zap.Logger) *Reporter {
-	return &Reporter{node: node, store: st, link: link, sink: sink, lockKey: lockKey, requests: make(chan struct{}, 1), log: log}
+func New(node string, st *store.Store, link Link, sink Sink, lockKey KeyLocker, compare CompareFunc, log *zap.Logger) *Reporter {
+	return &Reporter{
+		node: node, store: st, link: link, sink: sink, lockKey: lockKey, requests: make(chan struct{}, 1), compare: compare,
+		interval: reportInterval, comparePause: comparePause, log: log,
+	}
 }
 
 // RequestReport requests a report of everything. It does not block.
@@ -66,41 +73,73 @@ func (r *Reporter) RequestReport() {
 
 // Start reports until ctx ends and then returns nil.
 func (r *Reporter) Start(ctx context.Context) error {
-	for {
+	hourly := time.NewTimer(r.nextFull(true))
+	defer hourly.Stop()
+	for full := false; ; {
 		up, changed := r.link.State()
 		if up {
-			if err := r.reportAll(ctx); err != nil && ctx.Err() == nil {
+			if err := r.reportAll(ctx, full, changed); err != nil && ctx.Err() == nil {
 				r.log.Warn("statuses not reported again", zap.Error(err))
 			}
+		}
+		if full {
+			hourly.Reset(r.nextFull(up))
+			full = false
 		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-changed:
 		case <-r.requests:
-		case <-time.After(reportInterval + rand.N(reportInterval/2)): //nolint:gosec // not a secret
+		case <-hourly.C:
+			full = true
 		}
 	}
 }
 
-func (r *Reporter) reportAll(ctx context.Context) error {
-	keys := []wire.Key{{Resource: "nodes", Name: r.node}}
-	pods, _ := r.store.List("", "pods", "")
-	for _, pod := range pods {
-		keys = append(keys, pod.Key)
+// nextFull returns the time to the next report of everything without a comparison. One that was due while the link was down comes at a
+// random time, so that after a long outage of the hub the gateways do not all report at once.
+func (r *Reporter) nextFull(reported bool) time.Duration {
+	later := rand.N(r.interval / 2) //nolint:gosec // not a secret
+	if reported {
+		return r.interval + later
 	}
-	var faults []error
-	for _, key := range keys {
-		if err := r.reportObject(ctx, key); err != nil {
-			faults = append(faults, fmt.Errorf("%s: %w", key.Human(), err))
-		}
-	}
+	return later
+}
+
+// reportAll reports the Node, the deletions and the pods; if full is not set, only those pods that differ from the cloud's. The Node's
+// heartbeat times always differ, and it comes first: it need not wait for the comparison.
+func (r *Reporter) reportAll(ctx context.Context, full bool, linkChanged <-chan struct{}) error {
+	faults := []error{r.reportKey(ctx, wire.Key{Resource: "nodes", Name: r.node})}
 	for _, deleted := range r.store.DeletedHere() {
 		if err := r.reportDeletion(ctx, deleted); err != nil {
 			faults = append(faults, fmt.Errorf("end of %s: %w", deleted.Key.Human(), err))
 		}
 	}
+	stored, _ := r.store.List("", "pods", "")
+	var pods []store.Entry
+	for _, pod := range stored {
+		if runsOn(pod.Object, r.node) {
+			pods = append(pods, pod)
+		}
+	}
+	if !full {
+		var err error
+		if pods, err = r.changedPods(ctx, pods, linkChanged); err != nil {
+			return errors.Join(append(faults, err)...) // a change of the link is reported from the beginning
+		}
+	}
+	for _, pod := range pods {
+		faults = append(faults, r.reportKey(ctx, pod.Key))
+	}
 	return errors.Join(faults...)
+}
+
+func (r *Reporter) reportKey(ctx context.Context, key wire.Key) error {
+	if err := r.reportObject(ctx, key); err != nil {
+		return fmt.Errorf("%s: %w", key.Human(), err)
+	}
+	return nil
 }
 
 // ReportRequested reports an object that the cloud asks for. This node has the newest state only of its Node and pods.

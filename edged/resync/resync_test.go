@@ -77,7 +77,7 @@ func TestReporter_RequestDoesNotOvertakeDeletion(t *testing.T) {
 	outbox := &requestingOutbox{}
 	api, err := localapi.New(localapi.Config{Node: "edge-1"}, st, offlineCloud{}, outbox, log)
 	kit.Must(t, err)
-	reporter := resync.New("edge-1", st, streamstest.NewSwitchableLink(), outbox, api.LockKey, log)
+	reporter := resync.New("edge-1", st, streamstest.NewSwitchableLink(), outbox, api.LockKey, nil, log)
 	outbox.requestReport = func() { kit.Must(t, reporter.ReportRequested(context.WithoutCancel(t.Context()), pod.Key)) }
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	var serving errgroup.Group

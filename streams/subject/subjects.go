@@ -30,6 +30,7 @@ const (
 	VerbScopes = "scopes" // wire.ScopesRequest, wire.ScopesReply
 	// VerbTelemetry carries samples of devices: a header line and compressed lines (package streams/telemetry), telemetry.Reply.
 	VerbTelemetry = "telemetry"
+	VerbSame      = "same" // wire.SameRequest, wire.SameReply
 )
 
 // The first tokens of subjects, and the token that stands for each node.

@@ -37,7 +37,7 @@ func TestLobby_ReachesNothing(t *testing.T) {
 	// The lobby has two verbs. Other requests reach no server.
 	th := openWithToken(t, l)
 	expectDenied(t, th, identity.VerbEnrol, nil, "garbage") // the control: the lobby answers
-	for _, verb := range []string{subject.VerbPing, subject.VerbAttach, subject.VerbKube, subject.VerbScopes, subject.VerbPiece, subject.VerbPart, "unknown"} {
+	for _, verb := range []string{subject.VerbPing, subject.VerbAttach, subject.VerbKube, subject.VerbScopes, subject.VerbSame, subject.VerbPiece, subject.VerbPart, "unknown"} {
 		th.publish(subject.CallSubject(th.node, verb), subject.InboxPrefix(th.node)+"."+verb, []byte("{}"))
 	}
 	expectDenied(t, th, identity.VerbEnrol, nil, "garbage")

@@ -44,7 +44,7 @@ func forbiddenSubjects() []string {
 	}
 	for _, form := range []string{
 		"desired.%s.core.secrets.default.of-" + victim, "report.%s.core.pods.default.on-" + victim, "event.%s.core.events.default.x", "beat.%s", "dead.%s.report",
-		"call.cloud.%s.attach", "call.cloud.%s.kube", "call.cloud.%s.scopes", "call.cloud.%s.piece", "call.cloud.%s.ping", "call.cloud.%s.renew",
+		"call.cloud.%s.attach", "call.cloud.%s.kube", "call.cloud.%s.scopes", "call.cloud.%s.same", "call.cloud.%s.piece", "call.cloud.%s.ping", "call.cloud.%s.renew",
 		"call.node.%s.report", "call.node.%s.resync", "call.node.%s.reports", "call.node.%s.who", "call.node.%s.fence", "call.node.%s.died",
 		"consumer.%s.next", "consumer.%s.info", "consumer.%s.ack.1.1.1.1.1", "$JS.ACK.DESIRED-0.%s.1.1.1.1.1", "tunnel.%s.AAAAAAAAAA.BBBBBBBBBB", "tunnelup.%s.AAAAAAAAAA.BBBBBBBBBB", "_INBOX.%s.x",
 	} {

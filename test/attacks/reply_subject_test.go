@@ -16,7 +16,7 @@ func TestReplySubject_NeverReachesOthers(t *testing.T) {
 		"report.%s.core.pods.default.on-" + victim, "beat.%s", "call.cloud.%s.attach", "consumer.%s.ack.1.1.1.1.1", "$JS.ACK.DESIRED-0.%s.1.1.1.1.1",
 		"$JS.API.CONSUMER.DELETE.DESIRED-0.%s", "$JS.API.STREAM.DELETE.DESIRED-0", "$SYS.REQ.SERVER.PING", "$KV.x.%s",
 	}
-	verbs := []string{subject.VerbPing, subject.VerbAttach, subject.VerbKube, subject.VerbScopes, subject.VerbPiece, "unknown"}
+	verbs := []string{subject.VerbPing, subject.VerbAttach, subject.VerbKube, subject.VerbScopes, subject.VerbSame, subject.VerbPiece, "unknown"}
 	before := listTopology(t)
 	checkUnharmed(t, func() {
 		th := l.mustOpenLink(t, nil)
