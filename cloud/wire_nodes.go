@@ -74,15 +74,7 @@ func buildNodeServices(f *foundation, p publishing, admission *admission) (enfor
 	if err != nil {
 		return nil, nil, err
 	}
-	devices, marking, err := buildDevices(f)
-	if err != nil {
-		return nil, nil, err
-	}
-	calls, err := newCallServer(f, p, admission, health.duplicates, devices.samples)
-	if err != nil {
-		return nil, nil, err
-	}
-	readers, err := buildReportReaders(f, addressing, devices.statuses)
+	calls, readers, err := buildUpward(f, p, admission, health.duplicates, addressing)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -94,7 +86,21 @@ func buildNodeServices(f *foundation, p publishing, admission *admission) (enfor
 	}, checks, []lifecycle.Part{
 		{Name: "beats", Start: beats.Start},
 		{Name: "calls", Start: calls.Start},
-	}, ways, allocation, readers, marking, inspection), nil
+	}, ways, allocation, readers, inspection), nil
+}
+
+// buildUpward creates the parts that take what nodes send: calls, reports, and what they say of devices.
+func buildUpward(f *foundation, p publishing, admission *admission, duplicates *nodehealth.DuplicateDetector, addressing reports.NodeAddressing) (*call.Server, []lifecycle.Part, error) {
+	devices, marking, err := buildDevices(f)
+	if err != nil {
+		return nil, nil, err
+	}
+	calls, err := newCallServer(f, p, admission, duplicates, devices.samples)
+	if err != nil {
+		return nil, nil, err
+	}
+	readers, err := buildReportReaders(f, addressing, devices.statuses)
+	return calls, append(readers, marking...), err
 }
 
 func leaseBudget(l config.Leases) nodes.LeaseBudget {

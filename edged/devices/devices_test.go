@@ -434,11 +434,17 @@ func TestAuthorizer(t *testing.T) {
 		allowed       []config.Mapper
 		want          bool
 	}{
-		{"u-mapper", "modbus", nil, true}, {"u-none", "modbus", nil, false}, {"", "modbus", nil, true},
-		{"u-mapper", "modbus", named, true}, {"u-mapper", "opcua", named, true}, {"u-mapper", "ble", named, false},
-		{"u-plain", "modbus", named, false}, {"u-plain", "opcua", named, true}, {"u-other", "modbus", named, false},
+		{"u-mapper", "modbus", nil, true},
+		{"u-none", "modbus", nil, false},
+		{"", "modbus", nil, true},
+		{"u-mapper", "modbus", named, true},
+		{"u-mapper", "opcua", named, true},
+		{"u-mapper", "ble", named, false},
+		{"u-plain", "modbus", named, false},
+		{"u-plain", "opcua", named, true},
+		{"u-other", "modbus", named, false},
 	} {
-		if err := devices.Authorize(g.store, c.allowed, c.pod, c.protocol); (err == nil) != c.want {
+		if err := devices.Authorize(t.Context(), g.store, c.allowed, c.pod, c.protocol); (err == nil) != c.want {
 			t.Errorf("pod %q for %s by %v: %v", c.pod, c.protocol, c.allowed, err)
 		}
 	}

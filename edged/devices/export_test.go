@@ -12,8 +12,8 @@ import (
 )
 
 // Authorize asks whether a pod may serve a protocol.
-func Authorize(st *store.Store, allowed []config.Mapper, pod, protocol string) error {
-	return authorizer{st, allowed}.Authorize(context.Background(), peer.Peer{Pod: types.UID(pod)}, protocol)
+func Authorize(ctx context.Context, st *store.Store, allowed []config.Mapper, pod, protocol string) error {
+	return authorizer{st, allowed}.Authorize(ctx, peer.Peer{Pod: types.UID(pod)}, protocol)
 }
 
 // Hash returns the cheapest hash of a password.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 
 	"go.uber.org/zap"
 	"k8s.io/apimachinery/pkg/types"
@@ -59,16 +61,8 @@ func (f *follower) follow(ctx context.Context) error {
 	for _, entry := range modelList {
 		f.setModel(idOf(entry.Key))
 	}
-	for _, entry := range list {
-		if err := f.setDevice(ctx, idOf(entry.Key)); err != nil {
-			return err
-		}
-	}
-	if err := f.consumer.DevicesLoaded(ctx); err != nil {
-		return fmt.Errorf("give devices: %w", err)
-	}
-	if f.mappers != nil {
-		f.mappers.Synced()
+	if err := f.giveAll(ctx, list); err != nil {
+		return err
 	}
 	deviceEvents, modelEvents := changes.Events(), models.Events()
 	for {
@@ -86,17 +80,45 @@ func (f *follower) follow(ctx context.Context) error {
 			if !ok {
 				return models.Err()
 			}
-			f.setModel(idOf(event.Entry.Key))
-			for id, model := range f.given {
-				if model != idOf(event.Entry.Key) {
-					continue
-				}
-				if err := f.setDevice(ctx, id); err != nil {
-					return err
-				}
+			if err := f.modelChanged(ctx, idOf(event.Entry.Key)); err != nil {
+				return err
 			}
 		}
 	}
+}
+
+// giveAll gives all Devices of the store, and takes back those that have left it since an earlier follow.
+func (f *follower) giveAll(ctx context.Context, list []store.Entry) error {
+	ids := slices.Collect(maps.Keys(f.given))
+	for _, entry := range list {
+		ids = append(ids, idOf(entry.Key))
+	}
+	for _, id := range ids {
+		if err := f.setDevice(ctx, id); err != nil {
+			return err
+		}
+	}
+	if err := f.consumer.DevicesLoaded(ctx); err != nil {
+		return fmt.Errorf("give devices: %w", err)
+	}
+	if f.mappers != nil {
+		f.mappers.Synced()
+	}
+	return nil
+}
+
+// modelChanged gives a model, and the Devices that have it again.
+func (f *follower) modelChanged(ctx context.Context, id types.NamespacedName) error {
+	f.setModel(id)
+	for device, model := range f.given {
+		if model != id {
+			continue
+		}
+		if err := f.setDevice(ctx, device); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func idOf(key wire.Key) types.NamespacedName {

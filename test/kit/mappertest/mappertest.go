@@ -61,7 +61,9 @@ func Start(t testing.TB, binary, config string) (kill func()) {
 			t.Errorf("the mapper ended by itself: %v\n%s", err, said)
 		default:
 			_ = cmd.Process.Kill() // it may just have ended
-			<-ended
+			if err := <-ended; err == nil {
+				t.Error("the mapper ended by itself")
+			}
 		}
 		_ = output.Close() // the process has ended
 	}
