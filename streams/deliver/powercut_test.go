@@ -40,7 +40,7 @@ func startHubCluster(tb testing.TB, dir string, always bool) (js jetstream.JetSt
 	for i := range 3 {
 		name := "hub-" + strconv.Itoa(i)
 		o := streamstest.Options(tb, name)
-		o.JetStream, o.JetStreamDomain, o.StoreDir, o.JetStreamMaxStore, o.SyncAlways = true, subject.HubDomain, filepath.Join(dir, name), 1<<30, always
+		o.JetStream, o.JetStreamDomain, o.StoreDir, o.JetStreamMaxStore, o.SyncAlways = true, subject.HubDomain, filepath.Join(dir, name), 2<<30, always
 		o.Cluster = server.ClusterOpts{Name: "hub", Host: "127.0.0.1", Port: ports[i]}
 		o.Routes = server.RoutesFromStr(strings.Join(routes, ","))
 		all = append(all, streamstest.Run(tb, o))

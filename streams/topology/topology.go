@@ -41,7 +41,7 @@ const (
 	outboxEventBytes = 8 * MiB
 	// telemetryAge and telemetryBytes bound the samples of all nodes; the oldest goes first. A million samples take some 300 MB.
 	telemetryAge   = 24 * time.Hour
-	telemetryBytes = 512 * MiB
+	telemetryBytes = 256 * MiB
 	// partAge and partBytes bound the parts of reports that never arrived, or that wait for so long that their node is asked again.
 	partAge   = 24 * time.Hour
 	partBytes = 256 * MiB
