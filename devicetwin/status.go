@@ -15,18 +15,6 @@ import (
 	"github.com/frond-edge/frond/api/devices"
 )
 
-// The conditions of a device, with the generation of the Device that they are about. They stand in status.extensions.frond.conditions of a
-// DeviceStatus: KubeEdge's kind has no place of its own for them.
-const (
-	// ConditionAccepted: each desired value is one that the model allows, and the app or mapper has said that it works with it or has it. Unknown: it
-	// has not said so, which apps for MQTT need not do.
-	ConditionAccepted = "Accepted"
-	// ConditionDelivered: the mapper has the Device. Apps for MQTT ask for it themselves, and have no such condition.
-	ConditionDelivered = "Delivered"
-	// ConditionApplied: the device reports each desired value.
-	ConditionApplied = "Applied"
-)
-
 // The reasons of the conditions.
 const (
 	ReasonRefused      = "Refused"
@@ -76,7 +64,7 @@ func Conditions(spec Spec, r Record, before []metav1.Condition, now time.Time) [
 }
 
 func accepted(spec Spec, r Record) metav1.Condition {
-	c := metav1.Condition{Type: ConditionAccepted}
+	c := metav1.Condition{Type: devices.ConditionAccepted}
 	var refused, unconfirmed []string
 	desired := 0
 	for _, p := range spec.Properties {
@@ -106,7 +94,7 @@ func accepted(spec Spec, r Record) metav1.Condition {
 }
 
 func applied(spec Spec, r Record) metav1.Condition {
-	c := metav1.Condition{Type: ConditionApplied}
+	c := metav1.Condition{Type: devices.ConditionApplied}
 	var differs []string
 	desired := 0
 	for _, p := range spec.Properties {

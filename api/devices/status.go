@@ -63,3 +63,15 @@ type DeviceStatusList struct {
 
 	Items []DeviceStatus `json:"items"`
 }
+
+// The conditions of a device, with the generation of the Device that they are about. They stand in status.extensions.frond.conditions of a
+// DeviceStatus: KubeEdge's kind has no place of its own for them.
+const (
+	// ConditionAccepted: each desired value is one that the model allows, and the app or mapper has said that it works with it or has it. Unknown: it
+	// has not said so, which apps for MQTT need not do.
+	ConditionAccepted = "Accepted"
+	// ConditionDelivered: the mapper has the Device. Apps for MQTT ask for it themselves, and have no such condition.
+	ConditionDelivered = "Delivered"
+	// ConditionApplied: the device reports each desired value.
+	ConditionApplied = "Applied"
+)

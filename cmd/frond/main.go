@@ -1,5 +1,5 @@
 // Command frond is Frond's command line: cluster administration (frond init, frond backup), admission of gateways (frond token, frond
-// node, frond ca), the sync state of gateways (frond status, frond sync), the gateway on which it runs (frond edge, frond join,
+// node, frond ca), the sync state of gateways (frond status, frond sync), devices (frond device), the gateway on which it runs (frond edge, frond join,
 // frond reset), and development clusters (frond dev).
 //
 // Each group of commands is a package below this one. The tests here run whole command lines against a control plane.
@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/frond-edge/frond/cmd/frond/device"
 	"github.com/frond-edge/frond/cmd/frond/edge"
 	"github.com/frond-edge/frond/cmd/frond/installation"
 	"github.com/frond-edge/frond/cmd/frond/join"
@@ -44,6 +45,7 @@ nothing was changed; 130 interrupted. frond edge and frond dev exec end with the
 	}{
 		{"Cluster administration:", []*cobra.Command{installation.NewInit(), installation.NewBackup(), token.NewCommand(), node.NewCommand(), installation.NewCA()}},
 		{"All gateways, seen from the cloud:", []*cobra.Command{syncstate.NewStatus(), syncstate.NewSync(), syncstate.NewConfirm()}},
+		{"Devices behind gateways:", []*cobra.Command{device.NewCommand()}},
 		{"The gateway that this runs on:", []*cobra.Command{join.NewJoin(), edge.NewCommand(), join.NewReset()}},
 		{"Development:", []*cobra.Command{newDev()}},
 	} {

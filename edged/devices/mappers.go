@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/frond-edge/frond/api/config"
+	"github.com/frond-edge/frond/api/devices"
 	"github.com/frond-edge/frond/devicetwin"
 	"github.com/frond-edge/frond/devicetwin/broker"
 	"github.com/frond-edge/frond/devicetwin/dmi/mapper"
@@ -131,7 +132,7 @@ func (d *deliveries) start(ctx context.Context, server *broker.Server) {
 
 // conditionOf returns the condition Delivered.
 func conditionOf(d mapper.Delivery) devicetwin.Condition {
-	c := devicetwin.Condition{Type: devicetwin.ConditionDelivered, Status: metav1.ConditionFalse, Reason: d.Reason, Message: d.Message, Generation: d.Generation}
+	c := devicetwin.Condition{Type: devices.ConditionDelivered, Status: metav1.ConditionFalse, Reason: d.Reason, Message: d.Message, Generation: d.Generation}
 	if d.Reason == mapper.ReasonDelivered {
 		c.Status = metav1.ConditionTrue
 		if c.Message == "" {

@@ -36,6 +36,15 @@ func Points() map[string][]string {
 			// a large report's payload goes in parts before it
 			"part.sent", "part.last",
 		},
+		// Samples of devices, where the gateway has a broker: test/e2e has their test.
+		"edgecore with devices": {
+			// append: samples are on the gateway's disk; pump: the hub has them
+			"telemetry.stored", "telemetry.sent",
+		},
+		"cloudcore with devices": {
+			// receive: all samples of a request but the last one are sent to the stream
+			"telemetry.commit",
+		},
 		// A gateway's identity, before any delivery and once in a key's lifetime: edged/enroll has its own test.
 		"enrolment": {
 			// enrol: the key is created, the CA found, the cloud has answered, the CAs are written, then the record

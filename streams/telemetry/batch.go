@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/frond-edge/frond/internal/failpoint"
 	"github.com/frond-edge/frond/streams/subject"
 	"github.com/frond-edge/frond/streams/topology"
 )
@@ -54,6 +55,7 @@ func (r *Receiver) publish(ctx context.Context, node, run string, last uint64, l
 		if len(lines) > 1 {
 			msg.Header[headerBatchCommit] = []string{"1"}
 		}
+		failpoint.At("telemetry.commit")
 		return r.commit(ctx, msg)
 	}
 	return last, nil

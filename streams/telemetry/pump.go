@@ -13,6 +13,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/internal/failpoint"
 	"github.com/frond-edge/frond/streams/call"
 	"github.com/frond-edge/frond/streams/internal/flow"
 	"github.com/frond-edge/frond/streams/link"
@@ -164,6 +165,7 @@ func (p *Pump) sendNext(ctx context.Context) (moved bool, err error) {
 	p.alone = false
 	p.sent, p.run, p.number = last.sequence, last.run, last.last()
 	p.metrics.Refused.Add(float64(reply.Refused))
+	failpoint.At("telemetry.sent")
 	p.remove(ctx, false)
 	return true, nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 
+	"github.com/frond-edge/frond/internal/failpoint"
 	"github.com/frond-edge/frond/streams/internal/flow"
 	"github.com/frond-edge/frond/streams/subject"
 	"github.com/frond-edge/frond/streams/topology"
@@ -376,6 +377,7 @@ func (s *Store) storeRecords(ctx context.Context, batch []*appending) error {
 		s.unknown = true // it may be stored all the same
 		return fmt.Errorf("telemetry: store %d samples: %w", len(lines), err)
 	}
+	failpoint.At("telemetry.stored")
 	s.next = number
 	s.setSource(source)
 	maps.Copy(s.previous, previous)

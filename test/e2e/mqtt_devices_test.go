@@ -43,15 +43,17 @@ spec:
   - {name: temperature}
 `
 
+// gatewayOptions are those of an MQTT app on a gateway.
+func gatewayOptions(ctx context.Context, edge, clientID string) *paho.ClientOptions {
+	return paho.NewClientOptions().AddBroker("tcp://" + shared.MQTTAddress(edge)).SetClientID(clientID).SetAutoReconnect(false).SetConnectTimeout(5 * time.Second).
+		SetCustomOpenConnectionFn(func(at *url.URL, _ paho.ClientOptions) (net.Conn, error) { return shared.DialFrom(ctx, edge, at.Host) })
+}
+
 // dialGateway connects an MQTT app on a gateway, which subscribes to what its broker tells about the boiler.
 func dialGateway(t *testing.T, edge string) (app paho.Client, received chan paho.Message) {
 	t.Helper()
 	received = make(chan paho.Message, 1000)
-	o := paho.NewClientOptions().AddBroker("tcp://" + shared.MQTTAddress(edge)).SetClientID("app-" + strconv.FormatInt(time.Now().UnixNano(), 36)).
-		SetAutoReconnect(false).SetConnectTimeout(5 * time.Second).
-		SetCustomOpenConnectionFn(func(at *url.URL, _ paho.ClientOptions) (net.Conn, error) {
-			return shared.DialFrom(t.Context(), edge, at.Host)
-		}).
+	o := gatewayOptions(t.Context(), edge, "app-"+strconv.FormatInt(time.Now().UnixNano(), 36)).
 		SetDefaultPublishHandler(func(_ paho.Client, m paho.Message) { received <- m })
 	eventually(t, "an app connects to the broker of "+edge, func(context.Context) string {
 		app = paho.NewClient(o)

@@ -31,6 +31,23 @@ func (f *Flags) AddFlags(cmd *cobra.Command) {
 	f.flags.AddFlags(cmd.Flags())
 }
 
+// AddNamespacedFlags adds the flags and --namespace.
+func (f *Flags) AddNamespacedFlags(cmd *cobra.Command) {
+	f.flags = &genericclioptions.ConfigFlags{
+		KubeConfig: new(string), Context: new(string), Impersonate: new(string), ImpersonateGroup: new([]string), Namespace: new(string),
+	}
+	f.flags.AddFlags(cmd.Flags())
+}
+
+// Namespace returns the namespace of the flag, else that of the kubeconfig's context.
+func (f *Flags) Namespace() (string, error) {
+	namespace, _, err := f.flags.ToRawKubeConfigLoader().Namespace()
+	if err != nil {
+		return "", fmt.Errorf("find the namespace: %w", err)
+	}
+	return namespace, nil
+}
+
 // RESTConfig returns the configuration of a client without client-side rate limits: a command sends few requests.
 func (f *Flags) RESTConfig() (*rest.Config, error) {
 	cfg, err := f.flags.ToRESTConfig()
