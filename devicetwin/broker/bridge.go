@@ -177,8 +177,9 @@ func deviceOf(topic mqtt.Topic) types.NamespacedName {
 	return types.NamespacedName{Namespace: topic.Namespace, Name: topic.Name}
 }
 
-// allow reports whether a device may send another message. A device that does not exist has no limiter, so that names cost no memory.
-func (b *bridge) allow(id types.NamespacedName) bool {
+// allow reports whether a device may have sent another message at a time. What was received while the gateway was down or busy is handled at once, and
+// counts when it was received. A device that does not exist has no limiter, so that names cost no memory.
+func (b *bridge) allow(id types.NamespacedName, received time.Time) bool {
 	if _, err := b.twins.Get(id); err != nil {
 		delete(b.limits, id)
 		return true
@@ -188,7 +189,7 @@ func (b *bridge) allow(id types.NamespacedName) bool {
 		limiter = rate.NewLimiter(deviceRate, deviceBurst)
 		b.limits[id] = limiter
 	}
-	return limiter.AllowN(b.now(), 1)
+	return limiter.AllowN(received, 1)
 }
 
 // fail answers that a message is refused.
@@ -227,7 +228,7 @@ func (b *bridge) ownEnvelope() mqtt.Envelope { return b.envelope(uuid.NewString(
 
 func (b *bridge) handleUpdate(topic mqtt.Topic, m Message) reply {
 	message, err := mqtt.DecodeTwinUpdate(m.Payload)
-	if err == nil && !b.allow(deviceOf(topic)) {
+	if err == nil && !b.allow(deviceOf(topic), m.Received.Time) {
 		err = errTooMany
 	}
 	if err != nil {
@@ -269,7 +270,7 @@ func (b *bridge) delta(twin devicetwin.Twin) []Message {
 
 func (b *bridge) handleGet(topic mqtt.Topic, m Message) reply {
 	event, err := mqtt.DecodeTwinGet(m.Payload)
-	if err == nil && !b.allow(deviceOf(topic)) {
+	if err == nil && !b.allow(deviceOf(topic), m.Received.Time) {
 		err = errTooMany
 	}
 	if err != nil {
@@ -291,7 +292,7 @@ func (b *bridge) handleState(topic mqtt.Topic, m Message) reply {
 		b.refuse("form", topic.String(), err)
 		return reply{}
 	}
-	if !b.allow(deviceOf(topic)) {
+	if !b.allow(deviceOf(topic), m.Received.Time) {
 		b.refuse("rate", topic.String(), errTooMany)
 		return reply{}
 	}

@@ -172,8 +172,12 @@ func patch(ctx context.Context, client dynamic.Interface, namespace, name string
 func await(ctx context.Context, client dynamic.Interface, namespace, name string, generation int64) error {
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
+	var last Status
 	for {
 		device, status, err := read(ctx, client, namespace, name)
+		if err == nil {
+			last = status
+		}
 		switch {
 		case err != nil && ctx.Err() == nil:
 			return err
@@ -190,7 +194,7 @@ func await(ctx context.Context, client dynamic.Interface, namespace, name string
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("device %s/%s does not report its desired values yet: %s. They stay desired", namespace, name, waitsFor(&status))
+			return fmt.Errorf("device %s/%s does not report its desired values yet: %s. They stay desired", namespace, name, waitsFor(&last))
 		case <-ticker.C:
 		}
 	}

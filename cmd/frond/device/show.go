@@ -1,6 +1,7 @@
 package device
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/frond-edge/frond/api/devices"
 	"github.com/frond-edge/frond/cmd/frond/kubeflags"
@@ -78,13 +80,8 @@ func printList(out io.Writer, all []Status, now time.Time) error {
 
 // answerWord returns a condition in the words of a table.
 func answerWord(s *Status, kind string) string {
-	switch s.condition(kind) {
-	case "True":
-		return "yes"
-	case "False":
-		return "no"
-	}
-	return "?"
+	words := map[metav1.ConditionStatus]string{metav1.ConditionTrue: "yes", metav1.ConditionFalse: "no"}
+	return cmp.Or(words[s.condition(kind)], "?")
 }
 
 type getter struct {
