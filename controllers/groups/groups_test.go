@@ -494,7 +494,9 @@ func TestController_IdleWritesNothing(t *testing.T) {
 	for i := range nodes {
 		nodes[i] = e.createNode(strings.Repeat("n", i+1), nil)
 	}
-	north, east := e.createGroup("north", apps.NodeGroupSpec{Nodes: nodes[:4], TopologyEnabled: true}), e.createGroup("east", apps.NodeGroupSpec{Nodes: nodes[3:]})
+	north := e.createGroup("north", apps.NodeGroupSpec{Nodes: nodes[:4], TopologyEnabled: true})
+	kit.Succeeds(t, changeTimeout, e.hasCondition(north, names.ConditionAllSelected, metav1.ConditionTrue, names.ReasonAllMembers)) // it holds them
+	east := e.createGroup("east", apps.NodeGroupSpec{Nodes: nodes[3:]})
 	e.createPod("in-place", nodes[0], north)
 	for i, node := range nodes {
 		group, zone := north, north
@@ -503,7 +505,6 @@ func TestController_IdleWritesNothing(t *testing.T) {
 		}
 		kit.Succeeds(t, changeTimeout, e.labelled(node, group, zone))
 	}
-	kit.Succeeds(t, changeTimeout, e.hasCondition(north, names.ConditionAllSelected, metav1.ConditionTrue, names.ReasonAllMembers))
 	kit.Succeeds(t, changeTimeout, e.hasCondition(east, names.ConditionAllSelected, metav1.ConditionFalse, names.ReasonNodesNotSelected))
 	mine := func(after time.Time) []kubetest.AuditEntry {
 		return shared.Cluster(t).Audit(t, after, func(a kubetest.AuditEntry) bool {
