@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -106,7 +107,13 @@ func (e *env) installKind() {
 // start runs a replica that owns what owns says, until the test ends or stop is called. Only a Node or group of this test is owned.
 func (e *env) start(guard groups.Guard, owns func(string) bool) (view *membership.View, stop func()) {
 	e.Helper()
-	config := shared.Cluster(e).ConfigWithRules(e, "frond-groups-test", groups.Rules())
+	return e.startAs("frond-groups-test", groups.Rules(), guard, owns)
+}
+
+// startAs is start with the rights of another user.
+func (e *env) startAs(user string, rules []rbacv1.PolicyRule, guard groups.Guard, owns func(string) bool) (view *membership.View, stop func()) {
+	e.Helper()
+	config := shared.Cluster(e).ConfigWithRules(e, user, rules)
 	objects, err := podcache.New(config)
 	if err != nil {
 		e.Fatal(err)
@@ -361,7 +368,9 @@ func TestController_BadInput(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	windows := func(text string) { e.patchGroup(empty, fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, names.AnnotationMaintenanceWindows, text)) }
+	windows := func(text string) {
+		e.patchGroup(empty, fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, names.AnnotationMaintenanceWindows, text))
+	}
 	windows(`[{"schedule":"0 2 * * 6","duration":"soon"}]`)
 	kit.Succeeds(t, changeTimeout, e.hasCondition(empty, names.ConditionWindowsParsed, metav1.ConditionFalse, names.ReasonNotParsed))
 	windows(`[{"schedule":"0 2 * * 6","duration":"3h"}]`)
@@ -536,5 +545,87 @@ func TestController_IdleWritesNothing(t *testing.T) {
 		if name := w.Object.Name; name != last && name != east {
 			t.Errorf("written: %s %s", w.Verb, name)
 		}
+	}
+}
+
+// TestView_KnowsNothingUntilRead: a replica that may not read the groups is not ready and changes nothing; with the right, it knows all.
+func TestView_KnowsNothingUntilRead(t *testing.T) {
+	e := newEnv(t)
+	node := e.createNode("a", nil)
+	north := e.createGroup("north", apps.NodeGroupSpec{Nodes: []string{node}})
+	e.patchNode(node, `{"metadata":{"labels":{"apps.kubeedge.io/belonging-to":"unknown"}}}`)
+	user := "old-" + e.namespace
+	older := slices.DeleteFunc(groups.Rules(), func(r rbacv1.PolicyRule) bool { return slices.Contains(r.APIGroups, apps.Group) })
+	view, _ := e.startAs(user, older, groups.Guard{}, all)
+	began := time.Now()
+	kit.Succeeds(t, changeTimeout, func() error { // it has asked, and was refused
+		refused := shared.Cluster(t).Audit(t, began.Add(-time.Minute), func(a kubetest.AuditEntry) bool {
+			return a.User.Username == user && a.Object.Resource == apps.NodeGroupsResource && a.Response.Code == 403
+		})
+		if len(refused) == 0 {
+			return errors.New("no request was refused")
+		}
+		return nil
+	})
+	if view.Ready() {
+		t.Error("ready without the groups")
+	}
+	if err := e.labelled(node, "unknown", "")(); err != nil {
+		t.Error(err)
+	}
+	role, err := e.client.RbacV1().ClusterRoles().Get(t.Context(), user, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	role.Rules = groups.Rules()
+	if _, err := e.client.RbacV1().ClusterRoles().Update(t.Context(), role, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	kit.Succeeds(t, changeTimeout, e.labelled(node, north, ""))
+	if group, member := view.GroupOf(node); !member || group != north {
+		t.Errorf("the view has %q %t", group, member)
+	}
+}
+
+// TestView_WindowOf: the windows of a group follow its annotation; a bad one keeps the group closed.
+func TestView_WindowOf(t *testing.T) {
+	e := newEnv(t)
+	view, _ := e.start(groups.Guard{}, all)
+	changed := make(chan struct{}, 1)
+	defer view.Subscribe(func() {
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	})()
+	north := e.createGroup("north", apps.NodeGroupSpec{})
+	for _, tt := range []struct {
+		windows string
+		open    bool
+		next    bool
+		fault   bool
+	}{
+		{`null`, true, false, false},
+		{`"[{\"schedule\":\"0 0 29 2 *\",\"duration\":\"1m\"}]"`, false, true, false},
+		{`"[{\"schedule\":\"* * * * *\",\"duration\":\"1h\"}]"`, true, false, false},
+		{`"tomorrow"`, false, false, true},
+		{`null`, true, false, false},
+	} {
+		e.patchGroup(north, fmt.Sprintf(`{"metadata":{"annotations":{%q:%s}}}`, names.AnnotationMaintenanceWindows, tt.windows))
+		limit := time.After(changeTimeout)
+		for {
+			open, next := view.WindowOf(north)
+			if open == tt.open && next.IsZero() != tt.next && (view.WindowFault(north) != nil) == tt.fault {
+				break
+			}
+			select {
+			case <-changed: // each change is told, so no other wait is needed
+			case <-limit:
+				t.Fatalf("%s: open %t, next %s, fault %v", tt.windows, open, next, view.WindowFault(north))
+			}
+		}
+	}
+	if open, next := view.WindowOf(e.name("none")); !open || !next.IsZero() {
+		t.Errorf("a group that does not exist: open %t, next %s", open, next)
 	}
 }

@@ -185,7 +185,7 @@ func TestApplier_RegistersNode(t *testing.T) {
 	reported := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
 			corev1.LabelHostname: name, names.LabelEdge: "", "example.com/site": "7",
-			"node-restriction.kubernetes.io/secret": "1",
+			"node-restriction.kubernetes.io/secret": "1", names.LabelNodeGroup: "of-another",
 		}},
 		Status: corev1.NodeStatus{
 			Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}, {Type: corev1.NodeInternalIP, Address: "fd00::1"}},
@@ -203,6 +203,9 @@ func TestApplier_RegistersNode(t *testing.T) {
 	got, err := w.client.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
+	}
+	if _, member := got.Labels[names.LabelNodeGroup]; member {
+		t.Error("a gateway gave itself a group")
 	}
 	if _, restricted := got.Labels["node-restriction.kubernetes.io/secret"]; restricted || got.Labels["example.com/site"] != "7" || got.Labels[corev1.LabelHostname] != name {
 		t.Errorf("labels %v", got.Labels)
