@@ -60,7 +60,6 @@ type Warn func(about corev1.ObjectReference, reason, message string)
 
 // Controller carries out NodeGroups.
 type Controller struct {
-	guard   Guard
 	kube    kubernetes.Interface
 	groups  groupClient
 	objects cache.Cache
@@ -70,26 +69,19 @@ type Controller struct {
 	metrics groupMetrics
 	log     *zap.Logger
 	pods    *podIndex
+	evictor *evictor
 
 	nodeQueue, groupQueue controllers.Queue[string]
 	// nodes is the informer's store, which has its own lock. It is set before the workers start.
 	nodes toolscache.Store
 
 	mu sync.Mutex
-	// leaving is when the Nodes that have left each group were first the same; guarded by mu.
-	leaving map[string]leaving
 	// marks are what groups say of each Node; guarded by mu.
 	marks map[string]nodeMark
 	// seen is what each group was last enqueued for; guarded by mu.
 	seen map[string]groupInput
 	// held is why evictions of each group of this replica are held; guarded by mu.
 	held map[string]string
-}
-
-// leaving is a set of Nodes that have left a group.
-type leaving struct {
-	token string
-	since time.Time
 }
 
 // nodeMark is the part of a Node that a group's status repeats.
@@ -106,10 +98,15 @@ type groupInput struct {
 func New(guard Guard, kube kubernetes.Interface, client rest.Interface, objects cache.Cache, view *membership.View, owner controllers.Ownership, warn Warn,
 	metrics prometheus.Registerer, log *zap.Logger,
 ) *Controller {
-	return &Controller{
-		guard: guard, kube: kube, groups: groupClient{client}, objects: objects, view: view, owner: owner, warn: warn, metrics: newGroupMetrics(metrics), log: log,
-		pods: newPodIndex(), leaving: map[string]leaving{}, marks: map[string]nodeMark{}, seen: map[string]groupInput{}, held: map[string]string{},
+	c := &Controller{
+		kube: kube, groups: groupClient{client}, objects: objects, view: view, owner: owner, warn: warn, metrics: newGroupMetrics(metrics), log: log,
+		pods: newPodIndex(), marks: map[string]nodeMark{}, seen: map[string]groupInput{}, held: map[string]string{},
 	}
+	c.evictor = &evictor{
+		guard: guard, kube: kube, groups: c.groups, view: view, pods: c.pods, node: c.cachedNode, metrics: c.metrics, log: log, leaving: map[string]leaving{},
+		requeueAfter: func(group string, after time.Duration) { c.groupQueue.AddAfter(group, after) },
+	}
+	return c
 }
 
 // Start carries out the groups until ctx ends and then returns nil. The caller must start the cache and the view.
@@ -290,14 +287,14 @@ func (c *Controller) reconcileGroup(ctx context.Context, name string) error {
 		return c.written(name, "finalizer", c.groups.setFinalizers(ctx, o, append(slices.Clone(o.Finalizers), names.FinalizerNodeGroup)))
 	}
 	a := c.view.Assignment()
-	m, waiting := c.misplacedPods(o, a)
+	m, waiting := c.evictor.misplacedPods(o, a)
 	if waiting {
 		c.groupQueue.AddAfter(name, staleRetry)
 	}
-	if !c.settled(name, m) {
+	if !c.evictor.settled(name, m) {
 		return c.writeStatus(ctx, o, a, currentHold(o))
 	}
-	kept, failure := c.evictMisplaced(ctx, o, m)
+	kept, failure := c.evictor.evictMisplaced(ctx, o, m)
 	c.recordHold(name, kept.reason)
 	if err := c.writeStatus(ctx, o, a, kept); err != nil {
 		return err
@@ -356,6 +353,16 @@ func (c *Controller) written(group, what string, err error) error {
 	}
 	c.metrics.writes.WithLabelValues(what).Inc()
 	return nil
+}
+
+// cachedNode returns a Node of the cache, nil if there is none.
+func (c *Controller) cachedNode(name string) *corev1.Node {
+	o, exists, err := c.nodes.GetByKey(name)
+	if err != nil || !exists {
+		return nil
+	}
+	node, _ := o.(*corev1.Node)
+	return node
 }
 
 // recordHold counts the groups whose evictions are held.
