@@ -288,10 +288,7 @@ func (c *Controller) reconcileGroup(ctx context.Context, name string) error {
 	}
 	a := c.view.Assignment()
 	m, waiting := c.evictor.misplacedPods(o, a)
-	if waiting {
-		c.groupQueue.AddAfter(name, staleRetry)
-	}
-	if !c.evictor.settled(name, m) {
+	if !c.evictor.settled(name, m, waiting) {
 		return c.writeStatus(ctx, o, a, currentHold(o))
 	}
 	kept, failure := c.evictor.evictMisplaced(ctx, o, m)
@@ -302,7 +299,7 @@ func (c *Controller) reconcileGroup(ctx context.Context, name string) error {
 	if failure != nil {
 		return failure
 	}
-	return c.finishDeletion(ctx, o, waiting || len(m.pods) > 0)
+	return c.finishDeletion(ctx, o, len(m.pods) > 0)
 }
 
 // ownerKey is what a group hashes to an owner by: no Node has such a name, and a group would else always share the owner of the Node of its name.
@@ -331,7 +328,7 @@ func (c *Controller) finishDeletion(ctx context.Context, o *apps.NodeGroup, unfi
 		return nil
 	}
 	for _, object := range c.nodes.List() {
-		if node, ok := object.(*corev1.Node); ok && node.Labels[names.LabelNodeGroup] == o.Name {
+		if node, ok := object.(*corev1.Node); ok && node.DeletionTimestamp == nil && node.Labels[names.LabelNodeGroup] == o.Name {
 			c.groupQueue.AddAfter(o.Name, staleRetry)
 			return nil
 		}

@@ -52,22 +52,30 @@ func (e *evictor) misplacedPods(o *apps.NodeGroup, a assignment.Assignment) (m m
 			return false
 		}
 		object := e.node(node)
-		if object != nil && object.Labels[names.LabelNodeGroup] == o.Name {
+		switch {
+		case object == nil || object.DeletionTimestamp != nil:
+			return false // Kubernetes removes its pods
+		case object.Labels[names.LabelNodeGroup] == o.Name:
 			waiting = true
 			return false
 		}
-		return object != nil
+		return true
 	})
 	m = newMisplaced(pods, len(a.Members(o.Name)))
 	m.deleted, m.confirmed = o.DeletionTimestamp != nil, o.Annotations[names.AnnotationConfirmEvictions]
 	return m, waiting
 }
 
-// settled reports whether the Nodes that have left a group have been the same for settleTime, so that one sweep is evaluated as one; if
-// not, the group is enqueued for then.
-func (e *evictor) settled(group string, m misplaced) bool {
+// settled reports whether the Nodes that have left a group have been the same for settleTime and have all lost its label, so that one sweep
+// is evaluated as one; if not, the group is enqueued for then.
+func (e *evictor) settled(group string, m misplaced, waiting bool) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if waiting {
+		delete(e.leaving, group)
+		e.requeueAfter(group, staleRetry)
+		return false
+	}
 	if len(m.pods) == 0 {
 		delete(e.leaving, group)
 		return true

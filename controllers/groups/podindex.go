@@ -34,6 +34,9 @@ func (x *podIndex) put(p *podcache.Pod) (group, node string) {
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	if last, known := x.groupOf[key]; known && last != demanded { // another pod of this name
+		delete(x.byGroup[last], key)
+	}
 	x.groupOf[key] = demanded
 	if x.byGroup[demanded] == nil {
 		x.byGroup[demanded] = map[types.NamespacedName]misplacedPod{}

@@ -162,7 +162,7 @@ func (v *View) WindowFault(name string) error {
 }
 
 // Subscribe calls changed once when View becomes ready, and after each change of the assignment or of a NodeGroup (its status counts, as it
-// holds the members). The call comes from one goroutine and must not block. It may come once more after stop.
+// holds the members). A subscriber that comes late asks Ready itself. The call comes from one goroutine and must not block. It may come once more after stop.
 func (v *View) Subscribe(changed func()) (stop func()) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
