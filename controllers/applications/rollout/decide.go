@@ -90,13 +90,7 @@ func groupNames(groups []Group) []string {
 func startStatus(r Request) apps.RolloutStatus {
 	s := *r.Status.DeepCopy()
 	if s.Revision != r.Newest {
-		if s.Phase == apps.RolloutCompleted {
-			s.StableRevision, s.Groups = s.Revision, nil
-		}
 		s = apps.RolloutStatus{Revision: r.Newest, StableRevision: s.StableRevision, Groups: s.Groups}
-	}
-	if s.Phase == apps.RolloutCompleted {
-		s.StableRevision = s.Revision
 	}
 	if s.Step == 0 {
 		s.Step, s.StepStartedAt = 1, metav1.NewTime(r.Now)
