@@ -1,0 +1,341 @@
+package applications
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/frond-edge/frond/api/apps"
+	"github.com/frond-edge/frond/api/names"
+	"github.com/frond-edge/frond/controllers/applications/render"
+	"github.com/frond-edge/frond/controllers/applications/rollout"
+)
+
+// work is one pass over an application.
+type work struct {
+	*Controller
+	app *apps.EdgeApplication
+	// faults are what is wrong with the specification, failures what went wrong when objects were applied.
+	faults   []render.Fault
+	failures []string
+	drifted  []string
+	// complete is false if what is wanted is not wholly known.
+	complete bool
+	// objects are what is wanted, in order; counted is parallel to it.
+	objects []render.Object
+	counted []podCounts
+	targets []apps.TargetStatus
+	// wait is when to look again, 0 for never.
+	wait time.Duration
+}
+
+// carryOut takes one step: decide, store the decision, apply, delete, write the status. It returns when to look again.
+func (c *Controller) carryOut(ctx context.Context, app *apps.EdgeApplication) (time.Duration, error) {
+	plan, planFault := readPlan(app)
+	if rolling := app.Status.Rollout; plan != nil || rolling != nil && rolling.Phase != apps.RolloutCompleted {
+		live, err := c.getApplication(ctx, keyOf(app)) // a cached status could be of before another replica's step
+		if err != nil || live == nil || live.UID != app.UID {
+			return 0, err
+		}
+		app = live
+		plan, planFault = readPlan(app)
+	}
+	w := &work{Controller: c, app: app.DeepCopy(), complete: true}
+	if planFault != nil {
+		w.faults = append(w.faults, *planFault)
+	}
+	newest, err := c.revisions.ensure(ctx, app)
+	if err != nil {
+		return 0, err
+	}
+	decision, err := w.decide(ctx, plan, planFault != nil, newest)
+	if err != nil {
+		return 0, err
+	}
+	if err := w.storeRollout(ctx, decision.Status); err != nil {
+		return 0, err
+	}
+	w.lookAgain(decision.CheckAfter)
+	if err := w.collect(ctx, decision, newest); err != nil {
+		return 0, err
+	}
+	if err := w.recordContained(ctx, w.containedUnion()); err != nil {
+		return 0, err
+	}
+	if err := w.applyAll(ctx); err != nil {
+		return 0, err
+	}
+	if err := w.prune(ctx); err != nil {
+		return 0, err
+	}
+	return w.wait, w.writeStatus(ctx)
+}
+
+func (w *work) lookAgain(after time.Duration) {
+	if after > 0 && (w.wait == 0 || after < w.wait) {
+		w.wait = after
+	}
+}
+
+// readPlan returns the plan of a rollout, nil without one.
+func readPlan(app *apps.EdgeApplication) (*rollout.Plan, *render.Fault) {
+	text, set := app.Annotations[names.AnnotationRollout]
+	if !set {
+		return nil, nil
+	}
+	plan, err := rollout.ParsePlan(text)
+	if err != nil {
+		return nil, &render.Fault{Field: "metadata.annotations[" + names.AnnotationRollout + "]", Reason: err.Error()}
+	}
+	return &plan, nil
+}
+
+// scope returns the targets of a specification, with the NodeGroups that the application selects by their labels.
+func (w *work) scope(spec apps.EdgeApplicationSpec) apps.WorkloadScope {
+	scope := *spec.WorkloadScope.DeepCopy()
+	text := w.app.Annotations[names.AnnotationTargetGroups]
+	if text == "" {
+		return scope
+	}
+	selector, err := labels.Parse(text)
+	if err != nil || selector.Empty() {
+		w.complete = false // who is selected is not known
+		w.faults = append(w.faults, render.Fault{Field: "metadata.annotations[" + names.AnnotationTargetGroups + "]", Reason: fmt.Sprintf("%q is no label selector: %v", text, err)})
+		return scope
+	}
+	for _, g := range w.groups.Groups() {
+		named := slices.ContainsFunc(scope.TargetNodeGroups, func(t apps.TargetNodeGroup) bool { return t.Name == g.Name })
+		if !named && g.DeletionTimestamp == nil && selector.Matches(labels.Set(g.Labels)) {
+			scope.TargetNodeGroups = append(scope.TargetNodeGroups, apps.TargetNodeGroup{Name: g.Name})
+		}
+	}
+	return scope
+}
+
+// renderRevision returns the objects of a revision for the targets of the scope. A target's own differences are those of the revision, if it has the
+// target.
+func (w *work) renderRevision(spec apps.EdgeApplicationSpec, scope apps.WorkloadScope) render.Result {
+	app := &apps.EdgeApplication{ObjectMeta: metav1.ObjectMeta{Namespace: w.app.Namespace, Name: w.app.Name}}
+	app.Spec.WorkloadTemplate = spec.WorkloadTemplate
+	app.Spec.WorkloadScope = scope
+	for i, t := range app.Spec.WorkloadScope.TargetNodeGroups {
+		at := slices.IndexFunc(spec.WorkloadScope.TargetNodeGroups, func(o apps.TargetNodeGroup) bool { return o.Name == t.Name })
+		if at >= 0 {
+			app.Spec.WorkloadScope.TargetNodeGroups[i] = spec.WorkloadScope.TargetNodeGroups[at]
+		}
+	}
+	return render.Render(app, func(group string) map[string]string {
+		for _, g := range w.groups.Groups() {
+			if g.Name == group {
+				return g.Annotations
+			}
+		}
+		return nil
+	})
+}
+
+// decide asks package rollout who gets which revision. A plan that cannot be read gives no group anything new.
+func (w *work) decide(ctx context.Context, plan *rollout.Plan, badPlan bool, newest string) (rollout.Decision, error) {
+	scope := w.scope(w.app.Spec)
+	result := w.renderRevision(w.app.Spec, scope)
+	targets, _ := render.Targets(scope)
+	request := rollout.Request{
+		Plan: plan, Newest: newest, Now: time.Now(),
+		Paused: w.app.Annotations[names.AnnotationRolloutPaused] == "true" || badPlan, Approval: w.app.Annotations[names.AnnotationRolloutApproved],
+	}
+	if badPlan {
+		request.Plan = &rollout.Plan{Steps: []rollout.Step{{Percent: 100}}}
+	}
+	if w.app.Status.Rollout != nil {
+		request.Status = *w.app.Status.Rollout
+	}
+	for _, target := range targets {
+		group, err := w.countTarget(ctx, target, newest, result.Objects)
+		if err != nil {
+			return rollout.Decision{}, err
+		}
+		if target.Group != "" {
+			open, next := w.groups.WindowOf(target.Group)
+			group.Held = !open
+			if !next.IsZero() {
+				w.lookAgain(max(time.Until(next), time.Second))
+			}
+		}
+		request.Groups = append(request.Groups, group)
+	}
+	return rollout.Decide(request), nil
+}
+
+// countTarget counts the pods of a target as far as its objects are of the newest revision.
+func (w *work) countTarget(_ context.Context, target render.Target, newest string, objects []render.Object) (rollout.Group, error) {
+	g := rollout.Group{Name: target.Name, Revision: newest}
+	var offline int
+	for _, o := range objects {
+		if o.Target != target.Name {
+			continue
+		}
+		live, err := w.live(o.ID)
+		if err != nil && !isUnmapped(err) {
+			return g, err
+		}
+		applied := o.Content != nil && live != nil && live.GetAnnotations()[annotationDigest] == digestOf(o.Content)
+		if !applied {
+			g.Revision = ""
+		}
+		n := countPods(o, live, applied)
+		g.Wanted, g.Ready = g.Wanted+n.wanted, g.Ready+n.ready
+		offline += w.offlinePods(target, o.ID)
+	}
+	g.Offline = min(offline, g.Wanted-g.Ready)
+	return g, nil
+}
+
+// offlinePods counts the pods of an object on Nodes of the target that have no link.
+func (w *work) offlinePods(target render.Target, id render.ID) int {
+	n := 0
+	for _, node := range w.groups.Members(target.Group) {
+		if !w.isReady(node) {
+			n += countPodsOn(w.pods, node, id)
+		}
+	}
+	return n
+}
+
+// isReady reports whether Kubernetes calls a Node ready.
+func (c *Controller) isReady(name string) bool {
+	found, exists, err := c.nodes.GetByKey(name)
+	node, ok := found.(*corev1.Node)
+	return err == nil && exists && ok && slices.ContainsFunc(node.Status.Conditions, func(x corev1.NodeCondition) bool {
+		return x.Type == corev1.NodeReady && x.Status == corev1.ConditionTrue
+	})
+}
+
+// collect makes the list of wanted objects: those of each target in its revision, and those that are made once.
+func (w *work) collect(ctx context.Context, decision rollout.Decision, newest string) error {
+	scope := w.scope(w.app.Spec)
+	results := map[string]render.Result{newest: w.renderRevision(w.app.Spec, scope)}
+	w.faults = append(w.faults, results[newest].Faults...)
+	w.complete = w.complete && results[newest].Complete
+	for _, revision := range decision.Revisions {
+		if _, done := results[revision]; done {
+			continue
+		}
+		spec, found, err := w.revisions.spec(ctx, w.app, revision)
+		if err != nil {
+			return err
+		}
+		if !found {
+			w.complete = false
+			w.faults = append(w.faults, render.Fault{Field: "status.rollout", Reason: "the ControllerRevision " + revision + " is gone: groups that have it stay as they are"})
+			continue
+		}
+		results[revision] = w.renderRevision(spec, scope)
+		w.complete = w.complete && results[revision].Complete
+	}
+	targets, _ := render.Targets(scope)
+	w.objects = wantedObjects(results, targets, decision, newest)
+	for i := range w.objects {
+		n, err := w.countObject(w.objects[i])
+		if err != nil {
+			return err
+		}
+		w.counted = append(w.counted, n)
+	}
+	for _, target := range targets {
+		w.targets = append(w.targets, w.targetStatus(target, decision.Revisions[target.Name]))
+	}
+	return nil
+}
+
+// wantedObjects picks the objects of each target from its revision. An object that is made once is the stable revision's while a rollout is in
+// progress, because groups that have not been given the newest one use it; what only the newest one has, is made with the first step.
+func wantedObjects(results map[string]render.Result, targets []render.Target, decision rollout.Decision, newest string) []render.Object {
+	var wanted []render.Object
+	seen := map[render.ID]bool{}
+	add := func(revision, target string) {
+		for _, o := range results[revision].Objects {
+			if o.Target == target && !seen[o.ID] {
+				seen[o.ID] = true
+				wanted = append(wanted, o)
+			}
+		}
+	}
+	if stable := decision.Status.StableRevision; stable != "" && stable != newest {
+		add(stable, "")
+	}
+	add(newest, "")
+	for _, target := range targets {
+		if revision := decision.Revisions[target.Name]; revision != "" {
+			add(revision, target.Name)
+		}
+	}
+	slices.SortStableFunc(wanted, func(a, b render.Object) int { return a.Ordinal - b.Ordinal })
+	return wanted
+}
+
+func (w *work) countObject(o render.Object) (podCounts, error) {
+	live, err := w.live(o.ID)
+	if err != nil && !isUnmapped(err) {
+		return podCounts{}, err
+	}
+	return countPods(o, live, o.Content != nil && live != nil && live.GetAnnotations()[annotationDigest] == digestOf(o.Content)), nil
+}
+
+func (w *work) targetStatus(target render.Target, revision string) apps.TargetStatus {
+	s := apps.TargetStatus{Name: target.Name, Revision: revision}
+	offline := 0
+	for i, o := range w.objects {
+		if o.Target == target.Name {
+			s.Wanted += int32(w.counted[i].wanted) //nolint:gosec // Kubernetes' own numbers of replicas
+			s.Ready += int32(w.counted[i].ready)   //nolint:gosec // the same
+			offline += w.offlinePods(target, o.ID)
+		}
+	}
+	s.Offline = min(int32(offline), s.Wanted-s.Ready) //nolint:gosec // the same
+	return s
+}
+
+// errKind reports that a kind is not served, or has no namespace.
+type errKind struct{ error }
+
+func isUnmapped(err error) bool {
+	var kind errKind
+	return errors.As(err, &kind)
+}
+
+// resource returns the resource of a kind.
+func (c *Controller) resource(of schema.GroupVersionKind) (schema.GroupVersionResource, error) {
+	mapping, err := c.clients.Mapper.RESTMapping(of.GroupKind(), of.Version)
+	if meta.IsNoMatchError(err) {
+		c.clients.Mapper.Reset() // it may be new
+		mapping, err = c.clients.Mapper.RESTMapping(of.GroupKind(), of.Version)
+	}
+	switch {
+	case meta.IsNoMatchError(err):
+		return schema.GroupVersionResource{}, errKind{fmt.Errorf("the cluster has no kind %s in %s", of.Kind, of.GroupVersion())}
+	case err != nil:
+		return schema.GroupVersionResource{}, fmt.Errorf("look up %s: %w", of, err)
+	case mapping.Scope.Name() != meta.RESTScopeNameNamespace:
+		return schema.GroupVersionResource{}, errKind{fmt.Errorf("a %s belongs to the whole cluster: an application only makes objects of its own namespace", of.Kind)}
+	}
+	return mapping.Resource, nil
+}
+
+// live returns an object as it is in the cluster, nil if there is none.
+func (c *Controller) live(id render.ID) (*unstructured.Unstructured, error) {
+	resource, err := c.resource(id.GroupVersionKind)
+	if err != nil {
+		return nil, err
+	}
+	return c.children.get(resource, types.NamespacedName{Namespace: id.Namespace, Name: id.Name})
+}

@@ -1,0 +1,163 @@
+package applications
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sync"
+
+	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/frond-edge/frond/api/apps"
+)
+
+const (
+	// LabelApplication of a ControllerRevision is the name of its application.
+	LabelApplication = "frond.io/edgeapplication"
+	// keptRevisions is how many an application keeps for undo, beside those that groups have.
+	keptRevisions = 10
+)
+
+// RevisionName returns the name of the ControllerRevision of a specification. Equal specifications have one, so that to go back to one
+// of them is to go back to its revision.
+func RevisionName(app string, spec apps.EdgeApplicationSpec) (string, error) {
+	text, err := json.Marshal(spec)
+	if err != nil {
+		return "", fmt.Errorf("encode the specification: %w", err)
+	}
+	digest := sha256.Sum256(text)
+	return app + "-" + hex.EncodeToString(digest[:5]), nil
+}
+
+// revisions keeps the specifications of applications in memory: they never change.
+type revisions struct {
+	kube kubernetes.Interface
+
+	mu    sync.Mutex
+	specs map[types.NamespacedName]apps.EdgeApplicationSpec // guarded by mu
+}
+
+// forget frees the memory of the revisions of an application.
+func (r *revisions) forget(app types.NamespacedName) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for key := range r.specs {
+		if key.Namespace == app.Namespace && len(key.Name) == len(app.Name)+11 && key.Name[:len(app.Name)] == app.Name {
+			delete(r.specs, key)
+		}
+	}
+}
+
+// ensure stores the application's present specification, and returns its name.
+func (r *revisions) ensure(ctx context.Context, app *apps.EdgeApplication) (string, error) {
+	name, err := RevisionName(app.Name, app.Spec)
+	if err != nil {
+		return "", err
+	}
+	key := types.NamespacedName{Namespace: app.Namespace, Name: name}
+	r.mu.Lock()
+	_, known := r.specs[key]
+	r.mu.Unlock()
+	if known {
+		return name, nil
+	}
+	if err := r.create(ctx, app, name); err != nil {
+		return "", err
+	}
+	r.mu.Lock()
+	r.specs[key] = *app.Spec.DeepCopy()
+	r.mu.Unlock()
+	return name, nil
+}
+
+func (r *revisions) create(ctx context.Context, app *apps.EdgeApplication, name string) error {
+	client := r.kube.AppsV1().ControllerRevisions(app.Namespace)
+	all, err := client.List(ctx, metav1.ListOptions{LabelSelector: LabelApplication + "=" + app.Name})
+	if err != nil {
+		return fmt.Errorf("list revisions: %w", err)
+	}
+	own := slices.DeleteFunc(all.Items, func(o appsv1.ControllerRevision) bool { return !metav1.IsControlledBy(&o, app) })
+	last := int64(0)
+	for _, o := range own {
+		if o.Name == name {
+			return nil
+		}
+		last = max(last, o.Revision)
+	}
+	text, err := json.Marshal(app.Spec)
+	if err != nil {
+		return fmt.Errorf("encode the specification: %w", err)
+	}
+	_, err = client.Create(ctx, &appsv1.ControllerRevision{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, Labels: map[string]string{LabelApplication: app.Name}, OwnerReferences: []metav1.OwnerReference{ownerReference(app)},
+		},
+		Data: runtime.RawExtension{Raw: text}, Revision: last + 1,
+	}, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("store revision %s: %w", name, err)
+	}
+	return r.prune(ctx, app, own)
+}
+
+// prune deletes the oldest revisions, but for those that a group may have.
+func (r *revisions) prune(ctx context.Context, app *apps.EdgeApplication, own []appsv1.ControllerRevision) error {
+	used := map[string]bool{}
+	if s := app.Status.Rollout; s != nil {
+		used[s.Revision], used[s.StableRevision] = true, true
+		for _, g := range s.Groups {
+			used[g.Revision] = true
+		}
+	}
+	slices.SortFunc(own, func(a, b appsv1.ControllerRevision) int { return int(a.Revision - b.Revision) })
+	for i := range max(len(own)-keptRevisions, 0) {
+		if used[own[i].Name] {
+			continue
+		}
+		err := r.kube.AppsV1().ControllerRevisions(app.Namespace).Delete(ctx, own[i].Name, metav1.DeleteOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("delete revision %s: %w", own[i].Name, err)
+		}
+	}
+	return nil
+}
+
+// spec returns the specification of a revision; found is false if somebody has deleted it.
+func (r *revisions) spec(ctx context.Context, app *apps.EdgeApplication, name string) (spec apps.EdgeApplicationSpec, found bool, err error) {
+	key := types.NamespacedName{Namespace: app.Namespace, Name: name}
+	r.mu.Lock()
+	spec, found = r.specs[key]
+	r.mu.Unlock()
+	if found {
+		return spec, true, nil
+	}
+	o, err := r.kube.AppsV1().ControllerRevisions(app.Namespace).Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return spec, false, nil
+	}
+	if err != nil {
+		return spec, false, fmt.Errorf("read revision %s: %w", name, err)
+	}
+	if !metav1.IsControlledBy(o, app) {
+		return spec, false, nil
+	}
+	if err := json.Unmarshal(o.Data.Raw, &spec); err != nil {
+		return spec, false, fmt.Errorf("understand revision %s: %w", name, err)
+	}
+	r.mu.Lock()
+	r.specs[key] = spec
+	r.mu.Unlock()
+	return spec, true, nil
+}
+
+func ownerReference(app *apps.EdgeApplication) metav1.OwnerReference {
+	return *metav1.NewControllerRef(app, apps.GroupVersion().WithKind(apps.EdgeApplicationKind))
+}

@@ -1,0 +1,151 @@
+package applications
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/frond-edge/frond/api/apps"
+)
+
+// The conditions of an EdgeApplication.
+const (
+	ConditionValid   = "Valid"
+	ConditionApplied = "Applied"
+	ConditionDrifted = "Drifted"
+	ConditionReady   = "Ready"
+)
+
+// maxNamed is how many faults a message names.
+const maxNamed = 5
+
+// getApplication reads an application from the apiserver; nil if there is none.
+func (c *Controller) getApplication(ctx context.Context, key types.NamespacedName) (*apps.EdgeApplication, error) {
+	app := &apps.EdgeApplication{}
+	err := c.clients.Applications.Get().Resource(apps.EdgeApplicationsResource).Namespace(key.Namespace).Name(key.Name).Do(ctx).Into(app)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the application: %w", err)
+	}
+	return app, nil
+}
+
+// storeRollout stores the decision before anything is done for it. If another replica has written meanwhile, this is a conflict, and nothing is done.
+func (w *work) storeRollout(ctx context.Context, next apps.RolloutStatus) error {
+	if w.app.Status.Rollout != nil && apiequality.Semantic.DeepEqual(*w.app.Status.Rollout, next) {
+		return nil
+	}
+	w.app.Status.Rollout = &next
+	return w.putStatus(ctx)
+}
+
+func (w *work) putStatus(ctx context.Context) error {
+	updated := &apps.EdgeApplication{}
+	err := w.clients.Applications.Put().Resource(apps.EdgeApplicationsResource).Namespace(w.app.Namespace).Name(w.app.Name).SubResource("status").
+		Body(w.app).Do(ctx).Into(updated)
+	if err != nil {
+		return err
+	}
+	w.app.ResourceVersion = updated.ResourceVersion
+	w.mu.Lock()
+	w.written[keyOf(w.app)] = time.Now()
+	w.mu.Unlock()
+	return nil
+}
+
+// writeStatus writes the status if it differs, and not more often than once in statusPeriod.
+func (w *work) writeStatus(ctx context.Context) error {
+	before := w.app.Status
+	next := w.status()
+	if apiequality.Semantic.DeepEqual(before, next) {
+		return nil
+	}
+	w.mu.Lock()
+	since := time.Since(w.written[keyOf(w.app)])
+	w.mu.Unlock()
+	if since < statusPeriod {
+		w.queue.AddAfter(keyOf(w.app), statusPeriod-since)
+		return nil
+	}
+	w.app.Status = next
+	if err := w.putStatus(ctx); err != nil {
+		return err
+	}
+	for _, kind := range []string{ConditionValid, ConditionApplied} {
+		is, was := meta.FindStatusCondition(next.Conditions, kind), meta.FindStatusCondition(before.Conditions, kind)
+		if is.Status == metav1.ConditionFalse && (was == nil || was.Message != is.Message || was.Status != is.Status) {
+			about := corev1.ObjectReference{
+				APIVersion: apps.GroupVersion().String(), Kind: apps.EdgeApplicationKind, Namespace: w.app.Namespace, Name: w.app.Name, UID: w.app.UID,
+			}
+			w.warn(about, is.Reason, is.Message)
+		}
+	}
+	return nil
+}
+
+// status returns the status of the application after this pass.
+func (w *work) status() apps.EdgeApplicationStatus {
+	next := *w.app.Status.DeepCopy()
+	next.ObservedGeneration, next.Targets, next.WorkloadStatus = w.app.Generation, w.targets, nil
+	var wanted, ready, offline int32
+	unavailable := 0
+	for i, o := range w.objects {
+		s := apps.ManifestStatus{Conditions: apps.ManifestProcessing, Identifier: apps.ResourceIdentifier{
+			Ordinal: o.Ordinal, Group: o.ID.Group, Version: o.ID.Version, Kind: o.ID.Kind, Namespace: o.ID.Namespace, Name: o.ID.Name,
+		}}
+		if resource, err := w.resource(o.ID.GroupVersionKind); err == nil {
+			s.Identifier.Resource = resource.Resource
+		}
+		if o.Content != nil && w.counted[i].ready >= w.counted[i].wanted {
+			s.Conditions = apps.ManifestAvailable
+		} else {
+			unavailable++
+		}
+		next.WorkloadStatus = append(next.WorkloadStatus, s)
+	}
+	for _, t := range w.targets {
+		wanted, ready, offline = wanted+t.Wanted, ready+t.Ready, offline+t.Offline
+	}
+	var faults []string
+	for _, f := range w.faults {
+		faults = append(faults, f.String())
+	}
+	set := conditionSetter(&next.Conditions, w.app.Generation)
+	set(ConditionValid, len(faults) == 0, "AllValid", "InvalidSpecification", listed(faults))
+	set(ConditionApplied, len(w.failures) == 0, "AllApplied", "ApplyFailed", listed(w.failures))
+	slices.Sort(w.drifted)
+	set(ConditionDrifted, len(w.drifted) > 0, "ChangedByOthers", "AsApplied", listed(w.drifted))
+	counts := fmt.Sprintf("%d of %d pods in %d targets are ready, %d of the others are on nodes without a link; %d of %d objects are not available",
+		ready, wanted, len(w.targets), offline, unavailable, len(w.objects))
+	set(ConditionReady, unavailable == 0 && len(faults) == 0, "AllReady", "NotAllReady", counts)
+	return next
+}
+
+// listed returns the first texts, and how many more there are.
+func listed(texts []string) string {
+	if len(texts) > maxNamed {
+		return fmt.Sprintf("%s; and %d more", strings.Join(texts[:maxNamed], "; "), len(texts)-maxNamed)
+	}
+	return strings.Join(texts, "; ")
+}
+
+func conditionSetter(conditions *[]metav1.Condition, generation int64) func(kind string, holds bool, yes, no, message string) {
+	return func(kind string, holds bool, yes, no, message string) {
+		c := metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: no, Message: message, ObservedGeneration: generation}
+		if holds {
+			c.Status, c.Reason = metav1.ConditionTrue, yes
+		}
+		meta.SetStatusCondition(conditions, c)
+	}
+}
