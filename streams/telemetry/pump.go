@@ -191,6 +191,8 @@ func (p *Pump) send(ctx context.Context, records []*record) (Reply, error) {
 	if err != nil {
 		if errors.Is(err, context.DeadlineExceeded) {
 			p.bandwidth.ObserveTimeout()
+		} else {
+			p.bandwidth.ObserveNoReply(len(body), time.Since(began))
 		}
 		return reply, fmt.Errorf("telemetry: %w", err)
 	}
