@@ -15,10 +15,10 @@ CODE  := tools/images tools/kube tools/conformance/suite tools/generate test/map
 # CONTRIBUTING.md for why.
 SUM   := tool -modfile=$(CURDIR)/tools/gotestsum/go.mod gotestsum --format pkgname-and-test-fails --format-hide-empty-pkg --hide-summary=skipped \
 	--rerun-fails=1 --rerun-fails-max-failures=3 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race --packages
-MODS  := . $(CODE) tools/kube/1.35 tools/kube/1.36 tools/coredns tools/lint tools/gotestsum tools/node/containerd tools/node/cni tools/node/runc
+MODS  := . $(CODE) tools/kube/1.35 tools/kube/1.36 tools/coredns tools/helm tools/lint tools/gotestsum tools/node/containerd tools/node/cni tools/node/runc
 # The kubelet takes minutes to compile with -race, so edged/kubelet and what imports it are tested without, by `make test`.
-FAST  = $(shell go list ./... | grep -v -e /test/e2e -e /test/attacks -e /test/faults/suite -e /test/kit/kubetest -e /edged/kubelet -e /edged/agent -e /cmd/ -e /controllers/ -e /loadtest)
-KUBE  = ./controllers/... ./test/kit/kubetest/...
+FAST  = $(shell go list ./... | grep -v -e /test/e2e -e /test/attacks -e /test/faults/suite -e /test/kit/kubetest -e /edged/kubelet -e /edged/agent -e /cmd/ -e /controllers/ -e /loadtest -e /test/chart)
+KUBE  = ./controllers/... ./test/chart/... ./test/kit/kubetest/...
 SLOW  = ./edged/kubelet/... ./edged/agent/... ./cmd/...
 # Where the dev cluster of `make demo` lives; `make demo DIR=/elsewhere` moves it.
 DIR   ?= .frond
@@ -178,7 +178,7 @@ conformance-subset:
 
 .PHONY: tools
 tools: ## Build the control plane, containerd and the rest once into the cache
-	$(GO) run ./tools/ensure -kube -node -nats -dns -frond -machines -conformance
+	$(GO) run ./tools/ensure -kube -node -nats -dns -frond -helm -machines -conformance
 
 .PHONY: bench
 bench: ## Print the numbers of the README, measured here and now
