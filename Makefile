@@ -32,6 +32,16 @@ help: ## List the targets
 build: ## Build cloudcore, edgecore and frond into bin/
 	$(GO) build -ldflags "$$($(GO) run ./tools/ensure -ldflags)" -o bin/ ./cmd/...
 
+# Architectures of the images, and their tag; PUSH=registry.example.com/frond also sends them there.
+ARCHS   ?= $(shell go env GOARCH)
+VERSION ?= $(shell git describe --tags --always)
+.PHONY: images
+images: ## Make images of cloudcore and the hub as OCI archives in bin/images
+	@for arch in $(ARCHS); do GOARCH=$$arch $(GO) build -ldflags "-s -w $$($(GO) run ./tools/ensure -ldflags)" \
+		-o bin/images/$$arch/ ./cmd/cloudcore ./cmd/frond github.com/nats-io/nats-server/v2 || exit 1; done
+	@$(GO) -C tools/images run . -release $(CURDIR)/bin/images -version $(VERSION) $(addprefix -push ,$(PUSH)) \
+		$(foreach arch,$(ARCHS),-programs $(arch)=$(CURDIR)/bin/images/$(arch))
+
 .PHONY: demo
 demo: ## Build what is missing, start a real cluster and show what Frond does
 	$(GO) run ./cmd/frond-dev demo --dir $(DIR)

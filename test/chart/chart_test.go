@@ -201,6 +201,7 @@ func TestChart_BadValuesAreRefused(t *testing.T) {
 		{"monitoring.podMonitor.interval=often", "monitoring/podMonitor/interval"},
 		{"global.imageRegistry=registry.example.com/", "global/imageRegistry"},
 		{"networkPolicy=true", "networkPolicy"},
+		{"renewal.schedule=monthly", "renewal/schedule"},
 	} {
 		_, faults, err := h.run(t.Context(), "template", "frond", chartDir, "--namespace", namespace, "--set", test.set)
 		if err == nil || !strings.Contains(faults, test.want) {

@@ -1,7 +1,9 @@
 package chart_test
 
 import (
+	"bytes"
 	"context"
+	"fmt"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -77,9 +79,39 @@ func TestChart_Release(t *testing.T) {
 		t.Errorf("rolled back: %+v, installed was %+v", third, first)
 	}
 
+	t.Run("renewal", func(t *testing.T) { renewCertificates(t, h, cluster) })
 	h.mustRun(t, "uninstall", "frond", "--namespace", namespace)
 	expectUninstalled(t, client)
 	t.Run("takes manifests over", func(t *testing.T) { takeManifestsOver(t, h, client) })
+}
+
+// renewCertificates does what the CronJob does, with its rights and no others, when certificates are due and one Secret is missing.
+func renewCertificates(t *testing.T, h helm, cluster *kubetest.Cluster) {
+	t.Helper()
+	args := []string{"upgrade", "frond", chartDir, "--namespace", namespace, "--set", "renewal.enabled=true"}
+	if _, warnings, err := h.run(t.Context(), args...); err != nil || warnings != "" {
+		t.Fatalf("helm upgrade: %v\n%s", err, warnings)
+	}
+	client := cluster.Client(t)
+	before, err := client.CoreV1().Secrets(namespace).Get(t.Context(), "frond-cloudcore", metav1.GetOptions{})
+	kit.Must(t, err)
+	job := cluster.ConfigFor("system:serviceaccount:"+namespace+":frond-renewal", "system:serviceaccounts", "system:serviceaccounts:"+namespace, "system:authenticated")
+	year := time.Now().Add(365 * 24 * time.Hour)
+	report, err := install.Init(t.Context(), job, install.Options{KeysOnly: true}, year)
+	kit.Must(t, err)
+	for _, o := range report.Objects {
+		if o.Kind != "Secret" && o.Kind != "ConfigMap" {
+			t.Errorf("the job touches %+v", o)
+		}
+	}
+	after, err := client.CoreV1().Secrets(namespace).Get(t.Context(), "frond-cloudcore", metav1.GetOptions{})
+	kit.Must(t, err)
+	if bytes.Equal(before.Data["tls.crt"], after.Data["tls.crt"]) || !bytes.Equal(before.Data["hub.nk"], after.Data["hub.nk"]) {
+		t.Error("a year later the certificate is the same, or the key of a user is not")
+	}
+	if _, err := install.Init(t.Context(), job, install.Options{}, year); !strings.Contains(fmt.Sprint(err), "forbidden") {
+		t.Errorf("without --keys-only the job is not refused: %v", err)
+	}
 }
 
 // takeManifestsOver changes from kubectl apply -k deploy/cloud to the chart, as docs/operations/helm.md says.

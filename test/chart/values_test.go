@@ -57,6 +57,8 @@ var changedValues = map[string]changedValue{
 	"networkPolicy.enabled":             {value: "false"},
 	"podDisruptionBudget.enabled":       {value: "false"},
 	"spreadOverZones":                   {value: "false"},
+	"renewal.enabled":                   {value: "true", shows: "kind: CronJob"},
+	"renewal.schedule":                  {value: "1 2 3 4 5", shows: `schedule: "1 2 3 4 5"`, with: []string{"renewal.enabled=true"}},
 	"monitoring.podMonitor.enabled":     {value: "true", shows: "kind: PodMonitor"},
 	"monitoring.podMonitor.interval":    {value: "77s", shows: "interval: 77s", with: []string{"monitoring.podMonitor.enabled=true"}},
 	"monitoring.podMonitor.labels":      {value: `{"g":"h"}`, shows: "g: h", with: []string{"monitoring.podMonitor.enabled=true"}},
