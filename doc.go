@@ -30,6 +30,7 @@
 //   - [github.com/frond-edge/frond/controllers/desired]: publishes the desired state of each node
 //   - [github.com/frond-edge/frond/controllers/reports]: applies the reports of nodes
 //   - [github.com/frond-edge/frond/controllers/nodes]: renews the leases of nodes and writes their conditions
+//   - [github.com/frond-edge/frond/controllers/groups]: carries out NodeGroups; below it are who is in which group, and maintenance windows
 //
 // # edgecore
 //

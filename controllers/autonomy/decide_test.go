@@ -88,6 +88,47 @@ func TestDecidePlace(t *testing.T) {
 	}
 }
 
+// TestDecide_OfflineAutonomyLabel: KubeEdge's label keeps a pod while its node is unreachable, beside what the node specifies.
+func TestDecide_OfflineAutonomyLabel(t *testing.T) {
+	minutes, day := ptr.To[int64](300), ptr.To[int64](86400)
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{names.LabelOfflineAutonomy: names.OfflineAutonomy}, Annotations: map[string]string{}},
+		Spec:       corev1.PodSpec{Tolerations: tolerationPair(minutes, minutes)},
+	}
+	for _, step := range []struct {
+		what    string
+		label   string
+		seconds *int64 // of the node
+		want    []corev1.Toleration
+		before  string
+	}{
+		{"the label alone", names.OfflineAutonomy, new(int64(0)), tolerationPair(minutes, nil), `{"node.kubernetes.io/unreachable":300}`},
+		{"and the node's day", names.OfflineAutonomy, day, tolerationPair(day, nil), `{"node.kubernetes.io/not-ready":300,"node.kubernetes.io/unreachable":300}`},
+		{"the node's day is over", names.OfflineAutonomy, new(int64(0)), tolerationPair(minutes, nil), `{"node.kubernetes.io/unreachable":300}`},
+		{"another value", "no", new(int64(0)), tolerationPair(minutes, minutes), ""},
+	} {
+		pod.Labels[names.LabelOfflineAutonomy] = step.label
+		got := decide(pod, stay{specified: true, seconds: step.seconds})
+		if got == nil {
+			t.Fatalf("%s: no change", step.what)
+		}
+		if diff := cmp.Diff(step.want, got.tolerations); diff != "" {
+			t.Errorf("%s: tolerations (-want +got):\n%s", step.what, diff)
+		}
+		if before := ptr.Deref(got.before, ""); before != step.before {
+			t.Errorf("%s: before is %q, want %q", step.what, before, step.before)
+		}
+		pod.Spec.Tolerations = got.tolerations
+		pod.Annotations = map[string]string{}
+		if got.before != nil {
+			pod.Annotations[names.AnnotationToleratedBefore] = *got.before
+		}
+		if again := decide(pod, stay{specified: true, seconds: step.seconds}); again != nil {
+			t.Errorf("%s: decided twice: %+v", step.what, again)
+		}
+	}
+}
+
 // TestTolerationPatch_ResetsPlannedEviction follows pods of a node that Kubernetes has lost, step by step.
 func TestTolerationPatch_ResetsPlannedEviction(t *testing.T) {
 	minutes, day, ever := ptr.To[int64](300), ptr.To[int64](86400), (*int64)(nil)
