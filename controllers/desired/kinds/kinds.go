@@ -31,6 +31,8 @@ type Spec struct {
 	Paced bool
 	// Subjects returns the subjects that a binding names; nil for all other kinds.
 	Subjects func(client.Object) []string
+	// Service returns the name of the Service, with its namespace, that an object has endpoints of; nil for all other kinds.
+	Service func(client.Object) string
 	// Signer returns the signer of a trust bundle; nil for all other kinds.
 	Signer func(client.Object) string
 	// ScopedOnly: nodes get the kind only in scopes that a component there requested; such kinds are not in Table.
@@ -105,7 +107,8 @@ func Table(services bool) []*Spec {
 		},
 		&Spec{
 			GVK: discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"), Resource: "endpointslices", ByNeed: true, Paced: true,
-			Object: func() client.Object { return &discoveryv1.EndpointSlice{} },
+			Object:  func() client.Object { return &discoveryv1.EndpointSlice{} },
+			Service: func(o client.Object) string { return o.GetNamespace() + "/" + o.GetLabels()[discoveryv1.LabelServiceName] },
 		})
 }
 
@@ -114,6 +117,11 @@ type ID struct{ Group, Resource string }
 
 // Of returns the kind of an object.
 func Of(key wire.Key) ID { return ID{key.Group, key.Resource} }
+
+// IsStatic reports whether an object is none of Kubernetes, and can only come from the engine's caller.
+func IsStatic(key wire.Key) bool {
+	return key == wire.TokenKeysKey() || key == wire.DeliveredKindsKey()
+}
 
 // TableByID returns the kinds of Table by their ID.
 func TableByID(services bool) map[ID]*Spec {

@@ -2,6 +2,7 @@ package kinds
 
 import (
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/references"
@@ -15,6 +16,9 @@ const servicesResource = "namespaceservices"
 
 // Services is the kind of Services.
 func Services() ID { return ID{Resource: "services"} }
+
+// Slices is the kind of EndpointSlices.
+func Slices() ID { return ID{Group: discoveryv1.GroupName, Resource: "endpointslices"} }
 
 // ServicesOf returns the key of the vertex of a namespace's Services.
 func ServicesOf(namespace string) wire.Key {
