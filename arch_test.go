@@ -131,6 +131,7 @@ var dependencyHomes = map[string][]string{
 	"filippo.io/age":                         {"internal/backup"},
 	"github.com/hanwen/go-fuse":              {"test/faultfs"},
 	"github.com/google/go-containerregistry": {"tools"},
+	"github.com/robfig/cron":                 {"controllers/groups/window"},
 }
 
 // unlinked lists the outside modules that a program must not link: they are many times its own size.

@@ -5,6 +5,7 @@
 package apps
 
 import (
+	"k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
@@ -101,6 +102,13 @@ func (in *NodeGroupStatus) DeepCopyInto(out *NodeGroupStatus) {
 		in, out := &in.NodeStatuses, &out.NodeStatuses
 		*out = make([]NodeStatus, len(*in))
 		copy(*out, *in)
+	}
+	if in.Conditions != nil {
+		in, out := &in.Conditions, &out.Conditions
+		*out = make([]v1.Condition, len(*in))
+		for i := range *in {
+			(*in)[i].DeepCopyInto(&(*out)[i])
+		}
 	}
 }
 

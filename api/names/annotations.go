@@ -4,6 +4,11 @@ const (
 	// AnnotationAutonomy of a Node or a NodeGroup sets how long the pods of the node, or of the group's nodes, stay while the nodes are
 	// unreachable: a Go duration, or AutonomyForever. The annotation of the Node takes precedence; 0s means no time at all.
 	AnnotationAutonomy = "frond.io/autonomy"
+	// AnnotationGroupZone is on a Node while its NodeGroup is its zone; the value is that zone. cloudcore writes it, and so knows later which
+	// zone label is its own.
+	AnnotationGroupZone = "frond.io/zone-of-group"
+	// AnnotationMaintenanceWindows of a NodeGroup says when its applications may be updated, as a JSON list of windows.
+	AnnotationMaintenanceWindows = "frond.io/maintenance-windows"
 	// AutonomyForever is the value of AnnotationAutonomy for pods that always stay.
 	AutonomyForever = "forever"
 	// AnnotationToleratedBefore of a pod holds the toleration seconds that the pod had before, by taint.
