@@ -20,6 +20,7 @@ import (
 	"github.com/frond-edge/frond/cloud/membership"
 	"github.com/frond-edge/frond/cloud/partitions"
 	"github.com/frond-edge/frond/controllers/desired"
+	groups "github.com/frond-edge/frond/controllers/groups/membership"
 	"github.com/frond-edge/frond/controllers/podcache"
 	"github.com/frond-edge/frond/controllers/scopes"
 	"github.com/frond-edge/frond/internal/health"
@@ -42,6 +43,7 @@ type foundation struct {
 	nodes     addressindex.Nodes
 	addresses addressindex.Addresses
 	members   *membership.Members
+	groups    *groups.View
 	events    *kube.EventRecorder
 	withheld  *kubecalls.WithheldEvents
 	metrics   *metrics.Metrics
@@ -68,6 +70,11 @@ func (c *Cloud) newFoundation(ctx context.Context, hub *hubConns, stores hubStor
 		return nil, fmt.Errorf("cache: %w", err)
 	}
 	f.members = membership.New(c.cfg.ID, stores.members, func() []membership.Link { return membership.Links(hub.all()...) }, c.log.Named("members"))
+	lister, err := groups.NewGroupLister(f.clients.Config)
+	if err != nil {
+		return nil, err
+	}
+	f.groups = groups.New(f.objects, lister, c.log.Named("groups"))
 	f.events = kube.NewEventRecorder(c.cfg.ID, f.clients.Own, c.log.Named("alarms"))
 	f.withheld = kubecalls.NewWithheldEvents(f.events.WarnNode)
 	return f, nil
@@ -115,6 +122,7 @@ func (c *Cloud) assembleParts(ctx context.Context, hub *hubConns, stores hubStor
 		{Name: "partitions", Start: keeper.Start},
 		{Name: "history", Start: history.Start},
 		{Name: "cache", Start: f.objects.Start},
+		{Name: "groups", Start: f.groups.Start},
 	}, publishers, services), nil
 }
 
