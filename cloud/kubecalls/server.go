@@ -43,6 +43,7 @@ type Server struct {
 	ownClient *http.Client
 	csrs      *csrLimiter
 	guard     *NamespaceGuard
+	cut       CutEndpoints
 	// refused counts the refused requests, by the code of the answer; logLimit limits their log lines.
 	refused  *prometheus.CounterVec
 	logLimit rate.Sometimes
@@ -53,7 +54,7 @@ type Server struct {
 const refusalLogInterval = time.Second
 
 // New creates a Server for the apiserver of cfg. classic says that nodes are impersonated by the classic verb.
-func New(cfg *rest.Config, classic bool, guard *NamespaceGuard, metrics prometheus.Registerer, log *zap.Logger) (*Server, error) {
+func New(cfg *rest.Config, classic bool, guard *NamespaceGuard, cut CutEndpoints, metrics prometheus.Registerer, log *zap.Logger) (*Server, error) {
 	client, err := rest.HTTPClientFor(reports.Impersonating(cfg, classic))
 	if err != nil {
 		return nil, fmt.Errorf("calls for nodes: %w", err)
@@ -74,7 +75,7 @@ func New(cfg *rest.Config, classic bool, guard *NamespaceGuard, metrics promethe
 	asIs := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	client.CheckRedirect, bare.CheckRedirect, own.CheckRedirect = asIs, asIs, asIs
 	return &Server{
-		base: base, client: client, tokenClient: bare, ownClient: own, guard: guard, csrs: &csrLimiter{limiters: map[string]*rate.Limiter{}}, logLimit: rate.Sometimes{Interval: refusalLogInterval}, log: log,
+		base: base, client: client, tokenClient: bare, ownClient: own, guard: guard, cut: cut, csrs: &csrLimiter{limiters: map[string]*rate.Limiter{}}, logLimit: rate.Sometimes{Interval: refusalLogInterval}, log: log,
 		refused: promauto.With(metrics).NewCounterVec(prometheus.CounterOpts{
 			Namespace: "frond", Subsystem: "kube", Name: "refused_total", Help: "Kubernetes requests of nodes that were not granted, by the code of the answer.",
 		}, []string{"code"}),
@@ -122,6 +123,9 @@ func (k *Server) handleRequest(ctx context.Context, node string, request []byte)
 	}
 	if registersNode(req) {
 		return k.registerNode(ctx, node, req)
+	}
+	if targetsEndpoints(req) {
+		return k.performCut(ctx, node, req)
 	}
 	return k.performRequest(ctx, k.clientFor(req), node, req)
 }

@@ -7,8 +7,10 @@ import (
 
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers"
@@ -151,6 +153,11 @@ func (e *Engine) GroupsChanged() {
 	e.nodes.mu.Lock()
 	defer e.nodes.mu.Unlock()
 	e.nodes.compareShares(e.nodes.shares.GroupsChanged())
+}
+
+// CutEndpoints cuts EndpointSlices or Endpoints that a program at a node has requested of the apiserver, as those that are published.
+func (e *Engine) CutEndpoints(node string, o *unstructured.Unstructured) (client.Object, error) {
+	return e.nodes.shares.CutAnswer(node, o)
 }
 
 // SetStatic gives every node an object that is not a Kubernetes object: the keys of tokens, and the list of delivered

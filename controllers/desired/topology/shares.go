@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/frond-edge/frond/api/wire"
@@ -84,8 +85,30 @@ func serviceOf(key wire.Key, o client.Object) (service wire.Key, ok bool) {
 	return service, false
 }
 
+// CutAnswer cuts what the apiserver answered to a program at a node, also where the program's token has a right to all of it: the node has
+// the token. What depends on internalTrafficPolicy is not cut, as that is for kube-proxies. Endpoints of an unknown Service are left out.
+func (s *Shares) CutAnswer(node string, o *unstructured.Unstructured) (client.Object, error) {
+	key := wire.Key{Resource: endpoints().Resource, Namespace: o.GetNamespace(), Name: o.GetName()}
+	if o.GetKind() == "EndpointSlice" {
+		key.Group, key.Resource = kinds.Slices().Group, kinds.Slices().Resource
+	}
+	share, err := s.of(node, key, o, false)
+	if errors.Is(err, ErrNoService) {
+		share, err = cutBy("none", func(string) bool { return false }), nil
+	}
+	if err != nil || share.Whole() {
+		return o, err
+	}
+	return share.Cut(o)
+}
+
 // Of returns a node's share of an object.
 func (s *Shares) Of(node string, key wire.Key, o client.Object) (Share, error) {
+	return s.of(node, key, o, true)
+}
+
+// of implements Of. local is false where a Service with the policy Local is not cut.
+func (s *Shares) of(node string, key wire.Key, o client.Object, local bool) (Share, error) {
 	revision := s.revision.Load() // before all that it counts
 	of, ok := serviceOf(key, o)
 	if !ok {
@@ -122,7 +145,9 @@ func (s *Shares) Of(node string, key wire.Key, o client.Object) (Share, error) {
 	case Node:
 		return ownShare(node, o), nil
 	case Local:
-		return localShare(node, o), nil
+		if local {
+			return localShare(node, o), nil
+		}
 	case Cluster:
 	}
 	return Share{}, nil

@@ -1,6 +1,7 @@
 package topology_test
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -265,6 +267,48 @@ func TestShares_LocalTraffic(t *testing.T) {
 				t.Errorf("with names of DNS: %q", got)
 			}
 		})
+	}
+}
+
+// TestShares_CutAnswer: what a program at a node reads through the cloud is cut as well, but not by internalTrafficPolicy.
+func TestShares_CutAnswer(t *testing.T) {
+	w := newWorld(t, fakeGroups{"a1": "a", "b1": "b"}, "a1", "b1")
+	answer := func(node string) int {
+		t.Helper()
+		o, err := runtime.DefaultUnstructuredConverter.ToUnstructured(w.slice)
+		if err != nil {
+			t.Fatal(err)
+		}
+		u := &unstructured.Unstructured{Object: o}
+		u.SetKind("EndpointSlice")
+		cut, err := w.shares.CutAnswer(node, u)
+		if err != nil {
+			return -1
+		}
+		data, err := json.Marshal(cut)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Count(string(data), `"nodeName"`)
+	}
+	w.annotate("group")
+	if of, unknown := answer("a1"), answer("other"); of != 1 || unknown != -1 {
+		t.Errorf("%d endpoints, and %d where the group is not known", of, unknown)
+	}
+	w.service.Annotations = nil
+	w.service.Spec.InternalTrafficPolicy = new(corev1.ServiceInternalTrafficPolicyLocal)
+	if got := answer("a1"); got != 2 {
+		t.Errorf("local traffic: %d", got)
+	}
+	w.slice.Labels[discoveryv1.LabelServiceName] = "other"
+	if got := answer("a1"); got != 0 {
+		t.Errorf("of an unknown Service: %d", got)
+	}
+	w.endpoints.SetKind("Endpoints")
+	w.annotate("node")
+	cut, err := w.shares.CutAnswer("a1", w.endpoints)
+	if u, ok := cut.(*unstructured.Unstructured); err != nil || !ok || strings.Contains(fmt.Sprint(u.Object), "b1") {
+		t.Errorf("Endpoints: %v, %v", cut, err)
 	}
 }
 
