@@ -14,6 +14,7 @@ import (
 	"github.com/frond-edge/frond/controllers/desired/kinds"
 	"github.com/frond-edge/frond/controllers/devicestatus"
 	"github.com/frond-edge/frond/controllers/evictions"
+	"github.com/frond-edge/frond/controllers/groups"
 	"github.com/frond-edge/frond/controllers/holds"
 	"github.com/frond-edge/frond/controllers/nodes"
 	"github.com/frond-edge/frond/controllers/ports"
@@ -24,7 +25,7 @@ import (
 // Rules returns all RBAC rules that cloudcore needs, without those for the scopes that gateways request (package
 // scopes). The rules of an installation are in deploy/rbac, which gives the reasons, and restricts some of them to namespaces.
 func Rules() []rbacv1.PolicyRule {
-	return slices.Concat(kinds.Rules(), reports.Rules(), reports.CallRules(), nodes.Rules(), holds.Rules(), autonomy.Rules(),
+	return slices.Concat(kinds.Rules(), reports.Rules(), reports.CallRules(), nodes.Rules(), holds.Rules(), autonomy.Rules(), groups.Rules(),
 		scopes.Rules(), ports.Rules(), csrs.Rules(), evictions.Rules(), identity.Rules(), inspect.Rules(), // cloud/gateway makes the same reviews
 		epoch.Rules(), kube.Rules(), devicestatus.Rules())
 }

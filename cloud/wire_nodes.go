@@ -38,11 +38,11 @@ func buildNodeServices(f *foundation, p publishing, admission *admission) (enfor
 	if err != nil {
 		return nil, nil, err
 	}
-	lister, err := autonomy.NewGroupLister(f.clients.Config)
+	members, carrying, err := buildGroups(f)
 	if err != nil {
 		return nil, nil, err
 	}
-	groups := autonomy.NewNodeGroups(lister)
+	groups := autonomy.NewNodeGroups(members)
 	version := kube.NewVersionReader(f.clients.Own.Discovery(), f.log.Named("kubeversion"))
 	monitor := nodes.New(leaseBudget(f.cfg.Leases), f.clients.Own, f.objects, f.members, admission.isRevoked, groups.Lookup, version.Version, f.registry, f.log.Named("nodes"))
 	tolerations := autonomy.New(f.clients.Own, f.objects, groups, f.members, f.events.RecordEvent, monitor.EnqueueIfLost, f.registry, f.log.Named("autonomy"))
@@ -83,7 +83,7 @@ func buildNodeServices(f *foundation, p publishing, admission *admission) (enfor
 		{Name: "kubeversion", Start: version.Start},
 		{Name: "alarms", Start: f.events.Start},
 		{Name: "autonomy", Start: tolerations.Start},
-	}, checks, []lifecycle.Part{
+	}, carrying, checks, []lifecycle.Part{
 		{Name: "beats", Start: beats.Start},
 		{Name: "calls", Start: calls.Start},
 	}, ways, allocation, readers, inspection), nil

@@ -1,5 +1,6 @@
 // Package controllers contains cloudcore's controllers, one folder each, and what they share: ProcessQueue, PriorityQueue, Follow,
-// Ownership. Peers never import each other; package cloud assembles them. Each resource has one writer:
+// Ownership. Peers never import each other; package cloud assembles them. What peers decide by, and that writes nothing, is none: references,
+// podcache, groups/assignment, groups/membership, groups/window. Each resource has one writer:
 //
 //	what                                              writer
 //	stream DESIRED: messages and purges               desired.Engine of the node's owner
@@ -13,7 +14,9 @@
 //	Node: condition and annotations of held deletions holds, of the node's owner
 //	ConfigMap frond-node-ports                        ports, of the owner of the node that gets one
 //	pods: two tolerations and their annotation        autonomy, of the node's owner
-//	NodeGroups                                        none yet; users
+//	Node: label and zone of its NodeGroup             groups, of the node's owner
+//	NodeGroup: finalizer, status; its Events          groups, of the replica that the group's name hashes to
+//	pods that their NodeGroup left: eviction          groups, of the replica that the group's name hashes to
 //	CertificateSigningRequests of nodes: approval     csrs, of the node's owner
 //	registry: what nodes want and were granted        scopes, of any replica, by compare and set
 //	Leases in kube-node-lease of edge nodes           nodes, of the node's owner

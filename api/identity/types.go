@@ -17,12 +17,14 @@ const (
 	Resource = "nodeidentities"
 )
 
-// WithGatewayLabels returns labels with the two of a gateway; the map given stays as it is.
+// WithGatewayLabels returns the labels with which a gateway's Node is created: those that it asks for, with the two of a gateway, and
+// without the label of a NodeGroup, which a gateway does not give itself. The map given stays as it is.
 func WithGatewayLabels(labels map[string]string) map[string]string {
 	all := maps.Clone(labels)
 	if all == nil {
 		all = map[string]string{}
 	}
+	delete(all, names.LabelNodeGroup)
 	all[names.LabelEdge], all[names.LabelAgent] = "", ""
 	return all
 }

@@ -9,6 +9,8 @@ const (
 	AnnotationGroupZone = "frond.io/zone-of-group"
 	// AnnotationMaintenanceWindows of a NodeGroup says when its applications may be updated, as a JSON list of windows.
 	AnnotationMaintenanceWindows = "frond.io/maintenance-windows"
+	// AnnotationConfirmEvictions of a NodeGroup releases the evictions that are held, if its value is the token of ConditionEvictionsHeld.
+	AnnotationConfirmEvictions = "frond.io/confirm-evictions"
 	// AutonomyForever is the value of AnnotationAutonomy for pods that always stay.
 	AutonomyForever = "forever"
 	// AnnotationToleratedBefore of a pod holds the toleration seconds that the pod had before, by taint.

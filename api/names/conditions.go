@@ -69,3 +69,36 @@ const (
 	ReasonKeyNotRenewed = "KeyNotRenewed"
 	ReasonNotEnrolled   = "NotEnrolled"
 )
+
+// The conditions of a NodeGroup, which cloudcore writes.
+const (
+	// ConditionSpecAccepted reports whether all of the spec takes effect.
+	ConditionSpecAccepted = "SpecAccepted"
+	// ConditionAllSelected reports whether each Node that the group asks for is a member.
+	ConditionAllSelected = "AllSelected"
+	// ConditionEvictionsHeld is True while pods that no longer belong on their Node stay there.
+	ConditionEvictionsHeld = "EvictionsHeld"
+	// ConditionWindowsParsed reports whether AnnotationMaintenanceWindows could be parsed; it exists with the annotation.
+	ConditionWindowsParsed = "MaintenanceWindowsParsed"
+)
+
+// The reasons of the conditions of a NodeGroup.
+const (
+	ReasonAccepted = "Accepted"
+	// ReasonUntrustedLabels: the group selects by labels that a gateway sets in its own Node.
+	ReasonUntrustedLabels = "UntrustedLabels"
+	// ReasonNameTooLong: the name of the group cannot be the value of a label.
+	ReasonNameTooLong = "NameTooLong"
+
+	ReasonAllMembers = "AllMembers"
+	// ReasonNodesNotSelected: another group has a Node, or a named one does not exist.
+	ReasonNodesNotSelected = "NodesNotSelected"
+
+	// ReasonMassLeave: most Nodes of a group left it at once.
+	ReasonMassLeave = "MassLeave"
+	// ReasonDisruptionBudget: a PodDisruptionBudget does not permit the eviction now.
+	ReasonDisruptionBudget = "DisruptionBudget"
+
+	ReasonParsed    = "Parsed"
+	ReasonNotParsed = "NotParsed"
+)

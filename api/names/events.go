@@ -26,6 +26,18 @@ const (
 	EventProtectedObjectWithheld = "ProtectedObjectWithheld"
 )
 
+// The reasons of Events about a NodeGroup.
+const (
+	// EventGroupSpecNotAccepted: ConditionSpecAccepted became False.
+	EventGroupSpecNotAccepted = "GroupSpecNotAccepted"
+	// EventNodesNotSelected: ConditionAllSelected became False.
+	EventNodesNotSelected = "NodesNotSelected"
+	// EventEvictionsHeld: ConditionEvictionsHeld became True.
+	EventEvictionsHeld = "EvictionsHeld"
+	// EventWindowsNotParsed: ConditionWindowsParsed became False.
+	EventWindowsNotParsed = "MaintenanceWindowsNotParsed"
+)
+
 // The reasons of the conditions of a CertificateSigningRequest.
 const (
 	ReasonGatewayServing   = "FrondGatewayServing"

@@ -25,3 +25,6 @@ func KubeletLabels() []string {
 func ZoneLabels() []string {
 	return []string{corev1.LabelTopologyZone, corev1.LabelTopologyRegion, corev1.LabelFailureDomainBetaZone, corev1.LabelFailureDomainBetaRegion}
 }
+
+// FinalizerNodeGroup keeps a deleted NodeGroup until its Nodes and pods have left it; KubeEdge's name.
+const FinalizerNodeGroup = "apps.kubeedge.io/nodegroup-controller"

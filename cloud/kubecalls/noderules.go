@@ -84,15 +84,16 @@ func refusalReply(err error) wire.KubeReply {
 
 // refuseNodeWrite returns an error for requests of a node that write a Node, or nil. A node registers itself by a
 // request without a podCIDR; it reports all other changes of its Node, and reports carry no podCIDR either. The
-// apiserver would let a gateway set one on a Node that has none, and so take the addresses of others. A status holds none.
+// apiserver would let a gateway set one on a Node that has none, and so take the addresses of others. With a write of the
+// status, it would let a gateway change its labels, and so come into the group of another site.
 func refuseNodeWrite(req wire.KubeRequest) error {
 	rest, ok := strings.CutPrefix(req.Path, "/api/v1/nodes")
 	name, subresource, _ := strings.Cut(strings.TrimPrefix(rest, "/"), "/")
-	if !ok || req.Method == http.MethodGet || rest != "" && rest[0] != '/' || subresource != "" {
+	if !ok || req.Method == http.MethodGet || rest != "" && rest[0] != '/' {
 		return nil
 	}
 	what := schema.GroupResource{Resource: "nodes"}
-	if req.Method != http.MethodPost {
+	if req.Method != http.MethodPost || subresource != "" {
 		return apierrors.NewForbidden(what, name, errors.New("a gateway reports its Node and does not write it"))
 	}
 	if req.ContentType != runtime.ContentTypeJSON { // otherwise the apiserver might decode something else from it

@@ -102,7 +102,7 @@ func TestRefuseNodeWrite_PodCIDRIsNotAccepted(t *testing.T) {
 		"by its name":           {http.MethodPost, "/api/v1/nodes/a", plain, fmt.Sprintf(node, `"podCIDR":"10.1.0.0/24"`), true},
 		"replaced":              {http.MethodPut, "/api/v1/nodes/a", plain, fmt.Sprintf(node, ""), true},
 		"patched":               {http.MethodPatch, "/api/v1/nodes/a", "application/merge-patch+json", `{}`, true},
-		"its status":            {http.MethodPatch, "/api/v1/nodes/a/status", "application/merge-patch+json", `{}`, false},
+		"its status":            {http.MethodPatch, "/api/v1/nodes/a/status", "application/merge-patch+json", `{"metadata":{"labels":{"site":"another"}}}`, true},
 		"another kind of path":  {http.MethodPost, "/api/v1/nodesx", plain, "{}", false},
 		"a namespace called so": {http.MethodPost, "/api/v1/namespaces/nodes/pods", plain, "{}", false},
 	} {

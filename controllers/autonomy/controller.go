@@ -21,7 +21,6 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
-	"github.com/frond-edge/frond/api/apps"
 	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/controllers"
 	"github.com/frond-edge/frond/controllers/podcache"
@@ -44,7 +43,6 @@ func Rules() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"list", "watch"}},
 		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"list", "watch", "patch"}},
-		{APIGroups: []string{apps.Group}, Resources: []string{apps.NodeGroupsResource}, Verbs: []string{"list", "watch"}},
 	}
 }
 
@@ -97,7 +95,10 @@ func (k *TolerationController) Start(ctx context.Context) error {
 		k.watchOwnership(gctx)
 		return nil
 	})
-	g.Go(func() error { return k.watchGroups(gctx) })
+	g.Go(func() error {
+		k.watchGroups(gctx)
+		return nil
+	})
 	controllers.ProcessQueue(gctx, k.queue, workers, k.processPod)
 	return controllers.IgnoreCanceled(ctx, g.Wait())
 }
@@ -177,12 +178,12 @@ func (k *TolerationController) enqueuePods(match func(node string) bool) {
 	}
 }
 
-// enqueuePod enqueues a pod that may need a change.
+// enqueuePod enqueues a pod that may need a change. The search for a label is that for an annotation: both are texts of the pod.
 func (k *TolerationController) enqueuePod(pod *podcache.Pod) {
 	k.mu.Lock()
 	asked := !k.choices[pod.Node()].isDefault()
 	k.mu.Unlock()
-	if pod.Node() != "" && (asked || pod.MayHaveAnnotation(names.AnnotationToleratedBefore)) {
+	if pod.Node() != "" && (asked || pod.MayHaveAnnotation(names.AnnotationToleratedBefore) || pod.MayHaveAnnotation(names.LabelOfflineAutonomy)) {
 		k.queue.Add(podKey(pod))
 	}
 }

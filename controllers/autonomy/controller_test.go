@@ -20,6 +20,7 @@ import (
 
 	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/controllers/autonomy"
+	"github.com/frond-edge/frond/controllers/groups/membership"
 	"github.com/frond-edge/frond/controllers/podcache"
 	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/kubetest"
@@ -53,12 +54,15 @@ type tolerationEnv struct {
 	warnings chan string
 }
 
+// rules are the rights of a TolerationController and of the view of groups that it is given.
+func rules() []rbacv1.PolicyRule { return append(autonomy.Rules(), membership.Rules()...) }
+
 // newTolerationEnv installs the kind NodeGroup and starts a TolerationController.
 func newTolerationEnv(t *testing.T) *tolerationEnv {
 	t.Helper()
 	w := newBareEnv(t)
 	w.installKind()
-	w.startController("frond-autonomy-test", autonomy.Rules(), zaptest.NewLogger(t))
+	w.startController("frond-autonomy-test", rules(), zaptest.NewLogger(t))
 	return w
 }
 
@@ -84,18 +88,20 @@ func (w *tolerationEnv) startController(user string, rules []rbacv1.PolicyRule, 
 	if err != nil {
 		w.Fatal(err)
 	}
-	lister, err := autonomy.NewGroupLister(config)
+	groupClient, err := membership.NewGroupClient(config)
 	if err != nil {
 		w.Fatal(err)
 	}
+	view := membership.New(objects, membership.ListGroups(groupClient), log)
 	warn := func(about corev1.ObjectReference, reason, _ string) {
 		w.warnings <- reason + " " + about.Kind + " " + about.Name + " " + string(about.UID)
 	}
-	groups = autonomy.NewNodeGroups(lister)
+	groups = autonomy.NewNodeGroups(view)
 	keeper := autonomy.New(client, objects, groups, ownsEverything{}, warn, func(string) {}, nil, log)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(w.Context()))
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return objects.Start(gctx) })
+	g.Go(func() error { return view.Start(gctx) })
 	g.Go(func() error { return keeper.Start(gctx) })
 	stop = sync.OnceFunc(func() {
 		cancel()

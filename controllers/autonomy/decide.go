@@ -3,6 +3,7 @@ package autonomy
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 
 	"github.com/frond-edge/frond/api/apps"
 	"github.com/frond-edge/frond/api/names"
+	"github.com/frond-edge/frond/controllers/groups/assignment"
 )
 
 const (
@@ -51,32 +53,14 @@ func parseAnnotation(annotations map[string]string) (stay, error) {
 
 // nodeGroup is the part of a NodeGroup that this package needs.
 type nodeGroup struct {
-	nodes  map[string]bool
-	labels map[string]string
-	choice choice
+	selects assignment.Group
+	choice  choice
 }
 
 // newNodeGroup converts a NodeGroup.
 func newNodeGroup(o *apps.NodeGroup) (nodeGroup, error) {
 	s, err := parseAnnotation(o.Annotations)
-	g := nodeGroup{nodes: make(map[string]bool, len(o.Spec.Nodes)), labels: o.Spec.MatchLabels, choice: choice{stay: s, value: o.Annotations[names.AnnotationAutonomy], group: o.Name}}
-	for _, name := range o.Spec.Nodes {
-		g.nodes[name] = true
-	}
-	return g, err
-}
-
-// hasMember reports whether a Node is a member of the group.
-func (g nodeGroup) hasMember(node *corev1.Node) bool {
-	if g.nodes[node.Name] {
-		return true
-	}
-	for key, value := range g.labels {
-		if has, ok := node.Labels[key]; !ok || has != value {
-			return false
-		}
-	}
-	return len(g.labels) > 0
+	return nodeGroup{selects: assignment.GroupOf(o), choice: choice{stay: s, value: o.Annotations[names.AnnotationAutonomy], group: o.Name}}, err
 }
 
 // choice is how long the pods of a Node stay, and the object that specifies it.
@@ -100,7 +84,7 @@ func chooseStay(node *corev1.Node, groups map[string]nodeGroup) choice {
 	var best choice
 	for _, g := range groups {
 		c := g.choice
-		if c.isDefault() || !g.hasMember(node) {
+		if c.isDefault() || !g.selects.Selects(assignment.NodeOf(node)) {
 			continue
 		}
 		equal := ptr.Equal(c.seconds, best.seconds)
@@ -118,6 +102,15 @@ type tolerationPatch struct {
 	before *string
 }
 
+// stayFor returns how long a pod stays on a node with a taint: as the node specifies, but without limit while the node is unreachable if
+// the pod has KubeEdge's label for that.
+func stayFor(pod *corev1.Pod, taint string, want stay) stay {
+	if taint == corev1.TaintNodeUnreachable && pod.Labels[names.LabelOfflineAutonomy] == names.OfflineAutonomy {
+		return stay{specified: true}
+	}
+	return want
+}
+
 // decide returns the change that a pod needs on a node with this stay; nil for none.
 func decide(pod *corev1.Pod, want stay) *tolerationPatch {
 	kept, changed := pod.Annotations[names.AnnotationToleratedBefore]
@@ -126,14 +119,16 @@ func decide(pod *corev1.Pod, want stay) *tolerationPatch {
 		before = map[string]*int64{} // the annotation was overwritten
 	}
 	p := &tolerationPatch{tolerations: slices.Clone(pod.Spec.Tolerations)}
+	maps.DeleteFunc(before, func(taint string, _ *int64) bool { return !slices.Contains(evictionTaints(), taint) })
 	for _, taint := range evictionTaints() {
-		if !want.isDefault() {
-			p.extendTime(taint, want.seconds, before)
+		if s := stayFor(pod, taint, want); !s.isDefault() {
+			p.extendTime(taint, s.seconds, before)
 		} else if original, ours := before[taint]; ours {
 			p.restoreTime(taint, original)
+			delete(before, taint)
 		}
 	}
-	if !want.isDefault() && len(before) > 0 {
+	if len(before) > 0 {
 		text, _ := json.Marshal(before) // a map of numbers always encodes
 		value := string(text)
 		p.before = &value

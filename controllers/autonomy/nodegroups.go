@@ -2,56 +2,34 @@ package autonomy
 
 import (
 	"context"
-	"fmt"
 	"reflect"
 	"sync"
 
-	"go.uber.org/zap"
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
-	"k8s.io/client-go/rest"
-	toolscache "k8s.io/client-go/tools/cache"
 
 	"github.com/frond-edge/frond/api/apps"
-	"github.com/frond-edge/frond/controllers"
 )
 
-// NewGroupLister returns a ListerWatcher of NodeGroups. It requests the resource itself, without discovery, so that a
-// 404 is the apiserver's statement that there is no such kind.
-func NewGroupLister(config *rest.Config) (toolscache.ListerWatcher, error) {
-	scheme := runtime.NewScheme()
-	if err := apps.AddToScheme(scheme); err != nil {
-		return nil, err
-	}
-	version := apps.GroupVersion()
-	config = rest.CopyConfig(config)
-	config.APIPath, config.GroupVersion, config.ContentType = "/apis", &version, runtime.ContentTypeJSON
-	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-	client, err := rest.RESTClientFor(config)
-	if err != nil {
-		return nil, fmt.Errorf("client of NodeGroups: %w", err)
-	}
-	return toolscache.NewListWatchFromClient(client, apps.NodeGroupsResource, metav1.NamespaceAll, fields.Everything()), nil
+// GroupSource has the NodeGroups of the cluster (package groups/membership).
+type GroupSource interface {
+	// Ready reports whether Groups is complete.
+	Ready() bool
+	Groups() []*apps.NodeGroup
+	// Subscribe calls changed when the source becomes ready, and after changes.
+	Subscribe(changed func()) (stop func())
 }
 
 // NodeGroups holds the NodeGroups with an annotation. It is empty, and not loaded, until its TolerationController runs.
 type NodeGroups struct {
-	source toolscache.ListerWatcher
+	source GroupSource
 
 	mu     sync.Mutex
 	byName map[string]nodeGroup // guarded by mu
 	loaded bool                 // guarded by mu; there are no others
-	// lastRefusal is why they could not be read last; guarded by mu.
-	lastRefusal metav1.StatusReason
 }
 
-// NewNodeGroups creates an empty set; source comes from NewGroupLister.
-func NewNodeGroups(source toolscache.ListerWatcher) *NodeGroups {
+// NewNodeGroups creates an empty set.
+func NewNodeGroups(source GroupSource) *NodeGroups {
 	return &NodeGroups{source: source, byName: map[string]nodeGroup{}}
 }
 
@@ -88,7 +66,6 @@ func (g *NodeGroups) putGroup(name string, is nodeGroup) (changed bool) {
 	} else {
 		g.byName[name] = is
 	}
-	g.lastRefusal = ""
 	return g.loaded && !reflect.DeepEqual(before, is)
 }
 
@@ -101,83 +78,55 @@ func (g *NodeGroups) markLoaded() (first bool) {
 	return first
 }
 
-// removeAll removes all groups.
-func (g *NodeGroups) removeAll() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	clear(g.byName)
-}
-
-// recordRefusal records why the groups cannot be read, and reports whether the last refusal was for the same reason.
-func (g *NodeGroups) recordRefusal(reason metav1.StatusReason) (repeated bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	repeated = g.lastRefusal == reason
-	g.lastRefusal = reason
-	return repeated
-}
-
-// watchGroups keeps the NodeGroups in memory until ctx ends. Errors are logged and retried, at least once a minute.
-func (k *TolerationController) watchGroups(ctx context.Context) error {
-	informer := toolscache.NewSharedIndexInformer(k.groups.source, &apps.NodeGroup{}, 0, toolscache.Indexers{})
-	if err := informer.SetTransform(stripGroup); err != nil {
-		return fmt.Errorf("follow groups: %w", err)
-	}
-	if err := informer.SetWatchErrorHandlerWithContext(k.onGroupsError); err != nil {
-		return fmt.Errorf("follow groups: %w", err)
-	}
-	handled, err := informer.AddEventHandler(controllers.TypedHandler(k.onGroupChanged, k.onGroupDeleted))
-	if err != nil {
-		return fmt.Errorf("follow groups: %w", err)
-	}
-	var g errgroup.Group
-	g.Go(func() error {
-		informer.RunWithContext(ctx)
-		return nil
+// watchGroups keeps the NodeGroups in memory until ctx ends. Without the kind there are none; while they may not be read they are unknown,
+// and pods keep what they have.
+func (k *TolerationController) watchGroups(ctx context.Context) {
+	changed := make(chan struct{}, 1) // one wake-up covers all changes before it is handled
+	stop := k.groups.source.Subscribe(func() {
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
 	})
-	select {
-	case <-handled.HasSyncedChecker().Done():
-		k.onGroupsLoaded()
-	case <-ctx.Done():
+	defer stop()
+	versions := map[string]*apps.NodeGroup{}
+	for {
+		if k.groups.source.Ready() {
+			k.readGroups(versions)
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
 	}
-	return g.Wait()
 }
 
-// stripGroup drops the fields that are not read: a status has an entry per Node.
-func stripGroup(object any) (any, error) {
-	if o, ok := object.(*apps.NodeGroup); ok {
-		o.ManagedFields, o.Status = nil, apps.NodeGroupStatus{}
+// readGroups takes the groups from the source. versions are the objects that were taken before, and is updated.
+func (k *TolerationController) readGroups(versions map[string]*apps.NodeGroup) {
+	exists := map[string]bool{}
+	for _, o := range k.groups.source.Groups() {
+		exists[o.Name] = true
+		if versions[o.Name] != o {
+			versions[o.Name] = o
+			k.onGroupChanged(o)
+		}
 	}
-	return object, nil
-}
-
-// onGroupsError logs once why the groups cannot be read, and what to do. If the kind does not exist, there are no
-// groups, and the controller works without them. If reading is forbidden, the groups are unknown: then pods keep what they have.
-func (k *TolerationController) onGroupsError(ctx context.Context, r *toolscache.Reflector, err error) {
-	reason := apierrors.ReasonForError(err)
-	reported := k.groups.recordRefusal(reason)
-	switch {
-	case !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err):
-		toolscache.DefaultWatchErrorHandler(ctx, r, err)
-	case reported:
-	case apierrors.IsForbidden(err):
-		k.log.Warn("groups of nodes may not be read: only annotations of Nodes count, and pods of other Nodes stay as they are, until deploy/rbac is applied", zap.Error(err))
-	default:
-		k.log.Warn("kind NodeGroup is not installed: only annotations of Nodes count, until deploy/crd is applied", zap.Error(err))
+	for name, o := range versions {
+		if !exists[name] {
+			delete(versions, name)
+			k.onGroupDeleted(o)
+		}
 	}
-	if apierrors.IsNotFound(err) {
-		k.groups.removeAll()
+	if first := k.groups.markLoaded(); first {
 		k.onGroupsLoaded()
 	}
 }
 
 // onGroupsLoaded computes all choices again once all groups are known.
 func (k *TolerationController) onGroupsLoaded() {
-	first := k.groups.markLoaded()
 	k.refreshChoices(k.nodes.ListKeys()...)
-	if first {
-		k.enqueuePods(func(string) bool { return true }) // also those of nodes that specify no stay any more
-	}
+	k.enqueuePods(func(string) bool { return true }) // also those of nodes that specify no stay any more
 }
 
 func (k *TolerationController) onGroupChanged(o *apps.NodeGroup) {

@@ -27,7 +27,6 @@ import (
 
 	"github.com/frond-edge/frond/api/apps"
 	"github.com/frond-edge/frond/api/names"
-	"github.com/frond-edge/frond/controllers/autonomy"
 	"github.com/frond-edge/frond/deploy/crd"
 	"github.com/frond-edge/frond/test/kit"
 )
@@ -217,7 +216,7 @@ func TestTolerationController_WorksWithoutNodeGroups(t *testing.T) {
 	w := newBareEnv(t)
 	w.removeKind()
 	log, lines := newObservedLogger(t)
-	w.startController("frond-autonomy-test", autonomy.Rules(), log)
+	w.startController("frond-autonomy-test", rules(), log)
 	node, member := w.createNode("own"), w.createNode("member")
 	w.createPod("own", node, hour)
 	w.createPod("member", member, hour)
@@ -248,15 +247,15 @@ func TestTolerationController_KeepsPodsWhileGroupsUnreadable(t *testing.T) {
 	w.createPod("own", node, hour)
 	w.createPod("member", member, hour)
 	w.createGroup("gone", "forever", []string{member}, nil)
-	_, stop := w.startController("frond-autonomy-test", autonomy.Rules(), zaptest.NewLogger(t))
+	_, stop := w.startController("frond-autonomy-test", rules(), zaptest.NewLogger(t))
 	kit.Succeeds(t, changeTimeout, w.hasToleration("member", nil))
 	stop()
 	w.deleteGroup("gone")
 
-	older := slices.DeleteFunc(autonomy.Rules(), func(r rbacv1.PolicyRule) bool { return slices.Contains(r.APIGroups, apps.Group) })
+	older := slices.DeleteFunc(rules(), func(r rbacv1.PolicyRule) bool { return slices.Contains(r.APIGroups, apps.Group) })
 	log, lines := newObservedLogger(t)
 	groups, _ := w.startController(user, older, log)
-	kit.Succeeds(t, changeTimeout, hasLogged(lines, "groups of nodes may not be read"))
+	kit.Succeeds(t, changeTimeout, hasLogged(lines, "NodeGroups may not be read"))
 	w.annotateNode(node, `"12h"`)
 	kit.Succeeds(t, changeTimeout, w.hasToleration("own", ptr.To(12*hour)))
 	w.annotateNode(member, `"24h"`)
@@ -274,7 +273,7 @@ func TestTolerationController_KeepsPodsWhileGroupsUnreadable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	role.Rules = autonomy.Rules()
+	role.Rules = rules()
 	if _, err := w.client.RbacV1().ClusterRoles().Update(t.Context(), role, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}

@@ -224,7 +224,7 @@ func TestApplier_RegistersNode(t *testing.T) {
 	next.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.2"}, {Type: corev1.NodeInternalIP, Address: "fd00::2"}}
 	next.Status.Conditions = append(next.Status.Conditions, corev1.NodeCondition{Type: "EdgeConnected", Status: corev1.ConditionFalse},
 		corev1.NodeCondition{Type: "EdgeUpToDate", Status: corev1.ConditionFalse})
-	next.Labels = map[string]string{corev1.LabelHostname: name, "example.com/site": "8", corev1.LabelTopologyZone: "z"}
+	next.Labels = map[string]string{corev1.LabelHostname: name, "example.com/site": "8", corev1.LabelTopologyZone: "z", corev1.LabelInstanceTypeStable: "m"}
 	w.handleReport(w.reportOf(name, wire.Apply, "nodes", next))
 	got, err = w.client.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
 	if err != nil {
@@ -240,7 +240,8 @@ func TestApplier_RegistersNode(t *testing.T) {
 	if conditions["EdgeConnected"].Status != corev1.ConditionTrue || conditions["EdgeUpToDate"].Status != corev1.ConditionTrue || len(conditions) != 4 || conditions[corev1.NodeReady].LastHeartbeatTime.Unix() != 1700000000 {
 		t.Errorf("conditions %v", conditions)
 	}
-	if got.Labels["example.com/site"] != "7" || got.Labels[corev1.LabelTopologyZone] != "z" {
+	// A gateway that could move itself into another zone or site would get what is meant for that.
+	if _, zoned := got.Labels[corev1.LabelTopologyZone]; zoned || got.Labels["example.com/site"] != "7" || got.Labels[corev1.LabelInstanceTypeStable] != "m" {
 		t.Errorf("labels %v", got.Labels)
 	}
 	foreign := w.reportOf(name, wire.Apply, "nodes", got)

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/frond-edge/frond/api/identity"
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/api/wire"
 )
 
@@ -113,7 +114,7 @@ func allowedLabels(labels map[string]string) map[string]string {
 	kept := maps.Clone(labels)
 	maps.DeleteFunc(kept, func(key, _ string) bool {
 		prefix, _, found := strings.Cut(key, "/")
-		if !found || slices.Contains(kubeletLabels(), key) {
+		if !found || slices.Contains(names.KubeletLabels(), key) || slices.Contains(names.ZoneLabels(), key) {
 			return false
 		}
 		under := func(domain string) bool { return prefix == domain || strings.HasSuffix(prefix, "."+domain) }

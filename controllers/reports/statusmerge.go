@@ -95,7 +95,7 @@ func (w NodeAddressing) nodeStatusPatch(node, reported *corev1.Node) ([]byte, er
 	}
 	after := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
-			Labels:      overlayKeys(node.Labels, reported.Labels, kubeletLabels()),
+			Labels:      overlayKeys(node.Labels, reported.Labels, names.KubeletLabels()),
 			Annotations: w.mergeAnnotations(node.Name, overlayKeys(node.Annotations, reported.Annotations, kubeletAnnotations())),
 		},
 		Status: w.mergeNodeStatus(node.Name, node.Status, reported.Status),
@@ -172,16 +172,6 @@ func overlayKeys(present, reported map[string]string, keys []string) map[string]
 		}
 	}
 	return merged
-}
-
-// kubeletLabels returns the labels that a kubelet updates when it starts. It sets others only when it creates its Node;
-// afterwards those belong to the cluster.
-func kubeletLabels() []string {
-	return []string{
-		corev1.LabelHostname, corev1.LabelOSStable, corev1.LabelArchStable, corev1.LabelInstanceTypeStable,
-		corev1.LabelTopologyZone, corev1.LabelTopologyRegion, corev1.LabelInstanceType,
-		corev1.LabelFailureDomainBetaZone, corev1.LabelFailureDomainBetaRegion, "beta.kubernetes.io/os", "beta.kubernetes.io/arch",
-	}
 }
 
 func kubeletAnnotations() []string {

@@ -20,14 +20,10 @@ import (
 	"github.com/frond-edge/frond/controllers/groups/window"
 )
 
-// NewGroupLister returns a ListerWatcher of NodeGroups. It requests the resource itself, without discovery, so that a
-// 404 is the apiserver's statement that there is no such kind.
-func NewGroupLister(config *rest.Config) (toolscache.ListerWatcher, error) {
-	client, err := NewGroupClient(config)
-	if err != nil {
-		return nil, err
-	}
-	return toolscache.NewListWatchFromClient(client, apps.NodeGroupsResource, metav1.NamespaceAll, fields.Everything()), nil
+// ListGroups returns a ListerWatcher of NodeGroups. It requests the resource itself, without discovery, so that a 404 is the apiserver's
+// statement that there is no such kind.
+func ListGroups(client rest.Interface) toolscache.ListerWatcher {
+	return toolscache.NewListWatchFromClient(client, apps.NodeGroupsResource, metav1.NamespaceAll, fields.Everything())
 }
 
 // NewGroupClient returns a client of NodeGroups.
@@ -100,6 +96,7 @@ func (v *View) onGroupsError(ctx context.Context, r *toolscache.Reflector, err e
 	if apierrors.IsNotFound(err) {
 		v.mu.Lock()
 		clear(v.groups)
+		v.missing = true
 		v.mu.Unlock()
 		v.markLoaded()
 	}
@@ -117,7 +114,7 @@ func (v *View) onGroupChanged(o *apps.NodeGroup) {
 	g := &group{object: o}
 	g.windows, g.fault = window.Parse(o.Annotations[names.AnnotationMaintenanceWindows])
 	v.mu.Lock()
-	v.groups[o.Name], v.refused = g, ""
+	v.groups[o.Name], v.refused, v.missing = g, "", false
 	v.mu.Unlock()
 	v.wake()
 }

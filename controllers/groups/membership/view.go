@@ -51,9 +51,9 @@ type View struct {
 	labels map[string]map[string]string
 	// nodes is the informer's store, which has its own lock; guarded by mu, nil before Start.
 	nodes toolscache.Store
-	// loaded and refused are about the reading of groups; guarded by mu.
-	loaded  bool
-	refused string
+	// loaded, missing and refused are about the reading of groups; guarded by mu.
+	loaded, missing bool
+	refused         string
 	// current is the last result, valid once ready is closed; guarded by mu.
 	current assignment.Assignment
 	// subscribers are called, without the lock, after each change; guarded by mu.
@@ -70,7 +70,7 @@ type group struct {
 	fault   error
 }
 
-// New creates a View. objects must serve Nodes; source comes from NewGroupLister.
+// New creates a View. objects must serve Nodes; source comes from ListGroups.
 func New(objects cache.Cache, source toolscache.ListerWatcher, log *zap.Logger) *View {
 	return &View{
 		objects: objects, source: source, now: time.Now, log: log, ready: make(chan struct{}), dirty: make(chan struct{}, 1),
@@ -87,6 +87,13 @@ func (v *View) Ready() bool {
 	default:
 		return false
 	}
+}
+
+// Installed reports whether the kind NodeGroup exists. Without it there are no groups, and nothing may be taken from a Node for that.
+func (v *View) Installed() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return !v.missing
 }
 
 // Synced is closed when Ready becomes true.
