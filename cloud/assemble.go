@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"github.com/frond-edge/frond/api/config"
@@ -43,10 +44,12 @@ type foundation struct {
 	nodes     addressindex.Nodes
 	addresses addressindex.Addresses
 	members   *membership.Members
-	groups    *groups.View
-	events    *kube.EventRecorder
-	withheld  *kubecalls.WithheldEvents
-	metrics   *metrics.Metrics
+	// groups is who is in which NodeGroup, for all that decide by it.
+	groups      *groups.View
+	groupClient *rest.RESTClient
+	events      *kube.EventRecorder
+	withheld    *kubecalls.WithheldEvents
+	metrics     *metrics.Metrics
 }
 
 // layoutOf returns the layout of the hub that a replica is configured for.
@@ -70,11 +73,10 @@ func (c *Cloud) newFoundation(ctx context.Context, hub *hubConns, stores hubStor
 		return nil, fmt.Errorf("cache: %w", err)
 	}
 	f.members = membership.New(c.cfg.ID, stores.members, func() []membership.Link { return membership.Links(hub.all()...) }, c.log.Named("members"))
-	lister, err := groups.NewGroupLister(f.clients.Config)
-	if err != nil {
+	if f.groupClient, err = groups.NewGroupClient(f.clients.Config); err != nil {
 		return nil, err
 	}
-	f.groups = groups.New(f.objects, lister, c.log.Named("groups"))
+	f.groups = groups.New(f.objects, groups.ListGroups(f.groupClient), c.log.Named("groups"))
 	f.events = kube.NewEventRecorder(c.cfg.ID, f.clients.Own, c.log.Named("alarms"))
 	f.withheld = kubecalls.NewWithheldEvents(f.events.WarnNode)
 	return f, nil
@@ -122,7 +124,7 @@ func (c *Cloud) assembleParts(ctx context.Context, hub *hubConns, stores hubStor
 		{Name: "partitions", Start: keeper.Start},
 		{Name: "history", Start: history.Start},
 		{Name: "cache", Start: f.objects.Start},
-		{Name: "groups", Start: f.groups.Start},
+		{Name: "membership", Start: f.groups.Start},
 	}, publishers, services), nil
 }
 

@@ -270,7 +270,9 @@ func TestEngine_EndpointsByScopeStayInGroup(t *testing.T) {
 	w.cluster.ConfigWithRules(t, agent, append(kinds.Rules(), rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"endpoints"}, Verbs: []string{"list", "watch"}}))
 	engine := w.startEngine(cfg, &fakeOwnership{}, agent)
 	w.createServed("web", annotated("group"), a, b)
-	ip := func(address string, node string) map[string]any { return map[string]any{"ip": address, "nodeName": node} }
+	ip := func(address string, node string) map[string]any {
+		return map[string]any{"ip": address, "nodeName": node}
+	}
 	endpoints := map[string]any{
 		"apiVersion": "v1", "kind": "Endpoints", "metadata": map[string]any{"name": "web"},
 		"subsets": []any{map[string]any{"addresses": []any{ip("10.9.0.1", a), ip("10.9.0.2", b)}, "ports": []any{map[string]any{"port": 80}}}},
@@ -344,4 +346,3 @@ func TestEngine_LocalTrafficIsOneMessage(t *testing.T) {
 		t.Errorf("%d messages for two changes", got)
 	}
 }
-

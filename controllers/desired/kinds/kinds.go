@@ -107,8 +107,10 @@ func Table(services bool) []*Spec {
 		},
 		&Spec{
 			GVK: discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"), Resource: "endpointslices", ByNeed: true, Paced: true,
-			Object:  func() client.Object { return &discoveryv1.EndpointSlice{} },
-			Service: func(o client.Object) string { return o.GetNamespace() + "/" + o.GetLabels()[discoveryv1.LabelServiceName] },
+			Object: func() client.Object { return &discoveryv1.EndpointSlice{} },
+			Service: func(o client.Object) string {
+				return o.GetNamespace() + "/" + o.GetLabels()[discoveryv1.LabelServiceName]
+			},
 		})
 }
 

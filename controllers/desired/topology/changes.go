@@ -134,4 +134,3 @@ func (s *Shares) endpointsOf(service wire.Key) []wire.Key {
 	}
 	return keys
 }
-
