@@ -230,7 +230,7 @@ func (r *reconciler) wantedState(s *nodeState, key wire.Key, message *wire.Messa
 	if !n.needed || n.gone {
 		return nil, n.keep || s.published.HasMarker(key), nil
 	}
-	p, err := r.source.Payload(s.name, key)
+	p, err := r.source.Payload(s.name, key, s.published.Holds(key))
 	if errors.Is(err, objectcache.ErrNotFound) || errors.Is(err, topology.ErrNoService) {
 		return nil, n.keep || errors.Is(err, topology.ErrNoService), nil
 	}

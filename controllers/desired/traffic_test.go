@@ -220,15 +220,16 @@ func TestEngine_UnknownGroupChangesNothing(t *testing.T) {
 	w.eventuallySent(key, map[string]string{a: "11", b: "2"})
 }
 
-// TestEngine_SlicesWaitForTheirService: a slice whose Service is not known is sent to nobody, as the Service decides to whom; what a node
-// has of it stays when the Service is deleted.
+// TestEngine_SlicesWaitForTheirService: a slice whose Service is not known is sent without endpoints, as the Service decides to whom they go:
+// not left out, which would look like a loss to the replica that serves the node next. What a node has of it stays when the Service is
+// deleted.
 func TestEngine_SlicesWaitForTheirService(t *testing.T) {
 	w := newEngineEnv(t)
 	a, b := w.createNode("a"), w.createNode("b")
 	groups := &fakeGroups{}
 	groups.set("a", a)
 	groups.set("b", b)
-	w.startEngine(desired.Config{Groups: groups}, &fakeOwnership{}, "desired")
+	engine := w.startEngine(desired.Config{Groups: groups}, &fakeOwnership{}, "desired")
 	slice := w.createServed("web", annotated("group"), a, b)
 	key := sliceKey(w.ns, slice.Name)
 	w.eventuallySent(key, map[string]string{a: "1", b: "2"})
@@ -242,11 +243,17 @@ func TestEngine_SlicesWaitForTheirService(t *testing.T) {
 	if _, err := w.client.DiscoveryV1().EndpointSlices(w.ns).Create(t.Context(), other, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
+	w.eventuallySent(sliceKey(w.ns, "other-1"), map[string]string{a: "", b: ""})
+	marker := w.eventuallyMessage(a, wire.ServiceScopes()[1].Marker(), "the node has all slices", isApplied)
+	engine.Resync(a)
 	w.setAndAwait(a)
-	for key, want := range map[wire.Key]string{key: "1", sliceKey(w.ns, "other-1"): "nothing"} {
+	for key, want := range map[wire.Key]string{key: "1", sliceKey(w.ns, "other-1"): ""} {
 		if got := w.sentAddresses(a, key); got != want {
 			t.Errorf("%s: %q, want %q", key.Human(), got, want)
 		}
+	}
+	if now := w.heldMessages(a)[wire.ServiceScopes()[1].Marker()]; now.Sequence != marker.Sequence {
+		t.Errorf("the marker was published again: %s", now.Op)
 	}
 	w.createService(w.ns, "other")
 	w.eventuallySent(sliceKey(w.ns, "other-1"), map[string]string{a: "11 2", b: "11 2"})

@@ -3,6 +3,7 @@
 package source
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -58,9 +59,10 @@ func New(objects *objectcache.Cache, fixed map[kinds.ID]*kinds.Spec, shares *top
 	return s
 }
 
-// Payload reads an object and makes its payload for a node. Objects that several nodes share are encoded once. The errors of
+// Payload reads an object and makes its payload for a node. held: the stream holds the object for the node. Endpoints of a Service that is not
+// known are left out; if the stream holds the object, the error is topology.ErrNoService. Objects that several nodes share are encoded once. The errors of
 // objectcache.Cache.Get and of topology.Shares.Of pass through.
-func (s *Source) Payload(node string, key wire.Key) (*payload.Payload, error) {
+func (s *Source) Payload(node string, key wire.Key, held bool) (*payload.Payload, error) {
 	o, err := s.objects.Get(key)
 	if err != nil {
 		return nil, err
@@ -68,6 +70,9 @@ func (s *Source) Payload(node string, key wire.Key) (*payload.Payload, error) {
 	k, ok := s.objects.Kind(kinds.Of(key))
 	home := ok && k.NodeOf != nil && k.NodeOf(o) == node
 	share, err := s.shares.Of(node, key, o)
+	if errors.Is(err, topology.ErrNoService) && !held {
+		share, err = topology.NoEndpoints(), nil
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -55,7 +55,7 @@ func TestSource_EncodesAShareOnce(t *testing.T) {
 		digests := map[string]string{}
 		for i := range nodes {
 			all.Go(func() {
-				p, err := s.Payload(name(i), key)
+				p, err := s.Payload(name(i), key, false)
 				mu.Lock()
 				defer mu.Unlock()
 				switch {

@@ -20,8 +20,8 @@ import (
 // ErrGroupUnknown is returned while it is not known which group a node is in. Changes follow when it is.
 var ErrGroupUnknown = errors.New("the node's group is not known yet")
 
-// ErrNoService is returned for endpoints of a Service that does not exist, or of which the cache has not heard yet: nothing is given, and
-// what a node has stays. The event of the Service follows.
+// ErrNoService is returned for endpoints of a Service that does not exist, or of which the cache has not heard yet: what a node has stays, and
+// one that has nothing is given NoEndpoints. The event of the Service follows.
 var ErrNoService = errors.New("the Service of the endpoints is not known")
 
 // Groups knows the group of each node.
@@ -94,7 +94,7 @@ func (s *Shares) CutAnswer(node string, o *unstructured.Unstructured) (client.Ob
 	}
 	share, err := s.of(node, key, o, false)
 	if errors.Is(err, ErrNoService) {
-		share, err = cutBy("none", func(string) bool { return false }), nil
+		share, err = NoEndpoints(), nil
 	}
 	if err != nil || share.Whole() {
 		return o, err
@@ -163,11 +163,14 @@ func cutBy(class string, keep func(node string) bool) Share {
 	}}
 }
 
+// NoEndpoints is the share without endpoints.
+func NoEndpoints() Share { return cutBy("none", func(string) bool { return false }) }
+
 // ownShare is the share of a node that is given its own endpoints. Nodes without one have the same share.
 func ownShare(node string, o client.Object) Share {
 	keep := func(of string) bool { return of == node }
 	if !hasEndpoint(o, keep) {
-		return cutBy("none", func(string) bool { return false })
+		return NoEndpoints()
 	}
 	return cutBy("node "+node, keep)
 }
