@@ -264,11 +264,9 @@ func (t *nodeTable) compareShares(c topology.Changes) {
 	for _, key := range c.Everywhere {
 		t.spreadChange(key)
 	}
-	for _, node := range c.Nodes {
-		for _, key := range c.Own {
-			if s := t.nodes[node]; s != nil && s.grants.Covers(key) {
-				t.change(s, key)
-			}
+	for node, key := range c.OwnAt() {
+		if s := t.nodes[node]; s != nil && s.grants.Covers(key) {
+			t.change(s, key)
 		}
 	}
 }

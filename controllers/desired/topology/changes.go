@@ -1,6 +1,7 @@
 package topology
 
 import (
+	"iter"
 	"maps"
 	"slices"
 
@@ -19,6 +20,19 @@ type Changes struct {
 	// Own may have changed for Nodes only.
 	Own   []wire.Key
 	Nodes []string
+}
+
+// OwnAt yields each of Nodes with each of Own.
+func (c Changes) OwnAt() iter.Seq2[string, wire.Key] {
+	return func(yield func(string, wire.Key) bool) {
+		for _, node := range c.Nodes {
+			for _, key := range c.Own {
+				if !yield(node, key) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // AfterEvent returns the changes after an event of a Service or a Node. old is the object before it, nil if there was none.
