@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"mime"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -216,4 +217,20 @@ func (k *Server) performRequest(ctx context.Context, client *http.Client, node s
 		return denialReply(tooLargeError("an answer", len(body), req.MaxBytes)), nil
 	}
 	return wire.KubeReply{Code: resp.StatusCode, ContentType: resp.Header.Get("Content-Type"), Body: body}, nil
+}
+
+// performCut makes a request about endpoints, and cuts what the apiserver answers as what the node is sent.
+func (k *Server) performCut(ctx context.Context, node string, req wire.KubeRequest) (wire.KubeReply, error) {
+	req.Accept = runtime.ContentTypeJSON
+	reply, err := k.performRequest(ctx, k.clientFor(req), node, req)
+	if err != nil || reply.Code < http.StatusOK || reply.Code >= http.StatusMultipleChoices {
+		return reply, err
+	}
+	if kind, _, err := mime.ParseMediaType(reply.ContentType); err != nil || kind != runtime.ContentTypeJSON {
+		return wire.KubeReply{Error: fmt.Sprintf("the apiserver's answer about endpoints is %.100q, not JSON", reply.ContentType)}, nil
+	}
+	if reply.Body, err = k.cut.cutBody(node, reply.Body); err != nil {
+		return denialReply(apierrors.NewServiceUnavailable("endpoints: " + err.Error())), nil
+	}
+	return reply, nil
 }

@@ -94,7 +94,7 @@ func TestClosedTraffic_StaysInGroup(t *testing.T) {
 	th.subscribe(th.inbox(), "")
 	request := wire.ScopesRequest{Order: uint64(time.Now().UnixNano()), ServicesByNeed: true}
 	for _, all := range wire.ServiceScopes() {
-		request.Wants = append(request.Wants, wire.ScopeWant{Scope: all.Scope})
+		request.Wants = append(request.Wants, wire.ScopeWant{Scope: all.Scope, Users: []string{"system:node:" + stolen}})
 	}
 	var scopes wire.ScopesReply
 	if err := json.Unmarshal(th.callCloud(t, subject.VerbScopes, encodeJSON(t, request)), &scopes); err != nil {
