@@ -227,10 +227,10 @@ func (k *Server) performCut(ctx context.Context, node string, req wire.KubeReque
 		return reply, err
 	}
 	if kind, _, err := mime.ParseMediaType(reply.ContentType); err != nil || kind != runtime.ContentTypeJSON {
-		return wire.KubeReply{Error: fmt.Sprintf("the apiserver's answer about endpoints is %.100q, not JSON", reply.ContentType)}, nil
+		return wire.KubeReply{Error: fmt.Sprintf("the apiserver's answer about endpoints is %.100q, not JSON", reply.ContentType)}, nil //nolint:nilerr // it is the gateway's answer
 	}
 	if reply.Body, err = k.cut.cutBody(node, reply.Body); err != nil {
-		return denialReply(apierrors.NewServiceUnavailable("endpoints: " + err.Error())), nil
+		return denialReply(apierrors.NewServiceUnavailable("endpoints: " + err.Error())), nil //nolint:nilerr // it is the gateway's answer
 	}
 	return reply, nil
 }

@@ -50,6 +50,7 @@ func BenchmarkChangedEndpoint(b *testing.B) {
 }
 
 func benchmarkChangedEndpoint(b *testing.B, change func(*corev1.Service), want int64) {
+	b.Helper()
 	h := startHeirWith(b, desired.Config{Groups: groupsByNumber{}}, trafficNodes, nil)
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "fleet", UID: "s"}}
 	change(service)

@@ -136,7 +136,7 @@ func TestEngine_TrafficStaysInGroup(t *testing.T) {
 	before := w.publishCount(a1, key)
 	slice = w.setAddress(slice, 2, "10.9.0.33")
 	w.eventuallySent(key, map[string]string{b: "33"})
-	slice = w.setAddress(slice, 1, "10.9.0.22")
+	w.setAddress(slice, 1, "10.9.0.22")
 	w.eventuallySent(key, map[string]string{a1: "1 22", a2: "1 22"})
 	for node, want := range map[string]int{a1: before + 1, b: 2, free: 1} {
 		if got := w.publishCount(node, key); got != want {

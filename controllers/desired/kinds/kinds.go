@@ -4,7 +4,6 @@ package kinds
 
 import (
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	nodev1 "k8s.io/api/node/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -100,18 +99,7 @@ func Table(services bool) []*Spec {
 		return all
 	}
 	all[0].References = func(o client.Object) []wire.Key { return podReferences(o.(*corev1.Pod)) }
-	return append(all,
-		&Spec{
-			GVK: core("Service"), Resource: "services", ByNeed: true,
-			Object: func() client.Object { return &corev1.Service{} },
-		},
-		&Spec{
-			GVK: discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"), Resource: "endpointslices", ByNeed: true, Paced: true,
-			Object: func() client.Object { return &discoveryv1.EndpointSlice{} },
-			Service: func(o client.Object) string {
-				return o.GetNamespace() + "/" + o.GetLabels()[discoveryv1.LabelServiceName]
-			},
-		})
+	return append(all, serviceKinds()...)
 }
 
 // ID identifies a kind in a key.

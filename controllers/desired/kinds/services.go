@@ -3,6 +3,7 @@ package kinds
 import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/references"
@@ -47,4 +48,23 @@ func podReferences(pod *corev1.Pod) []wire.Key {
 		refs = append(refs, ServicesOf(pod.Namespace))
 	}
 	return refs
+}
+
+func serviceOfSlice(o client.Object) string {
+	return o.GetNamespace() + "/" + o.GetLabels()[discoveryv1.LabelServiceName]
+}
+
+// serviceKinds returns the kinds of Services.
+func serviceKinds() []*Spec {
+	return []*Spec{
+		{
+			GVK: corev1.SchemeGroupVersion.WithKind("Service"), Resource: "services", ByNeed: true,
+			Object: func() client.Object { return &corev1.Service{} },
+		},
+		{
+			GVK: discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"), Resource: "endpointslices", ByNeed: true, Paced: true,
+			Object: func() client.Object { return &discoveryv1.EndpointSlice{} },
+			Service: serviceOfSlice,
+		},
+	}
 }

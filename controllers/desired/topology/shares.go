@@ -3,6 +3,7 @@ package topology
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"sync/atomic"
 
@@ -68,7 +69,20 @@ type Share struct {
 func (s Share) Whole() bool { return s.Class == "" }
 
 // Cut returns a copy of the object with the endpoints of the share only. What the copy's fields point to belongs to the cache.
-func (s Share) Cut(o client.Object) (client.Object, error) { return s.cut(o) }
+// Copies of the whole object in its metadata are left out.
+func (s Share) Cut(o client.Object) (client.Object, error) {
+	part, err := s.cut(o)
+	if err != nil {
+		return nil, err
+	}
+	part.SetManagedFields(nil)
+	if annotations := part.GetAnnotations(); annotations[corev1.LastAppliedConfigAnnotation] != "" {
+		annotations = maps.Clone(annotations)
+		delete(annotations, corev1.LastAppliedConfigAnnotation) // kubectl's copy of all endpoints
+		part.SetAnnotations(annotations)
+	}
+	return part, nil
+}
 
 func endpoints() kinds.ID { return kinds.ID{Resource: "endpoints"} }
 

@@ -43,7 +43,6 @@ type world struct {
 }
 
 var (
-	serviceKey   = wire.Key{Resource: "services", Namespace: "n", Name: "web"}
 	sliceKey     = wire.Key{Group: discoveryv1.GroupName, Resource: "endpointslices", Namespace: "n", Name: "web-1"}
 	endpointsKey = wire.Key{Resource: "endpoints", Namespace: "n", Name: "web"}
 )
@@ -208,6 +207,31 @@ func TestShares_UnknownService(t *testing.T) {
 	w.endpoints.Object["subsets"] = nil
 	if got := w.addresses("a1", endpointsKey); got != "" {
 		t.Errorf("Endpoints without any: %q", got)
+	}
+}
+
+// TestShares_LastAppliedIsLeftOut: kubectl keeps a copy of an object that somebody has applied in an annotation, with all endpoints.
+func TestShares_LastAppliedIsLeftOut(t *testing.T) {
+	w := newWorld(t, fakeGroups{"a1": "a"}, "a1", "b1")
+	w.annotate("group")
+	w.slice.Annotations = map[string]string{corev1.LastAppliedConfigAnnotation: "b1", "other": "x"}
+	w.endpoints.SetAnnotations(w.slice.Annotations)
+	for _, key := range []wire.Key{sliceKey, endpointsKey} {
+		o, err := w.cache.Get(key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		share, err := w.shares.Of("a1", key, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		part, err := share.Cut(o)
+		if err != nil || strings.Contains(fmt.Sprint(part.GetAnnotations()), "b1") || part.GetAnnotations()["other"] != "x" {
+			t.Errorf("%s: %v, %v", key.Human(), part.GetAnnotations(), err)
+		}
+	}
+	if len(w.slice.Annotations) != 2 {
+		t.Error("the cache's object was changed")
 	}
 }
 
