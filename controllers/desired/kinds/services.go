@@ -63,7 +63,7 @@ func serviceKinds() []*Spec {
 		},
 		{
 			GVK: discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"), Resource: "endpointslices", ByNeed: true, Paced: true,
-			Object: func() client.Object { return &discoveryv1.EndpointSlice{} },
+			Object:  func() client.Object { return &discoveryv1.EndpointSlice{} },
 			Service: serviceOfSlice,
 		},
 	}
