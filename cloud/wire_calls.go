@@ -49,7 +49,7 @@ func newCallServer(f *foundation, p publishing, admission *admission, duplicates
 	if err != nil {
 		return nil, err
 	}
-	requests, err := kubecalls.New(f.clients.Config, f.cfg.Impersonation == kubeversion.Classic, guard, f.registry, f.log.Named("calls"))
+	requests, err := kubecalls.New(f.clients.Config, f.cfg.Impersonation == kubeversion.Classic, guard, p.engine.CutEndpoints, f.registry, f.log.Named("calls"))
 	if err != nil {
 		return nil, err
 	}
