@@ -12,7 +12,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/frond-edge/frond/internal/failpoint"
-	"github.com/frond-edge/frond/streams/subject"
 	"github.com/frond-edge/frond/streams/topology"
 )
 
@@ -31,16 +30,16 @@ func (r *Receiver) publish(ctx context.Context, node, run string, last uint64, l
 	case r.slots <- struct{}{}:
 		defer func() { <-r.slots }()
 	case <-ctx.Done():
-		return 0, fmt.Errorf("store samples: %w", ctx.Err())
+		return 0, fmt.Errorf("store "+r.kind.noun+": %w", ctx.Err())
 	}
 	ctx, cancel := context.WithTimeout(ctx, topology.StepTimeout)
 	defer cancel()
 	id := rand.Text()
 	for i := range lines {
-		msg := newMessage(node, run, &lines[i])
+		msg := r.newMessage(node, run, &lines[i])
 		if i == 0 {
 			msg.Header[headerExpected] = []string{strconv.FormatUint(last, 10)}
-			msg.Header[headerExpectedSubject] = []string{subject.NodeSamples(node)}
+			msg.Header[headerExpectedSubject] = []string{r.kind.all(node)}
 		}
 		if len(lines) > 1 {
 			msg.Header[headerBatch] = []string{id}
@@ -48,14 +47,14 @@ func (r *Receiver) publish(ctx context.Context, node, run string, last uint64, l
 		}
 		if i < len(lines)-1 {
 			if err := r.nc.PublishMsg(msg); err != nil {
-				return 0, fmt.Errorf("store samples: %w", err)
+				return 0, fmt.Errorf("store "+r.kind.noun+": %w", err)
 			}
 			continue
 		}
 		if len(lines) > 1 {
 			msg.Header[headerBatchCommit] = []string{"1"}
 		}
-		failpoint.At("telemetry.commit")
+		failpoint.At(r.kind.prefix + ".commit")
 		return r.commit(ctx, msg)
 	}
 	return last, nil
@@ -65,14 +64,14 @@ func (r *Receiver) publish(ctx context.Context, node, run string, last uint64, l
 func (r *Receiver) commit(ctx context.Context, msg *nats.Msg) (uint64, error) {
 	answer, err := r.nc.RequestMsgWithContext(ctx, msg)
 	if err != nil {
-		return 0, fmt.Errorf("store samples: %w", err)
+		return 0, fmt.Errorf("store "+r.kind.noun+": %w", err)
 	}
 	var ack struct {
 		Sequence uint64              `json:"seq"`
 		Error    *jetstream.APIError `json:"error"`
 	}
 	if err := json.Unmarshal(answer.Data, &ack); err != nil {
-		return 0, fmt.Errorf("store samples: answer: %w", err)
+		return 0, fmt.Errorf("store "+r.kind.noun+": answer: %w", err)
 	}
 	if ack.Error == nil {
 		return ack.Sequence, nil
@@ -81,28 +80,27 @@ func (r *Receiver) commit(ctx context.Context, msg *nats.Msg) (uint64, error) {
 	case jetstream.JSErrCodeStreamWrongLastSequence, jetstream.JSErrCodeStreamWrongLastSequenceConstant:
 		return 0, errOvertaken
 	default:
-		return 0, fmt.Errorf("store samples: %w", ack.Error)
+		return 0, fmt.Errorf("store "+r.kind.noun+": %w", ack.Error)
 	}
 }
 
 // timeFormat has milliseconds.
 const timeFormat = "2006-01-02T15:04:05.000Z07:00"
 
-// newMessage returns the message of a sample.
-func newMessage(node, run string, l *line) *nats.Msg {
+// newMessage returns the message of a line.
+func (r *Receiver) newMessage(node, run string, l *line) *nats.Msg {
+	msg := r.kind.encode(node, l)
 	clock := "unsynced"
 	if l.ClockSynced {
 		clock = "synced"
 	}
-	header := nats.Header{
-		HeaderNumber: {strconv.FormatUint(l.Number, 10)}, HeaderRun: {run}, HeaderClock: {clock},
-		HeaderGatewayTime: {time.UnixMilli(l.GatewayTime).UTC().Format(timeFormat)},
-	}
+	msg.Header[HeaderNumber], msg.Header[HeaderRun], msg.Header[HeaderClock] = []string{strconv.FormatUint(l.Number, 10)}, []string{run}, []string{clock}
+	msg.Header[HeaderGatewayTime] = []string{time.UnixMilli(l.GatewayTime).UTC().Format(timeFormat)}
 	if l.Previous != 0 {
-		header[HeaderPrevious] = []string{strconv.FormatUint(l.Previous, 10)}
+		msg.Header[HeaderPrevious] = []string{strconv.FormatUint(l.Previous, 10)}
 	}
 	if l.DeviceTime != 0 {
-		header[HeaderDeviceTime] = []string{time.UnixMilli(l.DeviceTime).UTC().Format(timeFormat)}
+		msg.Header[HeaderDeviceTime] = []string{time.UnixMilli(l.DeviceTime).UTC().Format(timeFormat)}
 	}
-	return &nats.Msg{Subject: subject.SampleSubject(node, l.Namespace, l.Device, l.Property), Header: header, Data: []byte(l.Value)}
+	return msg
 }

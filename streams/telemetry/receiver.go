@@ -28,8 +28,9 @@ const (
 	// cachedPositions and positionTTL bound the positions of nodes that a cloudcore remembers. One that is outdated costs one more request.
 	cachedPositions = 100_000
 	positionTTL     = 10 * time.Minute
-	// planeTelemetry names the dead letters.
+	// The planes name the dead letters.
 	planeTelemetry subject.Plane = "telemetry"
+	planeMessages  subject.Plane = "messages"
 )
 
 // errOvertaken says that another cloudcore has stored samples of the node meanwhile.
@@ -45,11 +46,13 @@ type position struct {
 	number, sequence uint64
 }
 
-// Receiver stores the samples of nodes in TELEMETRY-0, each once and in order, whichever cloudcore gets them.
+// Receiver stores what nodes send of one kind in the hub's stream, each once and in order, whichever cloudcore gets them.
 type Receiver struct {
-	nc          *nats.Conn
-	reader      *read.StreamReader
-	codec       *codec
+	kind   Kind
+	nc     *nats.Conn
+	reader *read.StreamReader
+	codec  *codec
+	// isAssigned is nil for kinds that belong to no device.
 	isAssigned  IsAssigned
 	positions   *cache.LRUExpireCache // by node
 	slots       chan struct{}
@@ -58,8 +61,17 @@ type Receiver struct {
 	log         *zap.Logger
 }
 
-// NewReceiver returns a Receiver over a connection to the hub.
+// NewReceiver returns a Receiver of samples over a connection to the hub.
 func NewReceiver(nc *nats.Conn, isAssigned IsAssigned, own *ReceiverMetrics, common *metrics.Metrics, log *zap.Logger) (*Receiver, error) {
+	return newReceiver(Samples(), nc, isAssigned, own, common, log)
+}
+
+// NewMessageReceiver returns a Receiver of messages over a connection to the hub.
+func NewMessageReceiver(nc *nats.Conn, own *ReceiverMetrics, common *metrics.Metrics, log *zap.Logger) (*Receiver, error) {
+	return newReceiver(Messages(), nc, nil, own, common, log)
+}
+
+func newReceiver(kind Kind, nc *nats.Conn, isAssigned IsAssigned, own *ReceiverMetrics, common *metrics.Metrics, log *zap.Logger) (*Receiver, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return nil, fmt.Errorf("telemetry: %w", err)
@@ -69,12 +81,13 @@ func NewReceiver(nc *nats.Conn, isAssigned IsAssigned, own *ReceiverMetrics, com
 		return nil, err
 	}
 	return &Receiver{
-		nc: nc, reader: &read.StreamReader{Nc: nc, Js: js, Stream: subject.TelemetryStream}, codec: c, isAssigned: isAssigned, positions: cache.NewLRUExpireCache(cachedPositions), slots: make(chan struct{}, concurrentBatches),
+		kind: kind, nc: nc, reader: &read.StreamReader{Nc: nc, Js: js, Stream: kind.hubStream}, codec: c, isAssigned: isAssigned,
+		positions: cache.NewLRUExpireCache(cachedPositions), slots: make(chan struct{}, concurrentBatches),
 		deadLetters: &envelope.DeadLetterStore{Js: js, Sender: call.CloudSender, Metrics: common, Log: log}, metrics: own, log: log,
 	}, nil
 }
 
-// Handle is the call.Handler of subject.VerbTelemetry.
+// Handle is the call.Handler of the kind's verb.
 func (r *Receiver) Handle(ctx context.Context, node string, request []byte) (any, error) {
 	run, records, err := parseRequest(request)
 	if err != nil {
@@ -85,9 +98,9 @@ func (r *Receiver) Handle(ctx context.Context, node string, request []byte) (any
 		return nil, err
 	}
 	if len(lines) == 0 {
-		return nil, envelope.PermanentErrorf("no samples")
+		return nil, envelope.PermanentErrorf("no %s", r.kind.noun)
 	}
-	if err := checkLines(lines); err != nil {
+	if err := checkLines(lines, r.kind.check); err != nil {
 		return nil, err
 	}
 	own, foreign, err := r.split(ctx, node, lines)
@@ -108,6 +121,9 @@ func (r *Receiver) Handle(ctx context.Context, node string, request []byte) (any
 
 // split separates the samples of devices that are not the node's.
 func (r *Receiver) split(ctx context.Context, node string, lines []line) (own, foreign []line, err error) {
+	if r.isAssigned == nil {
+		return lines, nil, nil
+	}
 	type device struct{ namespace, name string }
 	known := map[device]bool{}
 	for _, l := range lines {
@@ -134,14 +150,14 @@ func (r *Receiver) refuse(ctx context.Context, node, run string, foreign []line)
 		return nil
 	}
 	r.metrics.Samples.WithLabelValues("foreign").Add(float64(len(foreign)))
-	data, err := r.codec.encode(foreign)
+	data, _, err := r.codec.encode(foreign)
 	if err != nil {
 		return err
 	}
 	first := foreign[0]
 	reason := fmt.Errorf("%w: %d samples of devices that Kubernetes does not assign to the node %s, the first of %s/%s", wire.ErrPermanent, len(foreign), node, first.Namespace, first.Device)
 	header := nats.Header{"Content-Encoding": {"zstd"}, HeaderRun: {run}, HeaderNumber: {strconv.FormatUint(first.Number, 10)}}
-	return r.deadLetters.Put(ctx, planeTelemetry, subject.NodeSamples(node), header, data, reason)
+	return r.deadLetters.Put(ctx, r.kind.plane, r.kind.all(node), header, data, reason)
 }
 
 // store stores the samples that the hub does not have, and returns their number.
@@ -198,7 +214,7 @@ func (r *Receiver) position(ctx context.Context, node string) (at position, cach
 
 // readPosition asks the stream's leader.
 func (r *Receiver) readPosition(ctx context.Context, node string) (position, error) {
-	last, err := r.reader.ReadLastOf(ctx, subject.NodeSamples(node))
+	last, err := r.reader.ReadLastOf(ctx, r.kind.all(node))
 	switch {
 	case topology.IsNotFound(err):
 		return position{}, nil
@@ -208,7 +224,7 @@ func (r *Receiver) readPosition(ctx context.Context, node string) (position, err
 	header := nats.Header(last.Header)
 	number, err := strconv.ParseUint(header.Get(HeaderNumber), 10, 64)
 	if err != nil {
-		r.log.Warn("a message among the samples is none", zap.String("node", node), zap.Uint64("sequence", last.Sequence))
+		r.log.Warn("a message in the stream has no number", zap.String("node", node), zap.Uint64("sequence", last.Sequence))
 	}
 	return position{run: header.Get(HeaderRun), number: number, sequence: last.Sequence}, nil
 }

@@ -53,23 +53,28 @@ func (s *Sample) Validate() error {
 	return nil
 }
 
-// line is a stored sample: one line of JSON. Times are in milliseconds since 1970.
+// line is a stored sample or message: one line of JSON. Times are in milliseconds since 1970.
 type line struct {
 	// Number is the sample's number at its node, Previous that of the sample of the same device before it, 0 where it is not known.
 	Number      uint64 `json:"n"`
 	Previous    uint64 `json:"l,omitempty"`
-	Namespace   string `json:"s"`
-	Device      string `json:"d"`
-	Property    string `json:"p"`
-	Value       string `json:"v"`
+	Namespace   string `json:"s,omitempty"`
+	Device      string `json:"d,omitempty"`
+	Property    string `json:"p,omitempty"`
+	Value       string `json:"v,omitempty"`
 	DeviceTime  int64  `json:"t,omitempty"`
 	GatewayTime int64  `json:"g"`
 	ClockSynced bool   `json:"c,omitempty"`
+	// Of a message.
+	Topic   string `json:"m,omitempty"`
+	Payload []byte `json:"b,omitempty"`
+	Broker  string `json:"f,omitempty"`
+	User    string `json:"u,omitempty"`
 }
 
-func newLine(s *Sample, number, previous uint64) line {
+func newLine(s *Sample) line {
 	l := line{
-		Number: number, Previous: previous, Namespace: s.Namespace, Device: s.Device, Property: s.Property, Value: s.Value,
+		Namespace: s.Namespace, Device: s.Device, Property: s.Property, Value: s.Value,
 		GatewayTime: s.GatewayTime.UnixMilli(), ClockSynced: s.ClockSynced,
 	}
 	if !s.DeviceTime.IsZero() {
@@ -108,16 +113,17 @@ func newCodec() (*codec, error) {
 	return &codec{encoder: enc, decoder: dec}, nil
 }
 
-func (c *codec) encode(lines []line) ([]byte, error) {
+// encode returns compressed lines, and their size when they are decompressed.
+func (c *codec) encode(lines []line) (data []byte, size int, err error) {
 	var b bytes.Buffer
 	out := json.NewEncoder(&b)
 	out.SetEscapeHTML(false)
 	for i := range lines {
 		if err := out.Encode(&lines[i]); err != nil {
-			return nil, fmt.Errorf("telemetry: encode sample: %w", err)
+			return nil, 0, fmt.Errorf("telemetry: encode: %w", err)
 		}
 	}
-	return c.encoder.EncodeAll(b.Bytes(), nil), nil
+	return c.encoder.EncodeAll(b.Bytes(), nil), b.Len(), nil
 }
 
 // decode returns the lines of compressed records. Its errors wrap wire.ErrPermanent.
@@ -144,7 +150,7 @@ func (c *codec) decode(data []byte) ([]line, error) {
 }
 
 // checkLines refuses, wrapped in wire.ErrPermanent, lines that no Store made: what a node sends is not trusted.
-func checkLines(lines []line) error {
+func checkLines(lines []line, check func(*line) error) error {
 	last := uint64(0)
 	for i := range lines {
 		l := &lines[i]
@@ -152,9 +158,8 @@ func checkLines(lines []line) error {
 			return fmt.Errorf("%w: sample %d has the number %d after %d, and names %d as the one before it", wire.ErrPermanent, i+1, l.Number, last, l.Previous)
 		}
 		last = l.Number
-		s := l.sample()
-		if err := s.Validate(); err != nil {
-			return fmt.Errorf("sample %d: %w", i+1, err)
+		if err := check(l); err != nil {
+			return fmt.Errorf("line %d: %w", i+1, err)
 		}
 	}
 	return nil

@@ -8,7 +8,7 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// The headers of a sample in TELEMETRY-0; the payload is the value as the device gave it. Times are RFC 3339 in UTC with milliseconds.
+// The headers of a sample in TELEMETRY-0 and of a message in MESSAGES-0; the payload is what the device or the app gave. Times are RFC 3339 in UTC with milliseconds.
 const (
 	// HeaderNumber is the sample's number at its node, consecutive over restarts. A number that is missing was dropped.
 	HeaderNumber = "Frond-Number"
@@ -20,6 +20,12 @@ const (
 	HeaderGatewayTime = "Frond-Gateway-Time"
 	// HeaderClock is "synced", or "unsynced" where the gateway's clock was not synchronized.
 	HeaderClock = "Frond-Clock"
+	// The headers of a message in MESSAGES-0 beside those of time and number: the node, the MQTT topic as the app wrote it, the broker that
+	// took the message, and the user that published it, where the broker knows.
+	HeaderNode   = "Frond-Node"
+	HeaderTopic  = "Frond-Topic"
+	HeaderBroker = "Frond-Broker"
+	HeaderUser   = "Frond-User"
 )
 
 // maxPreamble bounds the first line of a request.
