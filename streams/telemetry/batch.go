@@ -11,7 +11,6 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/frond-edge/frond/internal/failpoint"
 	"github.com/frond-edge/frond/streams/topology"
 )
 
@@ -54,7 +53,7 @@ func (r *Receiver) publish(ctx context.Context, node, run string, last uint64, l
 		if len(lines) > 1 {
 			msg.Header[headerBatchCommit] = []string{"1"}
 		}
-		failpoint.At(r.kind.prefix + ".commit")
+		r.kind.reachCommit()
 		return r.commit(ctx, msg)
 	}
 	return last, nil

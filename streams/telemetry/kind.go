@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/internal/failpoint"
 	"github.com/frond-edge/frond/streams/subject"
 )
 
@@ -22,6 +23,8 @@ type Kind struct {
 	received                                 string
 	leafStream, leafSubject, hubStream, verb string
 	plane                                    subject.Plane
+	// The crash points: stored on the node's disk, sent to the hub, all but the last message of a batch sent to the stream.
+	reachStored, reachSent, reachCommit func()
 	// all matches all that a node has in the hub.
 	all func(node string) string
 	// encode returns the message of a line in the hub, without the headers that each kind has.
@@ -37,6 +40,9 @@ func Samples() Kind {
 	return Kind{
 		noun: "samples", prefix: "telemetry", received: "telemetry_samples_total", leafStream: subject.LeafTelemetryStream, leafSubject: subject.LeafTelemetrySubject,
 		hubStream: subject.TelemetryStream, verb: subject.VerbTelemetry, plane: planeTelemetry, all: subject.NodeSamples,
+		reachStored: func() { failpoint.At("telemetry.stored") },
+		reachSent:   func() { failpoint.At("telemetry.sent") },
+		reachCommit: func() { failpoint.At("telemetry.commit") },
 		encode: func(node string, l *line) *nats.Msg {
 			return &nats.Msg{Subject: subject.SampleSubject(node, l.Namespace, l.Device, l.Property), Header: nats.Header{}, Data: []byte(l.Value)}
 		},
@@ -53,6 +59,9 @@ func Messages() Kind {
 	return Kind{
 		noun: "messages", prefix: "messages", received: "messages_received_total", leafStream: subject.LeafMessagesStream, leafSubject: subject.LeafMessagesSubject,
 		hubStream: subject.MessagesStream, verb: subject.VerbMessages, plane: planeMessages, all: subject.NodeMessages,
+		reachStored: func() { failpoint.At("messages.stored") },
+		reachSent:   func() { failpoint.At("messages.sent") },
+		reachCommit: func() { failpoint.At("messages.commit") },
 		encode: func(node string, l *line) *nats.Msg {
 			h := nats.Header{HeaderNode: {node}, HeaderTopic: {l.Topic}, HeaderBroker: {l.Broker}}
 			if l.User != "" {

@@ -30,8 +30,8 @@ type ReceiverMetrics struct {
 func NewStoreMetrics(kind Kind, reg prometheus.Registerer) *StoreMetrics {
 	f := promauto.With(reg)
 	return &StoreMetrics{
-		Appended: f.NewCounter(prometheus.CounterOpts{Namespace: "frond", Name: kind.prefix + "_appended_total", Help: "Stored (" + kind.noun + ") on this node's disk."}),
-		Errors:   f.NewCounter(prometheus.CounterOpts{Namespace: "frond", Name: kind.prefix + "_store_errors_total", Help: "Attempts to store " + kind.noun + " on this node's disk that failed."}),
+		Appended: f.NewCounter(prometheus.CounterOpts{Namespace: "frond", Subsystem: kind.prefix, Name: "appended_total", Help: "Stored (" + kind.noun + ") on this node's disk."}),
+		Errors:   f.NewCounter(prometheus.CounterOpts{Namespace: "frond", Subsystem: kind.prefix, Name: "store_errors_total", Help: "Attempts to store " + kind.noun + " on this node's disk that failed."}),
 	}
 }
 
@@ -39,15 +39,15 @@ func NewStoreMetrics(kind Kind, reg prometheus.Registerer) *StoreMetrics {
 func NewPumpMetrics(kind Kind, reg prometheus.Registerer) *PumpMetrics {
 	f := promauto.With(reg)
 	gauge := func(name, help string) prometheus.Gauge {
-		return f.NewGauge(prometheus.GaugeOpts{Namespace: "frond", Name: kind.prefix + "_" + name, Help: help})
+		return f.NewGauge(prometheus.GaugeOpts{Namespace: "frond", Subsystem: kind.prefix, Name: name, Help: help})
 	}
 	return &PumpMetrics{
 		Dropped: f.NewCounterVec(prometheus.CounterOpts{
-			Namespace: "frond", Name: kind.prefix + "_dropped_total",
+			Namespace: "frond", Subsystem: kind.prefix, Name: "dropped_total",
 			Help: "What did not reach the hub (" + kind.noun + "): dropped because too much waited (full), unreadable records (damaged), refused for good (refused).",
 		}, []string{"reason"}),
-		Refused:        f.NewCounter(prometheus.CounterOpts{Namespace: "frond", Name: kind.prefix + "_refused_total", Help: "Samples of devices that Kubernetes does not assign to this node; the cloud keeps them as dead letters."}),
-		Bytes:          f.NewCounter(prometheus.CounterOpts{Namespace: "frond", Name: kind.prefix + "_sent_bytes_total", Help: "Bytes of " + kind.noun + " sent over the link, compressed."}),
+		Refused:        f.NewCounter(prometheus.CounterOpts{Namespace: "frond", Subsystem: kind.prefix, Name: "refused_total", Help: "Samples of devices that Kubernetes does not assign to this node; the cloud keeps them as dead letters."}),
+		Bytes:          f.NewCounter(prometheus.CounterOpts{Namespace: "frond", Subsystem: kind.prefix, Name: "sent_bytes_total", Help: "Bytes of " + kind.noun + " sent over the link, compressed."}),
 		WaitingRecords: gauge("waiting_records", "Records of "+kind.noun+" on this node's disk that the hub does not have; a record has up to 500 of them."),
 		WaitingBytes:   gauge("stored_bytes", "Bytes of the stream of "+kind.noun+" on this node's disk."),
 		Budget:         gauge("link_take_bytes", "What this node's link is believed to carry in about a second, as "+kind.noun+" show; half of it is on its way at a time."),

@@ -13,7 +13,6 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/frond-edge/frond/api/wire"
-	"github.com/frond-edge/frond/internal/failpoint"
 	"github.com/frond-edge/frond/streams/call"
 	"github.com/frond-edge/frond/streams/internal/flow"
 	"github.com/frond-edge/frond/streams/link"
@@ -174,7 +173,7 @@ func (p *Pump) sendNext(ctx context.Context) (moved bool, err error) {
 	p.alone = false
 	p.sent, p.run, p.number = last.sequence, last.run, last.last()
 	p.metrics.Refused.Add(float64(reply.Refused))
-	failpoint.At(p.store.kind.prefix + ".sent")
+	p.store.kind.reachSent()
 	p.remove(ctx, false)
 	return true, nil
 }

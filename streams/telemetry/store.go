@@ -17,7 +17,6 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/semaphore"
 
-	"github.com/frond-edge/frond/internal/failpoint"
 	"github.com/frond-edge/frond/streams/internal/flow"
 	"github.com/frond-edge/frond/streams/topology"
 )
@@ -473,7 +472,7 @@ func (s *Store) storeRecord(ctx context.Context, batch []*appending) error {
 		s.unknown = true // it may be stored all the same
 		return fmt.Errorf("telemetry: store %d %s: %w", len(lines), s.kind.noun, err)
 	}
-	failpoint.At(s.kind.prefix + ".stored")
+	s.kind.reachStored()
 	s.next = number
 	s.setSource(source)
 	maps.Copy(s.previous, previous)
