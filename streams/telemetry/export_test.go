@@ -2,9 +2,13 @@ package telemetry
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 // ErrOvertaken exports errOvertaken.
@@ -42,4 +46,22 @@ func Many(t testing.TB, n int) []byte {
 func Bomb(t testing.TB) []byte {
 	t.Helper()
 	return Request(t, "a", string(bytes.Repeat([]byte(" "), 16<<20)))
+}
+
+// LoseAnswers makes the store's next n records be stored without an answer, as a disk does that stands still.
+func LoseAnswers(s *Store, n int) { s.js = &forgetful{JetStream: s.js, lost: n} }
+
+// forgetful loses the first answers.
+type forgetful struct {
+	jetstream.JetStream
+	lost int
+}
+
+func (f *forgetful) PublishMsg(ctx context.Context, msg *nats.Msg, opts ...jetstream.PublishOpt) (*jetstream.PubAck, error) {
+	ack, err := f.JetStream.PublishMsg(ctx, msg, opts...)
+	if err == nil && f.lost > 0 {
+		f.lost--
+		return nil, context.DeadlineExceeded
+	}
+	return ack, err
 }
