@@ -259,4 +259,3 @@ func (s *stalling) Record(ctx context.Context, origin broker.Origin, samples []b
 	}
 	return s.recorder.Record(ctx, origin, samples)
 }
-

@@ -83,13 +83,9 @@ func receiveUnstored(ctx context.Context, in <-chan *nats.Msg, out chan<- receiv
 func (s *Server) handle(ctx context.Context, in <-chan received) error {
 	for {
 		var batch []received
-		first := in
+		first, reports := in, s.reports
 		if !s.open.Load() {
-			first = nil // only changes of Devices
-		}
-		reports := s.reports
-		if first == nil {
-			reports = nil
+			first, reports = nil, nil // only changes of Devices
 		}
 		select {
 		case r := <-first:

@@ -156,7 +156,7 @@ func TestClient_RedeliveryIsHandledOnce(t *testing.T) {
 	b := mosquittotest.Start(t, "max_inflight_messages 20")
 	relay := relaytest.Start(t, b.Addr, relaytest.Config{})
 	k := &taker{}
-	startClient(t, external.Config{URL: "tcp://" + relay.Addr(), KeepAlive: time.Second}, k)
+	startClient(t, external.Config{URL: "tcp://" + relay.Addr(), KeepAlive: 3 * time.Second}, k)
 	kit.Within(t, 10*time.Second, "a connection", k.is(func() bool { return k.connected == 1 }))
 	app := publisher(t, b.Addr)
 	next := 0
@@ -193,7 +193,7 @@ func TestClient_RedeliveryIsHandledOnce(t *testing.T) {
 func TestClient_SessionOutlivesBothEnds(t *testing.T) {
 	b := mosquittotest.Start(t)
 	k := &taker{}
-	cfg := external.Config{URL: "tcp://" + b.Addr, KeepAlive: time.Second}
+	cfg := external.Config{URL: "tcp://" + b.Addr, KeepAlive: 3 * time.Second}
 	_, stop := startClient(t, cfg, k)
 	kit.Within(t, 10*time.Second, "a connection", k.is(func() bool { return k.connected == 1 }))
 	stop()
@@ -211,7 +211,7 @@ func TestClient_SessionOutlivesBothEnds(t *testing.T) {
 func TestClient_LostSession(t *testing.T) {
 	b := mosquittotest.Start(t, "persistence false")
 	k := &taker{}
-	startClient(t, external.Config{URL: "tcp://" + b.Addr, KeepAlive: time.Second}, k)
+	startClient(t, external.Config{URL: "tcp://" + b.Addr, KeepAlive: 3 * time.Second}, k)
 	for round := range 2 {
 		kit.Within(t, 30*time.Second, "a connection", k.is(func() bool { return k.connected == round+1 }))
 		app := publisher(t, b.Addr)
