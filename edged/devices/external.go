@@ -40,10 +40,10 @@ func newExternalBroker(node string, m config.MQTT, gate *messages.Gate, reg prom
 	e := &externalBroker{
 		gate: gate, log: log.Named("external"),
 		connected: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Namespace: "frond", Subsystem: "mqtt_external", Name: "up", Help: "1 while a session at the external MQTT broker is connected: devices, messages.",
+			Namespace: "frond", Subsystem: "mqtt", Name: "external_up", Help: "1 while a session at the external MQTT broker is connected: devices, messages.",
 		}, []string{"session"}),
 		events: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: "frond", Subsystem: "mqtt_external", Name: "events_total",
+			Namespace: "frond", Subsystem: "mqtt", Name: "external_events_total",
 			Help: "Lost connections (lost), messages of QoS 0 that were dropped (dropped), messages that the broker sent again and that were known (repeated).",
 		}, []string{"session", "event"}),
 	}

@@ -7,25 +7,29 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/klauspost/compress/zstd"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/frond-edge/frond/streams/internal/lines"
 )
 
 // ErrOvertaken exports errOvertaken.
 var ErrOvertaken = errOvertaken
 
 // Request returns a request with the given lines.
-func Request(t testing.TB, run string, lines ...string) []byte {
+func Request(t testing.TB, run string, list ...string) []byte {
 	t.Helper()
-	c, err := newCodec()
+	encoder, err := zstd.NewWriter(nil, zstd.WithWindowSize(256<<10))
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer func() { _ = encoder.Close() }()
 	var records [][]byte
-	for _, l := range lines {
-		records = append(records, c.encoder.EncodeAll([]byte(l+"\n"), nil))
+	for _, l := range list {
+		records = append(records, encoder.EncodeAll([]byte(l+"\n"), nil))
 	}
-	body, err := encodeRequest(run, records)
+	body, err := lines.EncodeRequest(run, records)
 	if err != nil {
 		t.Fatal(err)
 	}

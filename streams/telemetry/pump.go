@@ -15,6 +15,7 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/streams/call"
 	"github.com/frond-edge/frond/streams/internal/flow"
+	"github.com/frond-edge/frond/streams/internal/lines"
 	"github.com/frond-edge/frond/streams/link"
 	"github.com/frond-edge/frond/streams/subject"
 	"github.com/frond-edge/frond/streams/topology"
@@ -99,7 +100,7 @@ func (p *Pump) Start(ctx context.Context) error {
 			if errors.Is(err, errOlderCloud) {
 				delay = olderCloudPause
 			}
-			p.log.Info(p.store.kind.noun+" not sent", zap.Duration("retry", delay), zap.Error(err))
+			p.log.Info(p.store.kind.Noun+" not sent", zap.Duration("retry", delay), zap.Error(err))
 		case moved:
 			retry = flow.NewRetryBackoff()
 			continue
@@ -163,7 +164,7 @@ func (p *Pump) sendNext(ctx context.Context) (moved bool, err error) {
 		return true, nil
 	case reply.Permanent:
 		p.metrics.Dropped.WithLabelValues("refused").Add(float64(last.count))
-		p.log.Error(p.store.kind.noun+" refused by the cloud", zap.Uint64("first", last.first), zap.Uint64("last", last.last()), zap.String("reason", reply.Error))
+		p.log.Error(p.store.kind.Noun+" refused by the cloud", zap.Uint64("first", last.first), zap.Uint64("last", last.last()), zap.String("reason", reply.Error))
 	case reply.Number < last.last():
 		return false, fmt.Errorf("the hub has all up to %d after those up to %d were sent", reply.Number, last.last())
 	}
@@ -173,7 +174,7 @@ func (p *Pump) sendNext(ctx context.Context) (moved bool, err error) {
 	p.alone = false
 	p.sent, p.run, p.number = last.sequence, last.run, last.last()
 	p.metrics.Refused.Add(float64(reply.Refused))
-	p.store.kind.reachSent()
+	p.store.kind.ReachSent()
 	p.remove(ctx, false)
 	return true, nil
 }
@@ -185,7 +186,7 @@ func (p *Pump) send(ctx context.Context, records []*record) (Reply, error) {
 	for i, r := range records {
 		data[i] = r.data
 	}
-	body, err := encodeRequest(records[0].run, data)
+	body, err := lines.EncodeRequest(records[0].run, data)
 	if err != nil {
 		return reply, err
 	}
@@ -195,7 +196,7 @@ func (p *Pump) send(ctx context.Context, records []*record) (Reply, error) {
 	began := time.Now()
 	rctx, cancel := context.WithTimeout(ctx, topology.PumpTimeout)
 	defer cancel()
-	msg, err := p.nc.RequestWithContext(rctx, subject.CallSubject(p.cfg.Node, p.store.kind.verb), body)
+	msg, err := p.nc.RequestWithContext(rctx, subject.CallSubject(p.cfg.Node, p.store.kind.Verb), body)
 	if err != nil {
 		if errors.Is(err, context.DeadlineExceeded) {
 			p.bandwidth.ObserveTimeout()
@@ -206,7 +207,7 @@ func (p *Pump) send(ctx context.Context, records []*record) (Reply, error) {
 	switch err := json.Unmarshal(msg.Data, &reply); {
 	case err != nil:
 		return reply, fmt.Errorf("telemetry: answer: %w", err)
-	case strings.HasSuffix(reply.Error, fmt.Sprintf(call.UnknownVerbFormat, p.store.kind.verb)):
+	case strings.HasSuffix(reply.Error, fmt.Sprintf(call.UnknownVerbFormat, p.store.kind.Verb)):
 		return reply, errOlderCloud
 	case strings.HasPrefix(reply.Error, wire.ErrPermanent.Error()): // from the server of calls, which knows the error only
 		reply.Permanent = true

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/frond-edge/frond/streams/internal/lines"
 	"github.com/frond-edge/frond/streams/topology"
 )
 
@@ -26,7 +27,7 @@ type record struct {
 func (r *record) last() uint64 { return r.first + r.count - 1 }
 
 func parseRecord(m *jetstream.RawStreamMsg) (*record, error) {
-	r := &record{sequence: m.Sequence, run: m.Header.Get(HeaderRun), data: m.Data}
+	r := &record{sequence: m.Sequence, run: m.Header.Get(lines.HeaderRun), data: m.Data}
 	var err error
 	if r.first, err = strconv.ParseUint(m.Header.Get(headerFirst), 10, 64); err != nil {
 		return nil, fmt.Errorf("header %s: %w", headerFirst, err)
@@ -34,7 +35,7 @@ func parseRecord(m *jetstream.RawStreamMsg) (*record, error) {
 	if r.count, err = strconv.ParseUint(m.Header.Get(headerCount), 10, 64); err != nil {
 		return nil, fmt.Errorf("header %s: %w", headerCount, err)
 	}
-	r.size = maxDecoded / 2 // of an older version
+	r.size = lines.MaxDecoded / 2 // of an older version
 	if text := m.Header.Get(headerSize); text != "" {
 		if r.size, err = strconv.Atoi(text); err != nil {
 			return nil, fmt.Errorf("header %s: %w", headerSize, err)
@@ -46,7 +47,7 @@ func parseRecord(m *jetstream.RawStreamMsg) (*record, error) {
 			return nil, fmt.Errorf("header %s: %w", headerSource, err)
 		}
 	}
-	if r.run == "" || r.first == 0 || r.count == 0 || r.count > maxSamples {
+	if r.run == "" || r.first == 0 || r.count == 0 || r.count > lines.MaxLines {
 		return nil, fmt.Errorf("record of %d samples from %d of run %q", r.count, r.first, r.run)
 	}
 	return r, nil
@@ -59,7 +60,7 @@ func (s *Store) readRecords(ctx context.Context, from uint64, size int) (records
 	after = from
 	bytes, plain, samples := 0, 0, uint64(0)
 	for {
-		m, err := s.stream.GetMsg(ctx, after+1, jetstream.WithGetMsgSubject(s.kind.leafSubject))
+		m, err := s.stream.GetMsg(ctx, after+1, jetstream.WithGetMsgSubject(s.kind.LeafSubject))
 		if topology.IsNotFound(err) {
 			return records, damaged, after, nil
 		}
@@ -71,7 +72,7 @@ func (s *Store) readRecords(ctx context.Context, from uint64, size int) (records
 			damaged, after = damaged+1, m.Sequence
 			continue
 		}
-		if len(records) > 0 && (bytes+len(r.data) > size || plain+r.size > maxDecoded || samples+r.count > maxSamples || r.run != records[0].run) {
+		if len(records) > 0 && (bytes+len(r.data) > size || plain+r.size > lines.MaxDecoded || samples+r.count > lines.MaxLines || r.run != records[0].run) {
 			return records, damaged, after, nil
 		}
 		records, after = append(records, r), m.Sequence
@@ -87,7 +88,7 @@ const sentSuffix = ".sent"
 func (s *Store) forget(ctx context.Context, sequence uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	if _, err := s.js.Publish(ctx, s.kind.leafSubject+sentSuffix, []byte(strconv.FormatUint(sequence, 10))); err != nil {
+	if _, err := s.js.Publish(ctx, s.kind.LeafSubject+sentSuffix, []byte(strconv.FormatUint(sequence, 10))); err != nil {
 		return fmt.Errorf("telemetry: store what is sent: %w", err)
 	}
 	if err := s.stream.Purge(ctx, jetstream.WithPurgeSequence(sequence)); err != nil {
@@ -108,7 +109,7 @@ func (s *Store) waiting(ctx context.Context) (jetstream.StreamState, error) {
 // readSent returns the sequence of the last record that is known to be in the hub, 0 for none, and the run and number of its last line, if it is
 // still there.
 func (s *Store) readSent(ctx context.Context) (sequence uint64, run string, number uint64, err error) {
-	m, err := s.stream.GetLastMsgForSubject(ctx, s.kind.leafSubject+sentSuffix)
+	m, err := s.stream.GetLastMsgForSubject(ctx, s.kind.LeafSubject+sentSuffix)
 	switch {
 	case topology.IsNotFound(err):
 		return 0, "", 0, nil

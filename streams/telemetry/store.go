@@ -3,14 +3,12 @@ package telemetry
 import (
 	"context"
 	"crypto/rand"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"maps"
 	"strconv"
 	"sync"
 	"time"
-	"unicode/utf8"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -18,6 +16,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/frond-edge/frond/streams/internal/flow"
+	"github.com/frond-edge/frond/streams/internal/lines"
 	"github.com/frond-edge/frond/streams/topology"
 )
 
@@ -41,8 +40,6 @@ const (
 	// queuedAppends and queuedBytes bound the calls of Append that wait; further ones block.
 	queuedAppends = 1024
 	queuedBytes   = 4 << 20
-	// lineOverhead is what a line has beside its texts.
-	lineOverhead = 120
 	// The headers of a record.
 	headerFirst  = "Frond-First" // the number of its first sample
 	headerCount  = "Frond-Count"
@@ -68,7 +65,7 @@ type Source struct {
 
 // appending is one call of Append.
 type appending struct {
-	lines  []line
+	lines  []lines.Line
 	source *Source
 	// bytes is about the size of the lines, encoded.
 	bytes int
@@ -78,11 +75,11 @@ type appending struct {
 
 // Store keeps what is sent of one kind in the leaf's own JetStream until the hub has it.
 type Store struct {
-	kind   Kind
+	kind   lines.Kind
 	bytes  *semaphore.Weighted // of what waits in queue
 	js     jetstream.JetStream
 	stream jetstream.Stream
-	codec  *codec
+	codec  *lines.Codec
 	queue  chan *appending
 	// closing is held by whoever appends; closed closes when Start's context has ended.
 	closing sync.RWMutex
@@ -103,12 +100,12 @@ type Store struct {
 }
 
 // OpenStore opens the store over the node's in-process connection, and creates its stream if it is missing.
-func OpenStore(ctx context.Context, kind Kind, cfg StoreConfig, nc *nats.Conn, metrics *StoreMetrics, log *zap.Logger) (*Store, error) {
+func OpenStore(ctx context.Context, kind lines.Kind, cfg StoreConfig, nc *nats.Conn, metrics *StoreMetrics, log *zap.Logger) (*Store, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return nil, fmt.Errorf("telemetry: %w", err)
 	}
-	c, err := newCodec()
+	c, err := lines.NewCodec()
 	if err != nil {
 		return nil, err
 	}
@@ -116,7 +113,7 @@ func OpenStore(ctx context.Context, kind Kind, cfg StoreConfig, nc *nats.Conn, m
 	if err := topology.EnsureStream(ctx, js, one, log); err != nil {
 		return nil, fmt.Errorf("telemetry: %w", err)
 	}
-	stream, err := js.Stream(ctx, kind.leafStream)
+	stream, err := js.Stream(ctx, kind.LeafStream)
 	if err != nil {
 		return nil, fmt.Errorf("telemetry: %w", err)
 	}
@@ -127,9 +124,9 @@ func OpenStore(ctx context.Context, kind Kind, cfg StoreConfig, nc *nats.Conn, m
 	return s, s.readPosition(ctx)
 }
 
-func leafStream(kind Kind, cfg StoreConfig) jetstream.StreamConfig {
+func leafStream(kind lines.Kind, cfg StoreConfig) jetstream.StreamConfig {
 	return jetstream.StreamConfig{
-		Name: kind.leafStream, Description: "Waits for the link: " + kind.noun, Subjects: []string{kind.leafSubject, kind.leafSubject + sentSuffix},
+		Name: kind.LeafStream, Description: "Waits for the link: " + kind.Noun, Subjects: []string{kind.LeafSubject, kind.LeafSubject + sentSuffix},
 		Retention: jetstream.LimitsPolicy, Storage: jetstream.FileStorage, Replicas: 1, Discard: jetstream.DiscardOld,
 		MaxMsgSize: topology.MiB, MaxBytes: cfg.MaxBytes, MaxAge: cfg.MaxAge,
 	}
@@ -137,7 +134,7 @@ func leafStream(kind Kind, cfg StoreConfig) jetstream.StreamConfig {
 
 // readPosition reads which number comes next: the last record stays in the stream when the hub has it, for this.
 func (s *Store) readPosition(ctx context.Context) error {
-	last, err := s.stream.GetLastMsgForSubject(ctx, s.kind.leafSubject)
+	last, err := s.stream.GetLastMsgForSubject(ctx, s.kind.LeafSubject)
 	if topology.IsNotFound(err) {
 		s.setPosition(rand.Text(), 1, 0)
 		return nil
@@ -177,73 +174,53 @@ func (s *Store) Source() Source {
 
 // AppendFrom is Append of class Exact for samples from a message of a stream, or of several up to it. The source is on disk with the
 // samples, so whoever reads the stream again after a crash knows from Source which messages are done.
-func (s *Store) AppendFrom(ctx context.Context, source Source, samples []Sample) error {
+func (s *Store) AppendFrom(ctx context.Context, source Source, samples []lines.Sample) error {
 	return s.append(ctx, Exact, newLines(samples), &source)
 }
 
 // Append stores samples in order, as the class promises. It blocks while too many wait. An error says that none of them is known to be
 // stored: append them again.
-func (s *Store) Append(ctx context.Context, class Class, samples []Sample) error {
+func (s *Store) Append(ctx context.Context, class Class, samples []lines.Sample) error {
 	return s.append(ctx, class, newLines(samples), nil)
 }
 
 // EnqueueMessage takes a message; the messages are stored in the order of the calls. The channel gives one answer: nil when the message is on
 // disk, synced. EnqueueMessage blocks while too much waits.
-func (s *Store) EnqueueMessage(ctx context.Context, message *Message) (<-chan error, error) {
-	l := newMessageLine(message)
-	if err := s.kind.check(&l); err != nil {
+func (s *Store) EnqueueMessage(ctx context.Context, message *lines.Message) (<-chan error, error) {
+	l := lines.NewMessageLine(message)
+	if err := s.kind.Check(&l); err != nil {
 		return nil, err
 	}
-	a := &appending{lines: []line{l}, bytes: l.size(), class: Exact, done: make(chan error, 1)}
+	a := &appending{lines: []lines.Line{l}, bytes: l.Size(), class: Exact, done: make(chan error, 1)}
 	return a.done, s.enqueue(ctx, a)
 }
 
-func newLines(samples []Sample) []line {
-	lines := make([]line, len(samples))
+func newLines(samples []lines.Sample) []lines.Line {
+	list := make([]lines.Line, len(samples))
 	for i := range samples {
-		lines[i] = newLine(&samples[i])
+		list[i] = lines.NewLine(&samples[i])
 	}
-	return lines
-}
-
-// size is an upper bound of the line's size, encoded.
-func (l *line) size() int {
-	text := len(l.Namespace) + len(l.Device) + jsonLength(l.Property) + jsonLength(l.Value) + jsonLength(l.Topic) + jsonLength(l.User)
-	return lineOverhead + text + base64.StdEncoding.EncodedLen(len(l.Payload))
-}
-
-// jsonLength is the most that a text takes in JSON, without its quotes.
-func jsonLength(text string) int {
-	const escaped = 6 // \u0000
-	n := 0
-	for i := range len(text) {
-		if c := text[i]; c < ' ' || c == '"' || c == '\\' || c >= utf8.RuneSelf {
-			n += escaped
-		} else {
-			n++
-		}
-	}
-	return n
+	return list
 }
 
 // append stores lines as one record, or as several if they are too many or too large.
-func (s *Store) append(ctx context.Context, class Class, lines []line, source *Source) error {
-	for i := range lines {
-		if err := s.kind.check(&lines[i]); err != nil {
+func (s *Store) append(ctx context.Context, class Class, list []lines.Line, source *Source) error {
+	for i := range list {
+		if err := s.kind.Check(&list[i]); err != nil {
 			return err
 		}
 	}
-	for len(lines) > 0 {
+	for len(list) > 0 {
 		count, bytes := 0, 0
-		for count < len(lines) && count < maxRecordSamples {
-			size := lines[count].size()
+		for count < len(list) && count < maxRecordSamples {
+			size := list[count].Size()
 			if count > 0 && bytes+size > maxRecordBytes {
 				break
 			}
 			count, bytes = count+1, bytes+size
 		}
-		a := &appending{lines: lines[:count], bytes: bytes, class: class}
-		if lines = lines[count:]; len(lines) == 0 {
+		a := &appending{lines: list[:count], bytes: bytes, class: class}
+		if list = list[count:]; len(list) == 0 {
 			a.source = source // the source goes with the last ones
 		}
 		if err := s.appendRecord(ctx, a); err != nil {
@@ -394,13 +371,13 @@ func (s *Store) storeBatch(ctx context.Context, batch []*appending) {
 			continue
 		}
 		s.metrics.Errors.Inc()
-		s.log.Error(s.kind.noun+" not stored", zap.Int("tried again", len(kept)), zap.Error(err))
+		s.log.Error(s.kind.Noun+" not stored", zap.Int("tried again", len(kept)), zap.Error(err))
 		if len(kept) == 0 {
 			continue
 		}
 		select {
 		case <-ctx.Done():
-			s.log.Error(s.kind.noun+" lost", zap.Int("appended", len(kept)))
+			s.log.Error(s.kind.Noun+" lost", zap.Int("appended", len(kept)))
 			s.release(kept)
 			batch = batch[len(kept):]
 		case <-time.After(retry.Step()):
@@ -420,7 +397,7 @@ func nextRecord(batch []*appending) []*appending {
 	samples, size := 0, 0
 	for i, a := range batch {
 		samples, size = samples+len(a.lines), size+a.bytes
-		if i > 0 && (samples > maxSamples || size > 2*maxRecordBytes) {
+		if i > 0 && (samples > lines.MaxLines || size > 2*maxRecordBytes) {
 			return batch[:i]
 		}
 	}
@@ -437,7 +414,7 @@ func (s *Store) storeRecord(ctx context.Context, batch []*appending) error {
 		}
 		s.unknown = false
 	}
-	var lines []line
+	var list []lines.Line
 	number, previous, source := s.next, map[string]uint64{}, s.Source()
 	for _, a := range batch {
 		if a.source != nil {
@@ -446,23 +423,23 @@ func (s *Store) storeRecord(ctx context.Context, batch []*appending) error {
 		for i := range a.lines {
 			l := &a.lines[i]
 			l.Number, l.Previous = number, 0
-			if key := s.kind.group(l); key != "" {
+			if key := s.kind.Group(l); key != "" {
 				before, known := previous[key]
 				if !known {
 					before = s.previous[key]
 				}
 				l.Previous, previous[key] = before, number
 			}
-			lines = append(lines, *l)
+			list = append(list, *l)
 			number++
 		}
 	}
-	data, size, err := s.codec.encode(lines)
+	data, size, err := s.codec.Encode(list)
 	if err != nil {
 		return err
 	}
-	msg := &nats.Msg{Subject: s.kind.leafSubject, Data: data, Header: nats.Header{
-		HeaderRun: {s.currentRun()}, headerFirst: {strconv.FormatUint(s.next, 10)}, headerCount: {strconv.Itoa(len(lines))},
+	msg := &nats.Msg{Subject: s.kind.LeafSubject, Data: data, Header: nats.Header{
+		lines.HeaderRun: {s.currentRun()}, headerFirst: {strconv.FormatUint(s.next, 10)}, headerCount: {strconv.Itoa(len(list))},
 		headerSize: {strconv.Itoa(size)},
 	}}
 	if source.Stream != "" {
@@ -470,13 +447,13 @@ func (s *Store) storeRecord(ctx context.Context, batch []*appending) error {
 	}
 	if err := s.publish(ctx, msg, s.next, number); err != nil {
 		s.unknown = true // it may be stored all the same
-		return fmt.Errorf("telemetry: store %d %s: %w", len(lines), s.kind.noun, err)
+		return fmt.Errorf("telemetry: store %d %s: %w", len(list), s.kind.Noun, err)
 	}
-	s.kind.reachStored()
+	s.kind.ReachStored()
 	s.next = number
 	s.setSource(source)
 	maps.Copy(s.previous, previous)
-	s.metrics.Appended.Add(float64(len(lines)))
+	s.metrics.Appended.Add(float64(len(list)))
 	s.notify()
 	return nil
 }

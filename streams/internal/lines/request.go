@@ -1,4 +1,4 @@
-package telemetry
+package lines
 
 import (
 	"bytes"
@@ -48,7 +48,7 @@ type Reply struct {
 	Permanent bool   `json:"permanent,omitempty"`
 }
 
-func encodeRequest(run string, records [][]byte) ([]byte, error) {
+func EncodeRequest(run string, records [][]byte) ([]byte, error) {
 	first, err := json.Marshal(preamble{Run: run})
 	if err != nil {
 		return nil, fmt.Errorf("telemetry: encode request: %w", err)
@@ -56,8 +56,8 @@ func encodeRequest(run string, records [][]byte) ([]byte, error) {
 	return bytes.Join(append([][]byte{append(first, '\n')}, records...), nil), nil
 }
 
-// parseRequest returns the parts of a request. Its errors wrap wire.ErrPermanent.
-func parseRequest(request []byte) (run string, records []byte, err error) {
+// ParseRequest returns the parts of a request. Its errors wrap wire.ErrPermanent.
+func ParseRequest(request []byte) (run string, records []byte, err error) {
 	first, records, ok := bytes.Cut(request, []byte("\n"))
 	if !ok || len(first) > maxPreamble {
 		return "", nil, fmt.Errorf("%w: no first line of at most %d bytes", wire.ErrPermanent, maxPreamble)
