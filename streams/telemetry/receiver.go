@@ -18,7 +18,6 @@ import (
 	"github.com/frond-edge/frond/streams/internal/lines"
 	"github.com/frond-edge/frond/streams/internal/read"
 	"github.com/frond-edge/frond/streams/metrics"
-	"github.com/frond-edge/frond/streams/subject"
 	"github.com/frond-edge/frond/streams/topology"
 )
 
@@ -29,9 +28,6 @@ const (
 	// cachedPositions and positionTTL bound the positions of nodes that a cloudcore remembers. One that is outdated costs one more request.
 	cachedPositions = 100_000
 	positionTTL     = 10 * time.Minute
-	// The planes name the dead letters.
-	planeTelemetry subject.Plane = "telemetry"
-	planeMessages  subject.Plane = "messages"
 )
 
 // errOvertaken says that another cloudcore has stored samples of the node meanwhile.

@@ -455,7 +455,7 @@ func TestTelemetry_LargeSamplesArrive(t *testing.T) {
 // A record whose answer is lost, because a disk stands still, is stored once.
 func TestStore_LostAnswersStoreOnce(t *testing.T) {
 	p := newPlant(t)
-	store, stop := p.startGateway(limits)
+	_, stop := p.startGateway(limits)
 	stop()
 	own := leaftest.StartLeaf(t, leaf.Config{Dir: p.dir}).Client()
 	store, err := telemetry.OpenStore(t.Context(), telemetry.Samples(), limits, own, telemetry.NewStoreMetrics(telemetry.Samples(), nil), zaptest.NewLogger(t))

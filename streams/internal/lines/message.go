@@ -53,6 +53,7 @@ func (m *Message) Validate() error {
 	return nil
 }
 
+// NewMessageLine returns the line of a message, without its numbers.
 func NewMessageLine(m *Message) Line {
 	return Line{
 		Topic: m.Topic, Payload: m.Payload, Broker: m.Broker, User: m.User, GatewayTime: m.GatewayTime.UnixMilli(), ClockSynced: m.ClockSynced,

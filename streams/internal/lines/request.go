@@ -20,8 +20,9 @@ const (
 	HeaderGatewayTime = "Frond-Gateway-Time"
 	// HeaderClock is "synced", or "unsynced" where the gateway's clock was not synchronized.
 	HeaderClock = "Frond-Clock"
-	// The headers of a message in MESSAGES-0 beside those of time and number: the node, the MQTT topic as the app wrote it, the broker that
-	// took the message, and the user that published it, where the broker knows.
+
+	// HeaderNode is the node of a message in MESSAGES-0. The next are the MQTT topic as the app wrote it, the broker that took the message, and the
+	// user that published it, where the broker knows.
 	HeaderNode   = "Frond-Node"
 	HeaderTopic  = "Frond-Topic"
 	HeaderBroker = "Frond-Broker"
@@ -48,6 +49,7 @@ type Reply struct {
 	Permanent bool   `json:"permanent,omitempty"`
 }
 
+// EncodeRequest returns a request with compressed records.
 func EncodeRequest(run string, records [][]byte) ([]byte, error) {
 	first, err := json.Marshal(preamble{Run: run})
 	if err != nil {

@@ -74,6 +74,7 @@ type Line struct {
 	User    string `json:"u,omitempty"`
 }
 
+// NewLine returns the line of a sample, without its numbers.
 func NewLine(s *Sample) Line {
 	l := Line{
 		Namespace: s.Namespace, Device: s.Device, Property: s.Property, Value: s.Value,
@@ -103,6 +104,7 @@ type Codec struct {
 	decoder *zstd.Decoder
 }
 
+// NewCodec returns a codec, which may be used by several goroutines.
 func NewCodec() (*Codec, error) {
 	enc, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithWindowSize(256<<10), zstd.WithLowerEncoderMem(true))
 	if err != nil {
