@@ -61,7 +61,7 @@ unit: ## Unit tests with the race detector, without a cluster
 	$(GO) -C tools/generate test -vet=off ./...
 
 # ,root where this machine lets root do all that tests want: `make tools` installs the programs, if apt-get finds a network.
-AS_ROOT = $(shell test "$$(id -u)" = 0 && type nft ip systemctl /lib/systemd/systemd >/dev/null 2>&1 && unshare --net --mount true 2>/dev/null && echo ,root)
+AS_ROOT = $(shell test "$$(id -u)" = 0 && type nft ip mosquitto systemctl /lib/systemd/systemd >/dev/null 2>&1 && unshare --net --mount true 2>/dev/null && echo ,root)
 
 # The stages of `make test` that need most of the processors, and those that run real processes and mostly wait, the longest first.
 # They run side by side: a stage has clusters of its own. LANES is how many of the latter run at once; three clusters are too many for two
@@ -114,7 +114,7 @@ HOLLOW := \
 	MalformedMessages_OnEverySubject Init_IsIdempotent Token_PrintedCommandJoins NodeGroup_IsAutonomous \
 	RevokedGateway_SessionsEnd Logs_OfflineGatewayIsReported Sessions_AfterCloudcoreKill StaticPod_HasMirror \
 	Services_ByNeed Status_EitherCloudcoreAnswers Sync_ViewsAgree Secret_LeavesWithLastPod Install_JoinAndReset Devices_FollowTheirNode Devices_MQTT \
-	Devices_CrashPoints
+	Devices_CrashPoints Devices_CustomTopics
 ON_HOLLOW := ^Test($(subst $(eval) ,|,$(HOLLOW)))$$
 
 .PHONY: test-e2e

@@ -92,7 +92,7 @@ func buildUpward(f *foundation, p publishing, admission *admission, duplicates *
 	if err != nil {
 		return nil, nil, err
 	}
-	calls, err := newCallServer(f, p, admission, duplicates, devices.samples)
+	calls, err := newCallServer(f, p, admission, duplicates, devices)
 	if err != nil {
 		return nil, nil, err
 	}
