@@ -15,10 +15,10 @@ CODE  := tools/images tools/kube tools/conformance/suite tools/generate test/map
 # CONTRIBUTING.md for why.
 SUM   := tool -modfile=$(CURDIR)/tools/gotestsum/go.mod gotestsum --format pkgname-and-test-fails --format-hide-empty-pkg --hide-summary=skipped \
 	--rerun-fails=1 --rerun-fails-max-failures=3 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race --packages
-MODS  := . $(CODE) tools/kube/1.35 tools/kube/1.36 tools/coredns tools/lint tools/gotestsum tools/node/containerd tools/node/cni tools/node/runc
+MODS  := . $(CODE) tools/kube/1.35 tools/kube/1.36 tools/coredns tools/helm tools/lint tools/gotestsum tools/node/containerd tools/node/cni tools/node/runc
 # The kubelet takes minutes to compile with -race, so edged/kubelet and what imports it are tested without, by `make test`.
-FAST  = $(shell go list ./... | grep -v -e /test/e2e -e /test/attacks -e /test/faults/suite -e /test/kit/kubetest -e /edged/kubelet -e /edged/agent -e /cmd/ -e /controllers/ -e /loadtest)
-KUBE  = ./controllers/... ./test/kit/kubetest/...
+FAST  = $(shell go list ./... | grep -v -e /test/e2e -e /test/attacks -e /test/faults/suite -e /test/kit/kubetest -e /edged/kubelet -e /edged/agent -e /cmd/ -e /controllers/ -e /loadtest -e /test/chart)
+KUBE  = ./controllers/... ./test/chart/... ./test/kit/kubetest/...
 SLOW  = ./edged/kubelet/... ./edged/agent/... ./cmd/...
 # Where the dev cluster of `make demo` lives; `make demo DIR=/elsewhere` moves it.
 DIR   ?= .frond
@@ -31,6 +31,16 @@ help: ## List the targets
 .PHONY: build
 build: ## Build cloudcore, edgecore and frond into bin/
 	$(GO) build -ldflags "$$($(GO) run ./tools/ensure -ldflags)" -o bin/ ./cmd/...
+
+# Architectures of the images, and their tag; PUSH=registry.example.com/frond also sends them there.
+ARCHS   ?= $(shell go env GOARCH)
+VERSION ?= $(shell git describe --tags --always)
+.PHONY: images
+images: ## Make images of cloudcore and the hub as OCI archives in bin/images
+	@for arch in $(ARCHS); do GOARCH=$$arch $(GO) build -ldflags "-s -w $$($(GO) run ./tools/ensure -ldflags)" \
+		-o bin/images/$$arch/ ./cmd/cloudcore ./cmd/frond github.com/nats-io/nats-server/v2 || exit 1; done
+	@$(GO) -C tools/images run . -release $(CURDIR)/bin/images -version $(VERSION) $(addprefix -push ,$(PUSH)) \
+		$(foreach arch,$(ARCHS),-programs $(arch)=$(CURDIR)/bin/images/$(arch))
 
 .PHONY: demo
 demo: ## Build what is missing, start a real cluster and show what Frond does
@@ -51,7 +61,7 @@ unit: ## Unit tests with the race detector, without a cluster
 	$(GO) -C tools/generate test -vet=off ./...
 
 # ,root where this machine lets root do all that tests want: `make tools` installs the programs, if apt-get finds a network.
-AS_ROOT = $(shell test "$$(id -u)" = 0 && type nft ip systemctl /lib/systemd/systemd >/dev/null 2>&1 && unshare --net --mount true 2>/dev/null && echo ,root)
+AS_ROOT = $(shell test "$$(id -u)" = 0 && type nft ip mosquitto systemctl /lib/systemd/systemd >/dev/null 2>&1 && unshare --net --mount true 2>/dev/null && echo ,root)
 
 # The stages of `make test` that need most of the processors, and those that run real processes and mostly wait, the longest first.
 # They run side by side: a stage has clusters of its own. LANES is how many of the latter run at once; three clusters are too many for two
@@ -104,7 +114,7 @@ HOLLOW := \
 	MalformedMessages_OnEverySubject Init_IsIdempotent Token_PrintedCommandJoins NodeGroup_IsAutonomous \
 	RevokedGateway_SessionsEnd Logs_OfflineGatewayIsReported Sessions_AfterCloudcoreKill StaticPod_HasMirror \
 	Services_ByNeed Status_EitherCloudcoreAnswers Sync_ViewsAgree Secret_LeavesWithLastPod Install_JoinAndReset Devices_FollowTheirNode Devices_MQTT \
-	Devices_CrashPoints
+	Devices_CrashPoints Devices_CustomTopics
 ON_HOLLOW := ^Test($(subst $(eval) ,|,$(HOLLOW)))$$
 
 .PHONY: test-e2e
@@ -178,7 +188,7 @@ conformance-subset:
 
 .PHONY: tools
 tools: ## Build the control plane, containerd and the rest once into the cache
-	$(GO) run ./tools/ensure -kube -node -nats -dns -frond -machines -conformance
+	$(GO) run ./tools/ensure -kube -node -nats -dns -frond -helm -machines -conformance
 
 .PHONY: bench
 bench: ## Print the numbers of the README, measured here and now

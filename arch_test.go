@@ -114,7 +114,7 @@ var folderRules = map[string]folderRule{
 
 // dependencyHomes lists the folders whose packages may import each outside module.
 var dependencyHomes = map[string][]string{
-	"github.com/eclipse/paho.mqtt.golang":    {}, // only tests
+	"github.com/eclipse/paho.mqtt.golang":    {"devicetwin/broker/external"}, // and tests
 	"google.golang.org/protobuf":             {"devicetwin/dmi"},
 	"github.com/nats-io/nats-server":         {"leaf", "devicetwin/broker", "test/kit"},
 	"github.com/nats-io/nats.go":             {"streams", "leaf", "devicetwin/broker", "cloud", "edged/agent", "edged/devices", "edged/enroll", "internal/devcluster", "loadtest", "test/kit"},

@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"github.com/frond-edge/frond/api/config"
@@ -20,6 +21,7 @@ import (
 	"github.com/frond-edge/frond/cloud/membership"
 	"github.com/frond-edge/frond/cloud/partitions"
 	"github.com/frond-edge/frond/controllers/desired"
+	groups "github.com/frond-edge/frond/controllers/groups/membership"
 	"github.com/frond-edge/frond/controllers/podcache"
 	"github.com/frond-edge/frond/controllers/scopes"
 	"github.com/frond-edge/frond/internal/health"
@@ -42,9 +44,12 @@ type foundation struct {
 	nodes     addressindex.Nodes
 	addresses addressindex.Addresses
 	members   *membership.Members
-	events    *kube.EventRecorder
-	withheld  *kubecalls.WithheldEvents
-	metrics   *metrics.Metrics
+	// groups is who is in which NodeGroup, for all that decide by it.
+	groups      *groups.View
+	groupClient *rest.RESTClient
+	events      *kube.EventRecorder
+	withheld    *kubecalls.WithheldEvents
+	metrics     *metrics.Metrics
 }
 
 // layoutOf returns the layout of the hub that a replica is configured for.
@@ -68,6 +73,10 @@ func (c *Cloud) newFoundation(ctx context.Context, hub *hubConns, stores hubStor
 		return nil, fmt.Errorf("cache: %w", err)
 	}
 	f.members = membership.New(c.cfg.ID, stores.members, func() []membership.Link { return membership.Links(hub.all()...) }, c.log.Named("members"))
+	if f.groupClient, err = groups.NewGroupClient(f.clients.Config); err != nil {
+		return nil, err
+	}
+	f.groups = groups.New(f.objects, groups.ListGroups(f.groupClient), c.log.Named("groups"))
 	f.events = kube.NewEventRecorder(c.cfg.ID, f.clients.Own, c.log.Named("alarms"))
 	f.withheld = kubecalls.NewWithheldEvents(f.events.WarnNode)
 	return f, nil
@@ -115,6 +124,7 @@ func (c *Cloud) assembleParts(ctx context.Context, hub *hubConns, stores hubStor
 		{Name: "partitions", Start: keeper.Start},
 		{Name: "history", Start: history.Start},
 		{Name: "cache", Start: f.objects.Start},
+		{Name: "membership", Start: f.groups.Start},
 	}, publishers, services), nil
 }
 

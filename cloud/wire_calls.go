@@ -21,11 +21,10 @@ import (
 	"github.com/frond-edge/frond/streams/consume"
 	"github.com/frond-edge/frond/streams/publish"
 	"github.com/frond-edge/frond/streams/subject"
-	"github.com/frond-edge/frond/streams/telemetry"
 )
 
 // newCallServer creates the server of the nodes' calls.
-func newCallServer(f *foundation, p publishing, admission *admission, duplicates *nodehealth.DuplicateDetector, samples *telemetry.Receiver) (*call.Server, error) {
+func newCallServer(f *foundation, p publishing, admission *admission, duplicates *nodehealth.DuplicateDetector, devices deviceServices) (*call.Server, error) {
 	pause := &redialPause{linksPerSecond: f.cfg.Links.PerSecondOrDefault(), countGateways: f.countGateways, log: f.log.Named("attach")}
 	attacher, err := publish.NewAttacher(publish.AttacherConfig{
 		NodeExists: func(ctx context.Context, node string) bool {
@@ -49,7 +48,7 @@ func newCallServer(f *foundation, p publishing, admission *admission, duplicates
 	if err != nil {
 		return nil, err
 	}
-	requests, err := kubecalls.New(f.clients.Config, f.cfg.Impersonation == kubeversion.Classic, guard, f.registry, f.log.Named("calls"))
+	requests, err := kubecalls.New(f.clients.Config, f.cfg.Impersonation == kubeversion.Classic, guard, p.engine.CutEndpoints, f.registry, f.log.Named("calls"))
 	if err != nil {
 		return nil, err
 	}
@@ -66,7 +65,8 @@ func newCallServer(f *foundation, p publishing, admission *admission, duplicates
 		subject.VerbSame:   sameHandler(f.objects),
 		subject.VerbPing:   func(context.Context, string, []byte) (any, error) { return struct{}{}, nil },
 
-		subject.VerbTelemetry: samples.Handle,
+		subject.VerbTelemetry: devices.samples.Handle,
+		subject.VerbMessages:  devices.messages.Handle,
 	}), f.metrics, f.log.Named("calls"))
 }
 

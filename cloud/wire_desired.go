@@ -18,6 +18,7 @@ import (
 	"github.com/frond-edge/frond/cloud/scoperegistry"
 	"github.com/frond-edge/frond/controllers"
 	"github.com/frond-edge/frond/controllers/desired"
+	groups "github.com/frond-edge/frond/controllers/groups/membership"
 	"github.com/frond-edge/frond/controllers/holds"
 	"github.com/frond-edge/frond/controllers/scopes"
 	"github.com/frond-edge/frond/internal/lifecycle"
@@ -37,10 +38,12 @@ func buildPublishing(f *foundation, history *epoch.Tracker) (p publishing, parts
 	cfg := desiredConfig(f.cfg, history, holder, f.withheld)
 	cfg.Metrics, cfg.Probe = f.registry, kube.NewProbe(f.clients.Metadata)
 	cfg.Scopes, cfg.ServicesByNeed = grants.Granted, grants.ServicesByNeed
+	cfg.Groups = knownGroups{f.groups}
 	if p.engine, err = desired.New(cfg, f.objects, publisher, f.members, f.log.Named("desired")); err != nil {
 		return p, nil, err
 	}
 	engine := p.engine
+	f.groups.Subscribe(engine.GroupsChanged)
 	p.topology, err = topology.NewReconciler(f.hub.nc, f.cfg.Replicas, f.layout, func() { engine.Resync() }, f.log.Named("keeper"))
 	if err != nil {
 		return p, nil, err
@@ -59,6 +62,19 @@ func buildPublishing(f *foundation, history *epoch.Tracker) (p publishing, parts
 		{Name: "scopes", Start: p.scopes.Start}, // needs the engine's objects
 		{Name: "keys", Start: keys.Start},
 	}, nil
+}
+
+// knownGroups tells the engine of groups: nothing of a Node that was not evaluated yet.
+type knownGroups struct{ view *groups.View }
+
+// GroupOf implements topology.Groups of controllers/desired.
+func (g knownGroups) GroupOf(node string) (group string, known bool) {
+	if !g.view.Ready() {
+		return "", false
+	}
+	now := g.view.Assignment()
+	group, _ = now.GroupOf(node)
+	return group, now.Knows(node)
 }
 
 // protectedNamespaces returns the namespaces whose objects are not published to gateways: Frond's own, and those of the configuration.

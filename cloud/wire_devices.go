@@ -16,6 +16,8 @@ import (
 type deviceServices struct {
 	statuses *devicestatus.Applier
 	samples  *telemetry.Receiver
+	// messages are of apps, on custom MQTT topics.
+	messages *telemetry.Receiver
 }
 
 // buildDevices creates the parts for devices.
@@ -30,7 +32,10 @@ func buildDevices(f *foundation) (d deviceServices, parts []lifecycle.Part, err 
 	}
 	lookup := devicestatus.NewLookup(f.objects, kube)
 	d.statuses = devicestatus.New(lookup, kube, latest.StillLast, f.registry, f.log.Named("devices"))
-	if d.samples, err = telemetry.NewReceiver(f.hub.nc, lookup.IsAssigned, telemetry.NewReceiverMetrics(f.registry), f.metrics, f.log.Named("telemetry")); err != nil {
+	if d.samples, err = telemetry.NewReceiver(f.hub.nc, lookup.IsAssigned, telemetry.NewReceiverMetrics(telemetry.Samples(), f.registry), f.metrics, f.log.Named("telemetry")); err != nil {
+		return d, nil, err
+	}
+	if d.messages, err = telemetry.NewMessageReceiver(f.hub.nc, telemetry.NewReceiverMetrics(telemetry.Messages(), f.registry), f.metrics, f.log.Named("messages")); err != nil {
 		return d, nil, err
 	}
 	absence := devicestatus.NewAbsence(d.statuses, f.objects, f.members, f.log.Named("devices"))

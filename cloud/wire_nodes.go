@@ -38,11 +38,7 @@ func buildNodeServices(f *foundation, p publishing, admission *admission) (enfor
 	if err != nil {
 		return nil, nil, err
 	}
-	members, carrying, err := buildGroups(f)
-	if err != nil {
-		return nil, nil, err
-	}
-	groups := autonomy.NewNodeGroups(members)
+	groups := autonomy.NewNodeGroups(f.groups)
 	version := kube.NewVersionReader(f.clients.Own.Discovery(), f.log.Named("kubeversion"))
 	monitor := nodes.New(leaseBudget(f.cfg.Leases), f.clients.Own, f.objects, f.members, admission.isRevoked, groups.Lookup, version.Version, f.registry, f.log.Named("nodes"))
 	tolerations := autonomy.New(f.clients.Own, f.objects, groups, f.members, f.events.RecordEvent, monitor.EnqueueIfLost, f.registry, f.log.Named("autonomy"))
@@ -83,7 +79,8 @@ func buildNodeServices(f *foundation, p publishing, admission *admission) (enfor
 		{Name: "kubeversion", Start: version.Start},
 		{Name: "alarms", Start: f.events.Start},
 		{Name: "autonomy", Start: tolerations.Start},
-	}, carrying, checks, []lifecycle.Part{
+		buildGroups(f),
+	}, checks, []lifecycle.Part{
 		{Name: "beats", Start: beats.Start},
 		{Name: "calls", Start: calls.Start},
 	}, ways, allocation, readers, inspection), nil
@@ -95,7 +92,7 @@ func buildUpward(f *foundation, p publishing, admission *admission, duplicates *
 	if err != nil {
 		return nil, nil, err
 	}
-	calls, err := newCallServer(f, p, admission, duplicates, devices.samples)
+	calls, err := newCallServer(f, p, admission, duplicates, devices)
 	if err != nil {
 		return nil, nil, err
 	}

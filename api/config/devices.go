@@ -3,7 +3,9 @@ package config
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
+	"net/url"
 	"path/filepath"
 	"time"
 )
@@ -13,17 +15,20 @@ type Devices struct {
 	MQTT      MQTT      `json:"mqtt,omitzero"`
 	DMI       DMI       `json:"dmi,omitzero"`
 	Telemetry Telemetry `json:"telemetry,omitzero"`
+	Messages  Messages  `json:"messages,omitzero"`
 }
 
 // The modes of MQTT.
 const (
 	MQTTOff      = "off"
 	MQTTInternal = "internal"
+	MQTTExternal = "external"
+	MQTTBoth     = "both"
 )
 
 // MQTT is the broker for the gateway's devices and their apps.
 type MQTT struct {
-	// Mode is off, the default, or internal: edgecore runs a broker.
+	// Mode is off, the default; internal: edgecore runs a broker; external: it is a client of another one; or both.
 	Mode string `json:"mode,omitempty"`
 	// Listen is an address and port; the default is 127.0.0.1:1883.
 	Listen string `json:"listen,omitempty"`
@@ -37,9 +42,36 @@ type MQTT struct {
 	MaxStoreMiB int `json:"maxStoreMiB,omitempty"`
 	// SyncAlways syncs each message before its PUBACK, instead of once a second. It costs 90 % of the throughput.
 	SyncAlways bool `json:"syncAlways,omitempty"`
+	// External is the other broker.
+	External ExternalMQTT `json:"external,omitzero"`
 }
 
-// DMI is the interface for KubeEdge's mappers. It needs MQTT's mode internal, which keeps what devices report.
+// ExternalMQTT is an MQTT broker that is not edgecore's own. Files are absolute paths, read at each connect.
+type ExternalMQTT struct {
+	// URL is tcp://host:port or ssl://host:port.
+	URL          string `json:"url,omitempty"`
+	UserFile     string `json:"userFile,omitempty"`
+	PasswordFile string `json:"passwordFile,omitempty"`
+	// CAFile verifies the broker; the default is the system's CAs.
+	CAFile   string `json:"caFile,omitempty"`
+	CertFile string `json:"certFile,omitempty"`
+	KeyFile  string `json:"keyFile,omitempty"`
+	// KeepAlive is how often the broker is asked whether it is there; the default is 30s.
+	KeepAlive Duration `json:"keepAlive,omitzero"`
+}
+
+// Messages is the way of what apps publish on custom MQTT topics to the hub.
+type Messages struct {
+	// MaxMiB and MaxAge bound what waits on the gateway's disk, the oldest goes first; the defaults are 64 and 168h.
+	MaxMiB int      `json:"maxMiB,omitempty"`
+	MaxAge Duration `json:"maxAge,omitzero"`
+	// MaxPayloadKiB bounds a message; larger ones are refused. The default is 64, the most 256.
+	MaxPayloadKiB int `json:"maxPayloadKiB,omitempty"`
+	// BytesPerSecond bounds what messages take of the link; 0, the default, is no limit of their own.
+	BytesPerSecond int `json:"bytesPerSecond,omitempty"`
+}
+
+// DMI is the interface for KubeEdge's mappers. It needs a mode of MQTT other than off, which keeps what devices report.
 type DMI struct {
 	// Enabled opens the socket dmi.sock in Dir.
 	Enabled bool `json:"enabled,omitempty"`
@@ -79,10 +111,20 @@ const (
 	defaultTelemetryMaxAge = 7 * 24 * time.Hour
 	// minTelemetryRate lets the largest request pass within the time that it may take.
 	minTelemetryRate = 1 << 10
+	// defaultMaxPayloadKiB passes a link of 50 kbit/s within the time that a request may take; maxPayloadKiB is the brokers' own limit.
+	defaultMaxPayloadKiB = 64
+	maxPayloadKiB        = 256
+	defaultKeepAlive     = 30 * time.Second
 )
 
 // Enabled reports whether anything is run for devices.
-func (d Devices) Enabled() bool { return d.MQTT.Mode == MQTTInternal }
+func (d Devices) Enabled() bool { return d.MQTT.OwnBroker() || d.MQTT.Mode == MQTTExternal }
+
+// OwnBroker reports whether edgecore runs a broker.
+func (m MQTT) OwnBroker() bool { return m.Mode == MQTTInternal || m.Mode == MQTTBoth }
+
+// ExternalBroker reports whether edgecore is a client of another broker.
+func (m MQTT) ExternalBroker() bool { return m.Mode == MQTTExternal || m.Mode == MQTTBoth }
 
 func (d *Devices) setDefaults() {
 	if d.MQTT.Mode == "" {
@@ -100,10 +142,22 @@ func (d *Devices) setDefaults() {
 	if d.Telemetry.MaxAge == 0 {
 		d.Telemetry.MaxAge = Duration(defaultTelemetryMaxAge)
 	}
+	if d.MQTT.External.KeepAlive == 0 {
+		d.MQTT.External.KeepAlive = Duration(defaultKeepAlive)
+	}
+	if d.Messages.MaxMiB == 0 {
+		d.Messages.MaxMiB = defaultTelemetryMaxMiB
+	}
+	if d.Messages.MaxAge == 0 {
+		d.Messages.MaxAge = Duration(defaultTelemetryMaxAge)
+	}
+	if d.Messages.MaxPayloadKiB == 0 {
+		d.Messages.MaxPayloadKiB = defaultMaxPayloadKiB
+	}
 }
 
 func (d Devices) validate() error {
-	return errors.Join(d.MQTT.validate(d.DMI.Enabled), d.DMI.validate(d.MQTT), d.Telemetry.validate())
+	return errors.Join(d.MQTT.validate(d.DMI.Enabled), d.DMI.validate(d.MQTT), d.Telemetry.validate("devices.telemetry"), d.Messages.validate())
 }
 
 func (d DMI) validate(mqtt MQTT) error {
@@ -111,8 +165,8 @@ func (d DMI) validate(mqtt MQTT) error {
 		return nil
 	}
 	var faults []error
-	if mqtt.Mode != MQTTInternal {
-		faults = append(faults, errors.New("devices.dmi: needs devices.mqtt.mode internal, which keeps what devices report; without users and allowLoopbackAnonymous it lets no app in"))
+	if mqtt.Mode == MQTTOff || mqtt.Mode == "" {
+		faults = append(faults, errors.New("devices.dmi: needs a devices.mqtt.mode other than off, such as internal, which keeps what devices report; without users and allowLoopbackAnonymous it lets no app in"))
 	}
 	if !filepath.IsAbs(d.Dir) {
 		faults = append(faults, fmt.Errorf("devices.dmi.dir: %q is not an absolute path", d.Dir))
@@ -131,8 +185,14 @@ func (m MQTT) validate(forMappers bool) error {
 		return nil
 	}
 	var faults []error
-	if m.Mode != MQTTInternal {
-		faults = append(faults, fmt.Errorf("devices.mqtt.mode: %q is neither %s nor %s", m.Mode, MQTTOff, MQTTInternal))
+	if !m.OwnBroker() && !m.ExternalBroker() {
+		faults = append(faults, fmt.Errorf("devices.mqtt.mode: %q is none of %s, %s, %s and %s", m.Mode, MQTTOff, MQTTInternal, MQTTExternal, MQTTBoth))
+	}
+	if m.ExternalBroker() {
+		faults = append(faults, m.External.validate(m))
+	}
+	if !m.OwnBroker() {
+		return errors.Join(faults...)
 	}
 	faults = append(faults, validateHostPort("devices.mqtt.listen", m.Listen))
 	at, err := netip.ParseAddrPort(m.Listen)
@@ -154,16 +214,52 @@ func (m MQTT) validate(forMappers bool) error {
 	return errors.Join(faults...)
 }
 
-func (t Telemetry) validate() error {
+func (t Telemetry) validate(name string) error {
 	var faults []error
 	if t.MaxMiB < 0 {
-		faults = append(faults, fmt.Errorf("devices.telemetry.maxMiB: %d is below 0", t.MaxMiB))
+		faults = append(faults, fmt.Errorf("%s.maxMiB: %d is below 0", name, t.MaxMiB))
 	}
 	if age := time.Duration(t.MaxAge); age != 0 && age < time.Minute {
-		faults = append(faults, fmt.Errorf("devices.telemetry.maxAge: %s is less than a minute", age))
+		faults = append(faults, fmt.Errorf("%s.maxAge: %s is less than a minute", name, age))
 	}
 	if t.BytesPerSecond != 0 && t.BytesPerSecond < minTelemetryRate {
-		faults = append(faults, fmt.Errorf("devices.telemetry.bytesPerSecond: %d is below %d", t.BytesPerSecond, minTelemetryRate))
+		faults = append(faults, fmt.Errorf("%s.bytesPerSecond: %d is below %d", name, t.BytesPerSecond, minTelemetryRate))
 	}
 	return errors.Join(faults...)
+}
+
+func (m Messages) validate() error {
+	err := Telemetry{MaxMiB: m.MaxMiB, MaxAge: m.MaxAge, BytesPerSecond: m.BytesPerSecond}.validate("devices.messages")
+	if m.MaxPayloadKiB < 0 || m.MaxPayloadKiB > maxPayloadKiB {
+		return errors.Join(err, fmt.Errorf("devices.messages.maxPayloadKiB: %d is not between 1 and %d", m.MaxPayloadKiB, maxPayloadKiB))
+	}
+	return err
+}
+
+// validate checks what other settings tell; the client of the broker checks the rest.
+func (e ExternalMQTT) validate(m MQTT) error {
+	u, err := url.Parse(e.URL)
+	switch {
+	case e.URL == "":
+		return fmt.Errorf("devices.mqtt.external.url: needed for devices.mqtt.mode %s, such as tcp://127.0.0.1:1883", m.Mode)
+	case err != nil:
+		return fmt.Errorf("devices.mqtt.external.url: %w", err)
+	case m.OwnBroker() && isSameListener(u.Host, m.Listen):
+		return fmt.Errorf("devices.mqtt.external.url: %s is edgecore's own broker (devices.mqtt.listen %s); each message would be taken twice", e.URL, m.Listen)
+	}
+	return nil
+}
+
+// isSameListener reports whether a client of an address reaches a listener of this gateway.
+func isSameListener(address, listen string) bool {
+	host, port, err := net.SplitHostPort(address)
+	own, ownPort, ownErr := net.SplitHostPort(listen)
+	if err != nil || ownErr != nil || port != ownPort {
+		return false
+	}
+	local := func(h string) bool {
+		ip := net.ParseIP(h)
+		return h == "" || h == "localhost" || ip != nil && (ip.IsLoopback() || ip.IsUnspecified())
+	}
+	return host == own || local(host) && local(own)
 }

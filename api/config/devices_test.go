@@ -25,6 +25,10 @@ func TestDevices_Defaults(t *testing.T) {
 	if c, err = edgeCoreWith(t, "{mqtt: {mode: internal}, dmi: {enabled: true}}"); err != nil || c.Devices.DMI.Dir != "/etc/kubeedge" {
 		t.Errorf("%+v, %v", c.Devices, err)
 	}
+	if c, err = edgeCoreWith(t, "{mqtt: {mode: external, external: {url: 'tcp://127.0.0.1:1883'}}, dmi: {enabled: true}}"); err != nil || !c.Devices.Enabled() ||
+		c.Devices.MQTT.External.KeepAlive != config.Duration(30*time.Second) || c.Devices.Messages.MaxPayloadKiB != 64 {
+		t.Errorf("%+v, %v", c.Devices, err)
+	}
 	if c, err = edgeCoreWith(t, "{mqtt: {mode: internal, allowLoopbackAnonymous: true}}"); err != nil || !c.Devices.Enabled() {
 		t.Errorf("%+v, %v", c.Devices, err)
 	}
@@ -32,20 +36,26 @@ func TestDevices_Defaults(t *testing.T) {
 
 func TestDevices_Refuses(t *testing.T) {
 	for devices, want := range map[string]string{
-		"{mqtt: {mode: both}}":     `"both" is neither off nor internal`,
-		"{mqtt: {mode: internal}}": "nobody could connect",
-		"{mqtt: {mode: internal, allowLoopbackAnonymous: true, listen: '0.0.0.0:1883'}}": "not a loopback address",
-		"{mqtt: {mode: internal, usersFile: users.yaml}}":                                "not an absolute path",
-		"{mqtt: {mode: internal, usersFile: /u, listen: here}}":                          "devices.mqtt.listen",
-		"{mqtt: {mode: internal, usersFile: /u, maxClients: -1}}":                        "maxClients",
-		"{mqtt: {mode: internal, usersFile: /u, maxStoreMiB: 1}}":                        "maxStoreMiB",
-		"{dmi: {enabled: true}}":                                                         "needs devices.mqtt.mode internal",
-		"{mqtt: {mode: internal}, dmi: {enabled: true, dir: x}}":                         "not an absolute path",
-		"{mqtt: {mode: internal}, dmi: {enabled: true, mappers: [{protocol: x}]}}":       "namespace are required",
-		"{telemetry: {maxMiB: -1}}":                                                      "maxMiB",
-		"{telemetry: {maxAge: 1s}}":                                                      "less than a minute",
-		"{telemetry: {bytesPerSecond: 1}}":                                               "bytesPerSecond",
-		"{mqtt: {modus: off}}":                                                           "unknown field",
+		"{mqtt: {mode: bridge}}":   `"bridge" is none of off, internal, external and both`,
+		"{mqtt: {mode: both}}":     "devices.mqtt.external.url: needed",
+		"{mqtt: {mode: external}}": "devices.mqtt.external.url: needed",
+		"{mqtt: {mode: both, allowLoopbackAnonymous: true, external: {url: 'tcp://localhost:1883'}}}": "edgecore's own broker",
+		"{mqtt: {mode: external, external: {url: 'tcp://a:1', password: x}}}":                         "unknown field",
+		"{messages: {maxPayloadKiB: 257}}":                                                            "devices.messages.maxPayloadKiB",
+		"{messages: {maxAge: 1s}}":                                                                    "devices.messages.maxAge",
+		"{mqtt: {mode: internal}}":                                                                    "nobody could connect",
+		"{mqtt: {mode: internal, allowLoopbackAnonymous: true, listen: '0.0.0.0:1883'}}":              "not a loopback address",
+		"{mqtt: {mode: internal, usersFile: users.yaml}}":                                             "not an absolute path",
+		"{mqtt: {mode: internal, usersFile: /u, listen: here}}":                                       "devices.mqtt.listen",
+		"{mqtt: {mode: internal, usersFile: /u, maxClients: -1}}":                                     "maxClients",
+		"{mqtt: {mode: internal, usersFile: /u, maxStoreMiB: 1}}":                                     "maxStoreMiB",
+		"{dmi: {enabled: true}}":                                                                      "needs a devices.mqtt.mode other than off",
+		"{mqtt: {mode: internal}, dmi: {enabled: true, dir: x}}":                                      "not an absolute path",
+		"{mqtt: {mode: internal}, dmi: {enabled: true, mappers: [{protocol: x}]}}":                    "namespace are required",
+		"{telemetry: {maxMiB: -1}}":                                                                   "maxMiB",
+		"{telemetry: {maxAge: 1s}}":                                                                   "less than a minute",
+		"{telemetry: {bytesPerSecond: 1}}":                                                            "bytesPerSecond",
+		"{mqtt: {modus: off}}":                                                                        "unknown field",
 	} {
 		if _, err := edgeCoreWith(t, devices); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", devices, err, want)

@@ -92,7 +92,7 @@ func TestNamespaceGuard_RefusesAndNarrows(t *testing.T) {
 func TestKubeCalls_LeaveProtectedNamespacesOut(t *testing.T) {
 	c := newCallFixture(t)
 	other := c.cluster.Namespace(t)
-	calls, err := New(c.cluster.Config(), false, c.newGuard(c.ns), prometheus.NewRegistry(), zaptest.NewLogger(t))
+	calls, err := New(c.cluster.Config(), false, c.newGuard(c.ns), nil, prometheus.NewRegistry(), zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,7 +22,7 @@ import (
 // its first version on, and only what Kubernetes lets the node itself create is created.
 func TestKubeCalls_RegisterANodeWithItsLabels(t *testing.T) {
 	c := newCallFixture(t)
-	calls, err := New(c.cluster.Config(), false, c.newGuard("frond-system"), prometheus.NewRegistry(), zaptest.NewLogger(t))
+	calls, err := New(c.cluster.Config(), false, c.newGuard("frond-system"), nil, prometheus.NewRegistry(), zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}

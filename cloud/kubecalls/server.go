@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"mime"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -43,6 +44,7 @@ type Server struct {
 	ownClient *http.Client
 	csrs      *csrLimiter
 	guard     *NamespaceGuard
+	cut       CutEndpoints
 	// refused counts the refused requests, by the code of the answer; logLimit limits their log lines.
 	refused  *prometheus.CounterVec
 	logLimit rate.Sometimes
@@ -53,7 +55,7 @@ type Server struct {
 const refusalLogInterval = time.Second
 
 // New creates a Server for the apiserver of cfg. classic says that nodes are impersonated by the classic verb.
-func New(cfg *rest.Config, classic bool, guard *NamespaceGuard, metrics prometheus.Registerer, log *zap.Logger) (*Server, error) {
+func New(cfg *rest.Config, classic bool, guard *NamespaceGuard, cut CutEndpoints, metrics prometheus.Registerer, log *zap.Logger) (*Server, error) {
 	client, err := rest.HTTPClientFor(reports.Impersonating(cfg, classic))
 	if err != nil {
 		return nil, fmt.Errorf("calls for nodes: %w", err)
@@ -74,7 +76,7 @@ func New(cfg *rest.Config, classic bool, guard *NamespaceGuard, metrics promethe
 	asIs := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	client.CheckRedirect, bare.CheckRedirect, own.CheckRedirect = asIs, asIs, asIs
 	return &Server{
-		base: base, client: client, tokenClient: bare, ownClient: own, guard: guard, csrs: &csrLimiter{limiters: map[string]*rate.Limiter{}}, logLimit: rate.Sometimes{Interval: refusalLogInterval}, log: log,
+		base: base, client: client, tokenClient: bare, ownClient: own, guard: guard, cut: cut, csrs: &csrLimiter{limiters: map[string]*rate.Limiter{}}, logLimit: rate.Sometimes{Interval: refusalLogInterval}, log: log,
 		refused: promauto.With(metrics).NewCounterVec(prometheus.CounterOpts{
 			Namespace: "frond", Subsystem: "kube", Name: "refused_total", Help: "Kubernetes requests of nodes that were not granted, by the code of the answer.",
 		}, []string{"code"}),
@@ -122,6 +124,9 @@ func (k *Server) handleRequest(ctx context.Context, node string, request []byte)
 	}
 	if registersNode(req) {
 		return k.registerNode(ctx, node, req)
+	}
+	if targetsEndpoints(req) {
+		return k.performCut(ctx, node, req)
 	}
 	return k.performRequest(ctx, k.clientFor(req), node, req)
 }
@@ -212,4 +217,20 @@ func (k *Server) performRequest(ctx context.Context, client *http.Client, node s
 		return denialReply(tooLargeError("an answer", len(body), req.MaxBytes)), nil
 	}
 	return wire.KubeReply{Code: resp.StatusCode, ContentType: resp.Header.Get("Content-Type"), Body: body}, nil
+}
+
+// performCut makes a request about endpoints, and cuts what the apiserver answers as what the node is sent.
+func (k *Server) performCut(ctx context.Context, node string, req wire.KubeRequest) (wire.KubeReply, error) {
+	req.Accept = runtime.ContentTypeJSON
+	reply, err := k.performRequest(ctx, k.clientFor(req), node, req)
+	if err != nil || reply.Code < http.StatusOK || reply.Code >= http.StatusMultipleChoices {
+		return reply, err
+	}
+	if kind, _, err := mime.ParseMediaType(reply.ContentType); err != nil || kind != runtime.ContentTypeJSON {
+		return wire.KubeReply{Error: fmt.Sprintf("the apiserver's answer about endpoints is %.100q, not JSON", reply.ContentType)}, nil //nolint:nilerr // it is the gateway's answer
+	}
+	if reply.Body, err = k.cut.cutBody(node, reply.Body); err != nil {
+		return denialReply(apierrors.NewServiceUnavailable("endpoints: " + err.Error())), nil //nolint:nilerr // it is the gateway's answer
+	}
+	return reply, nil
 }

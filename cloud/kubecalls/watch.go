@@ -146,6 +146,8 @@ func validateWatch(req wire.KubeRequest) error {
 		return fmt.Errorf("a watch is a GET without a body, not %.20q", req.Method)
 	case req.Token == "":
 		return errors.New("a watch without a token: nodes have what they watch in their store")
+	case targetsEndpoints(req):
+		return errEndpointsWatched
 	}
 	return validateCall(req)
 }

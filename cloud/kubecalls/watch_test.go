@@ -54,7 +54,7 @@ func TestReadEvents_FitsTheLink(t *testing.T) {
 // rights only, from the version that it names. A watch without changes makes progress; and a revoked right ends it at the next call.
 func TestKubeCalls_WatchByRequests(t *testing.T) {
 	c := newCallFixture(t)
-	calls, err := New(c.cluster.Config(), false, c.newGuard(), prometheus.NewRegistry(), zaptest.NewLogger(t))
+	calls, err := New(c.cluster.Config(), false, c.newGuard(), nil, prometheus.NewRegistry(), zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,8 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/frond-edge/frond/controllers/podcache"
 )
 
 // lostNodeRepeat is the delay before a node is asked once more: kube-controller-manager checks its nodes every 5 s, and
@@ -21,16 +23,25 @@ const lostNodeRepeat = 10 * time.Second
 // lookupTimeout bounds a read of the cache, which blocks only until it has been filled.
 const lookupTimeout = 2 * time.Second
 
+// markRepeatMax is the longest delay before a node is asked again because of a pod that stays marked, whatever its node reports.
+const markRepeatMax = 10 * time.Minute
+
 // LostNodeResync asks nodes that Kubernetes had marked lost to report everything again. While cloudcores or the hub
 // were unavailable, a Lease may have expired. Kubernetes then marks the Node unknown and its pods not ready, although
 // the gateway's own link was never interrupted: without a request the gateway would report nothing new before its hourly report.
+//
+// A node is asked as long as it is unknown or one of its pods is marked. Both are read from Kubernetes, so a replica that starts, or that takes the node
+// over, goes on where another one stopped.
 type LostNodeResync struct {
 	objects        cache.Cache
 	owns           func(node string) bool
 	requestReports func(node string) error
 	repeatAfter    time.Duration
 	queue          workqueue.TypedDelayingInterface[string]
-	log            *zap.Logger
+	marked         *markedPods
+	// pauses are the delays between requests because of marked pods, by node.
+	pauses workqueue.TypedRateLimiter[string]
+	log    *zap.Logger
 }
 
 // NewLostNodeResync creates the part. owns reports whether this replica owns a node; ask requests all reports of one and
@@ -38,6 +49,7 @@ type LostNodeResync struct {
 func NewLostNodeResync(objects cache.Cache, owns func(node string) bool, ask func(node string) error, log *zap.Logger) *LostNodeResync {
 	return &LostNodeResync{
 		objects: objects, owns: owns, requestReports: ask, repeatAfter: lostNodeRepeat, queue: workqueue.NewTypedDelayingQueue[string](), log: log,
+		marked: newMarkedPods(), pauses: workqueue.NewTypedItemExponentialFailureRateLimiter[string](lostNodeRepeat, markRepeatMax),
 	}
 }
 
@@ -68,6 +80,15 @@ func (u *LostNodeResync) Start(ctx context.Context) error {
 		return fmt.Errorf("follow nodes: %w", err)
 	}
 	defer func() { _ = informer.RemoveEventHandler(registration) }() // fails only where the informer is gone
+	stopPods, err := podcache.Follow(ctx, u.objects, func(pod *podcache.Pod) {
+		if u.marked.record(pod) {
+			u.queue.Add(pod.Node())
+		}
+	}, u.marked.remove)
+	if err != nil {
+		return err
+	}
+	defer stopPods()
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		<-gctx.Done()
@@ -94,19 +115,26 @@ func resyncNeeded(was, is corev1.ConditionStatus) (now, later bool) {
 	return was == lost || is == lost, was == lost && is != lost
 }
 
-// resyncNode asks a node to report, and checks again as long as Kubernetes does not know its readiness.
+// resyncNode asks a node to report, and checks again as long as Kubernetes does not know its readiness or shows marked pods.
 func (u *LostNodeResync) resyncNode(ctx context.Context, name string) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
 	node := &corev1.Node{}
-	if err := u.objects.Get(ctx, client.ObjectKey{Name: name}, node); err != nil || !u.owns(name) {
-		return // its owner checks it
+	if err := u.objects.Get(ctx, client.ObjectKey{Name: name}, node); err != nil {
+		return // deleted
 	}
-	if err := u.requestReports(name); err != nil {
-		u.log.Warn("node not asked to report again", zap.String("node", name), zap.Error(err))
+	if u.owns(name) { // otherwise its owner asks, and this replica looks again in case that it becomes the owner
+		if err := u.requestReports(name); err != nil {
+			u.log.Warn("node not asked to report again", zap.String("node", name), zap.Error(err))
+		}
 	}
-	if readyStatus(node) == corev1.ConditionUnknown {
+	switch {
+	case readyStatus(node) == corev1.ConditionUnknown:
 		u.queue.AddAfter(name, u.repeatAfter)
+	case u.marked.of(name):
+		u.queue.AddAfter(name, u.pauses.When(name))
+	default:
+		u.pauses.Forget(name)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/frond-edge/frond/controllers"
 	"github.com/frond-edge/frond/controllers/desired/deletionguard"
 	"github.com/frond-edge/frond/controllers/desired/grants"
+	"github.com/frond-edge/frond/controllers/desired/topology"
 )
 
 // Publisher writes to the stream of desired state. Calls may be concurrent; the engine keeps the order per node and key.
@@ -67,6 +68,9 @@ type Config struct {
 	// ServicesByNeed reports whether a node requests the scopes on Services and EndpointSlices that it wants, so that it need not
 	// be given all of them; nil: no node does. It must neither block nor call the engine.
 	ServicesByNeed func(node string) bool
+	// Groups knows which NodeGroup a node is in, for Services whose endpoints stay in a group; nil: none is in one. It must neither
+	// block nor call the engine.
+	Groups topology.Groups
 	// Protected are the namespaces whose objects are never published. What was published from them is removed at once.
 	Protected controllers.ProtectedNamespaces
 	// OnWithheld is called for each object in a protected namespace that an owned node needs, once while the node needs

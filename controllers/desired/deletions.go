@@ -3,13 +3,10 @@ package desired
 import (
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers"
 	"github.com/frond-edge/frond/controllers/desired/deletionguard"
 	"github.com/frond-edge/frond/controllers/desired/dispatch"
-	"github.com/frond-edge/frond/controllers/desired/payload"
 	"github.com/frond-edge/frond/controllers/desired/published"
 )
 
@@ -42,7 +39,7 @@ func (d deletions) evaluate(s *nodeState, now time.Time) deletionguard.Verdict {
 			delete(in.Pods, key) // removed on purpose
 		}
 	}
-	in.Alive = func(key wire.Key) bool { return !gone && t.needs.Needs(s, key) && d.podExists(key) }
+	in.Alive = func(key wire.Key) bool { return !gone && t.needs.Needs(s, key) && t.objects.HasPod(key) }
 	v := s.guard.Evaluate(d.policy, in)
 	if v.EvaluateAfter > 0 {
 		d.work.AddAfter(controllers.Urgent, dispatch.Item{Node: s.work}, v.EvaluateAfter)
@@ -54,13 +51,6 @@ func (d deletions) evaluate(s *nodeState, now time.Time) deletionguard.Verdict {
 		t.cfg.OnHold(s.name, v.Hold)
 	}
 	return v
-}
-
-// podExists reports whether a pod exists and was not deleted by force.
-func (d deletions) podExists(key wire.Key) bool {
-	o, err := d.nodes.objects.Get(key)
-	pod, ok := o.(*corev1.Pod)
-	return err == nil && ok && !payload.ForceDeleted(pod)
 }
 
 // reevaluate evaluates a hold again after an object of the node has changed.

@@ -10,6 +10,8 @@
 //   - the scopes that it was granted (Config.Scopes), each with a marker that is published only while the whole scope is. Those on
 //     all Services and all EndpointSlices are granted to each node that does not ask for them itself (Config.ServicesByNeed).
 //
+// Of EndpointSlices and Endpoints a node gets its share (package topology); nothing is decided about it while its group is not known.
+//
 // A graph of needs follows the informers' events. The cost of a change is therefore proportional to the objects it
 // touches; there is never a scan over pods or nodes. An edge node is one whose Node carries identity.EdgeLabel, or one
 // that has authenticated to the cloud (Engine.AdmitNode).
@@ -34,7 +36,7 @@
 // decided about the objects of a kind that is not synced, and what only such objects may refer to is not removed.
 //
 // The packages below this one are its parts: kinds, objectcache and kindsync read Kubernetes; graph, needs and grants say
-// which node is to have what; source, payload, published, decision and deletionguard say what is to be sent; dispatch says
+// which node is to have what; source, topology, payload, published, decision and deletionguard say what is to be sent; dispatch says
 // when; streamaudit checks it. This one holds them together: nodeTable owns the lock of what is known of the nodes,
 // reconciler processes the queue.
 //

@@ -7,8 +7,10 @@ import (
 
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers"
@@ -55,7 +57,7 @@ func New(config Config, objects cache.Cache, publisher Publisher, owner Ownershi
 	e.nodes = newNodeTable(e.cfg, e.objects, e.informers, owner, log)
 	e.reconciler = &reconciler{
 		cfg: e.cfg, nodes: decisions{e.nodes}, objects: e.objects, deletions: newDeletions(e.cfg, e.nodes), publisher: publisher, owner: owner,
-		metrics: e.nodes.metrics, log: log, source: source.New(e.objects, e.nodes.fixed),
+		metrics: e.nodes.metrics, log: log, source: source.New(e.objects, e.nodes.fixed, e.nodes.shares),
 		waitBackoff: workqueue.NewTypedItemExponentialFailureRateLimiter[dispatch.Item](retryBase, waitMax),
 	}
 	return e, nil
@@ -144,6 +146,18 @@ func (e *Engine) RefreshScopes(node string) {
 	if err := e.nodes.refreshScopes(node); err != nil {
 		e.log.Warn("scopes not known", zap.String("node", node), zap.Error(err))
 	}
+}
+
+// GroupsChanged compares again what nodes are given of Services' endpoints, after Config.Groups has changed. It does not block.
+func (e *Engine) GroupsChanged() {
+	e.nodes.mu.Lock()
+	defer e.nodes.mu.Unlock()
+	e.nodes.compareShares(e.nodes.shares.GroupsChanged())
+}
+
+// CutEndpoints cuts EndpointSlices or Endpoints that a program at a node has requested of the apiserver, as those that are published.
+func (e *Engine) CutEndpoints(node string, o *unstructured.Unstructured) (client.Object, error) {
+	return e.nodes.shares.CutAnswer(node, o)
 }
 
 // SetStatic gives every node an object that is not a Kubernetes object: the keys of tokens, and the list of delivered

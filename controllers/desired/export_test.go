@@ -9,3 +9,6 @@ func NewPublishedEngine(node string, held map[wire.Key]wire.Message) *Engine {
 	s.published.SetPending(nil)
 	return &Engine{nodes: &nodeTable{nodes: map[string]*nodeState{node: s}}}
 }
+
+// Idle reports whether nothing waits to be compared or published.
+func (e *Engine) Idle() bool { return e.nodes.work.Len() == 0 }

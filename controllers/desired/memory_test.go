@@ -56,7 +56,7 @@ func (c *memoryCache) GetInformer(_ context.Context, o client.Object, _ ...cache
 func newMemoryCache(t testing.TB) (c *memoryCache, follow func()) {
 	t.Helper()
 	c = &memoryCache{sources: map[string]objectSource{}, informers: map[string]toolscache.SharedIndexInformer{}}
-	for _, k := range kinds.Table(false) {
+	for _, k := range kinds.Table(true) {
 		name := typeName(k.Object())
 		c.sources[name] = objectSource{framework.NewFakeControllerSource()}
 		c.informers[name] = toolscache.NewSharedIndexInformer(c.sources[name], k.Object(), 0, toolscache.Indexers{
@@ -220,6 +220,12 @@ type heir struct {
 // startHeir starts a replica that owns none of a number of nodes yet. prepare may change what the stream holds before.
 func startHeir(t testing.TB, count int, prepare func(*memoryStream)) *heir {
 	t.Helper()
+	return startHeirWith(t, desired.Config{NoServices: true}, count, prepare)
+}
+
+// startHeirWith is startHeir with a configuration.
+func startHeirWith(t testing.TB, cfg desired.Config, count int, prepare func(*memoryStream)) *heir {
+	t.Helper()
 	objects, follow := newMemoryCache(t)
 	h := &heir{TB: t, objects: objects, stream: newMemoryStream(), owner: &fakeOwnership{notOwned: map[string]bool{}}}
 	for i := range count {
@@ -233,7 +239,7 @@ func startHeir(t testing.TB, count int, prepare func(*memoryStream)) *heir {
 	}
 	follow()
 	log := zaptest.NewLogger(t, zaptest.WrapOptions(zap.IncreaseLevel(zap.WarnLevel)))
-	engine, err := desired.New(desired.Config{NoServices: true}, objects, h.stream, h.owner, log)
+	engine, err := desired.New(cfg, objects, h.stream, h.owner, log)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,11 +3,11 @@ package desired
 import (
 	"time"
 
-	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/desired/deletionguard"
 	"github.com/frond-edge/frond/controllers/desired/dispatch"
 	"github.com/frond-edge/frond/controllers/desired/grants"
 	"github.com/frond-edge/frond/controllers/desired/published"
+	"github.com/frond-edge/frond/controllers/desired/withheld"
 )
 
 // nodeState is the state of one edge node.
@@ -30,7 +30,7 @@ type nodeState struct {
 	// work is what waits for the node's load.
 	work *dispatch.Node
 	// withheld are the needed objects in protected namespaces, each reported once.
-	withheld map[wire.Key]struct{}
+	withheld withheld.Reported
 	// absentSince is when the Node object was last known, or when a node that never had one last sent a heartbeat.
 	absentSince time.Time
 }

@@ -21,6 +21,8 @@ import (
 	"github.com/frond-edge/frond/controllers/desired/needs"
 	"github.com/frond-edge/frond/controllers/desired/objectcache"
 	"github.com/frond-edge/frond/controllers/desired/payload"
+	"github.com/frond-edge/frond/controllers/desired/topology"
+	"github.com/frond-edge/frond/controllers/desired/withheld"
 	"github.com/frond-edge/frond/controllers/podcache"
 )
 
@@ -33,6 +35,9 @@ type nodeTable struct {
 	log     *zap.Logger
 	metrics *enginemetrics.Counters
 	work    *dispatch.Queue
+	// shares are what nodes are given of the endpoints of Services.
+	shares   *topology.Shares
+	withheld withheld.Reporter
 	// fixed are the kinds that are always in the cache; optional those that the apiserver may lack.
 	fixed    map[kinds.ID]*kinds.Spec
 	optional map[kinds.ID]kinds.Optional
@@ -54,6 +59,7 @@ func newNodeTable(cfg *Config, objects *objectcache.Cache, retain grants.Retaine
 	t := &nodeTable{
 		cfg: cfg, objects: objects, owner: owner, log: log, fixed: kinds.TableByID(!cfg.NoServices), optional: kinds.OptionalByID(), nodes: map[string]*nodeState{},
 		everywhere: map[wire.Key]struct{}{}, static: map[wire.Key]payload.Payload{}, work: dispatch.New(),
+		shares: topology.NewShares(objects, cfg.Groups, log),
 	}
 	t.needs = needs.New(objects, cfg.Protected, t.change, log)
 	t.scopes = grants.NewBook(grants.Config{
@@ -61,6 +67,7 @@ func newNodeTable(cfg *Config, objects *objectcache.Cache, retain grants.Retaine
 		Enqueue: t.enqueueScoped,
 	})
 	t.metrics = enginemetrics.New(cfg.Metrics)
+	t.withheld = withheld.Reporter{Protected: cfg.Protected, Count: t.metrics.Withheld, On: cfg.OnWithheld, Log: log}
 	registerGauges(cfg.Metrics, t)
 	return t
 }
@@ -243,11 +250,24 @@ func (t *nodeTable) eventHandler(k *kinds.Spec) toolscache.ResourceEventHandler 
 			}
 		}
 		t.needs.RefreshBetween(k, o)
+		t.compareShares(t.shares.AfterEvent(k, o, append(old, nil)[0]))
 	}
 	return toolscache.ResourceEventHandlerFuncs{
 		AddFunc:    func(object any) { handle(object) },
 		UpdateFunc: func(old, object any) { handle(object, old) },
 		DeleteFunc: func(object any) { handle(object) },
+	}
+}
+
+// compareShares enqueues the objects whose shares may have changed. The caller holds mu.
+func (t *nodeTable) compareShares(c topology.Changes) {
+	for _, key := range c.Everywhere {
+		t.spreadChange(key)
+	}
+	for node, key := range c.OwnAt() {
+		if s := t.nodes[node]; s != nil && s.grants.Covers(key) {
+			t.change(s, key)
+		}
 	}
 }
 
@@ -331,7 +351,7 @@ func (t *nodeTable) setEverywhere(key wire.Key, exists bool) {
 func (t *nodeTable) spreadChange(key wire.Key) {
 	t.scopes.EnqueueScoped(key)
 	k := t.fixed[kinds.Of(key)]
-	if !isStatic(key) && key != kinds.APIService() && (k == nil || !k.Everywhere) {
+	if !kinds.IsStatic(key) && key != kinds.APIService() && (k == nil || !k.Everywhere) {
 		return
 	}
 	for _, s := range t.nodes {

@@ -21,6 +21,7 @@ import (
 	"github.com/frond-edge/frond/controllers/desired/payload"
 	"github.com/frond-edge/frond/controllers/desired/published"
 	"github.com/frond-edge/frond/controllers/desired/source"
+	"github.com/frond-edge/frond/controllers/desired/topology"
 	"github.com/frond-edge/frond/internal/failpoint"
 )
 
@@ -123,6 +124,8 @@ func (r *reconciler) reconcileItem(ctx context.Context, p controllers.Priority, 
 	switch {
 	case err == nil:
 		r.nodes.recordReconciled(s, it.Key, fills)
+	case errors.Is(err, topology.ErrGroupUnknown): // the marker and the snapshot wait; it is enqueued again when the group is known
+		return nil
 	case errors.Is(err, errUnpublishable), errors.Is(err, objectcache.ErrKindNotSynced): // already logged; or enqueued again when the kind is synced
 	default:
 		return err
@@ -227,9 +230,9 @@ func (r *reconciler) wantedState(s *nodeState, key wire.Key, message *wire.Messa
 	if !n.needed || n.gone {
 		return nil, n.keep || s.published.HasMarker(key), nil
 	}
-	p, err := r.source.Payload(s.name, key)
-	if errors.Is(err, objectcache.ErrNotFound) {
-		return nil, n.keep, nil
+	p, err := r.source.Payload(s.name, key, s.published.Holds(key))
+	if errors.Is(err, objectcache.ErrNotFound) || errors.Is(err, topology.ErrNoService) {
+		return nil, n.keep || errors.Is(err, topology.ErrNoService), nil
 	}
 	if err != nil {
 		return nil, n.keep, err

@@ -3,8 +3,6 @@ package desired
 import (
 	"maps"
 
-	"go.uber.org/zap"
-
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers"
 	"github.com/frond-edge/frond/controllers/desired/dispatch"
@@ -41,7 +39,7 @@ func (t decisions) needOf(s *nodeState, key wire.Key) (need, error) {
 	needed := t.needs.Needs(s, key)
 	_, all := t.everywhere[key]
 	n.needed = needed || all || s.grants.Covers(key)
-	t.reportWithheld(s, key, needed && !n.gone)
+	t.withheld.Update(s.name, &s.withheld, key, needed && !n.gone, func() wire.Key { return t.needs.Referrer(s, key) })
 	own, keep, err := t.ownState(s, key, n.gone)
 	n.own, n.keep = own, n.keep || keep
 	return n, err
@@ -65,7 +63,7 @@ func (t decisions) ownState(s *nodeState, key wire.Key, gone bool) (want *payloa
 	if key == wire.ServicesByNeedKey() {
 		return t.scopes.ServicesMark(s.grants, gone)
 	}
-	if !isStatic(key) || gone {
+	if !kinds.IsStatic(key) || gone {
 		return nil, false, nil
 	}
 	p, ok := t.static[key]
@@ -84,37 +82,6 @@ func (t *nodeTable) setStatic(key wire.Key, object []byte) {
 	t.static[key] = p
 	t.setEverywhere(key, true)
 	t.spreadChange(key)
-}
-
-// isStatic reports whether an object can only come from Engine.SetStatic.
-func isStatic(key wire.Key) bool {
-	return key == wire.TokenKeysKey() || key == wire.DeliveredKindsKey()
-}
-
-// reportWithheld counts and reports an object in a protected namespace that a node needs, once for as long as the node
-// needs it. The caller holds mu.
-func (t *nodeTable) reportWithheld(s *nodeState, key wire.Key, needed bool) {
-	if !t.cfg.Protected.Covers(key) {
-		return
-	}
-	if !needed {
-		delete(s.withheld, key)
-		return
-	}
-	if _, reported := s.withheld[key]; reported {
-		return
-	}
-	if s.withheld == nil {
-		s.withheld = map[wire.Key]struct{}{}
-	}
-	s.withheld[key] = struct{}{}
-	referrer := t.needs.Referrer(s, key)
-	t.metrics.Withheld.WithLabelValues(key.Resource).Inc()
-	t.log.Warn("object withheld from node: its namespace is protected",
-		zap.String("node", s.name), zap.String("object", key.Human()), zap.String("referrer", referrer.Human()))
-	if t.cfg.OnWithheld != nil {
-		t.cfg.OnWithheld(s.name, key, referrer)
-	}
 }
 
 // sum adds up the results of a function for each node, for a metric.

@@ -2,6 +2,7 @@ package groups
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -19,9 +20,7 @@ import (
 // applyChange returns a map with the changes of a patch.
 func applyChange(m map[string]string, change map[string]*string) map[string]string {
 	out := map[string]string{}
-	for key, value := range m {
-		out[key] = value
-	}
+	maps.Copy(out, m)
 	for key, value := range change {
 		if value == nil {
 			delete(out, key)

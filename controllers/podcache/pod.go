@@ -33,6 +33,7 @@ type Pod struct {
 	// created is when the pod was created, in seconds since 1970; 0 if that is not known.
 	created                    int64
 	hostNetwork, ended, mirror bool
+	markedNotReady             bool
 }
 
 // Pack packs a pod, which it deprives of its managedFields.
@@ -55,6 +56,7 @@ func Pack(pod *corev1.Pod) (*Pod, error) {
 		name: strings.Clone(pod.Name), uid: strings.Clone(string(pod.UID)), version: strings.Clone(pod.ResourceVersion),
 		addresses: strings.Join(addresses, " "), encoded: encoded, hostNetwork: pod.Spec.HostNetwork,
 		ended: pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed, mirror: references.IsMirror(pod),
+		markedNotReady: isMarkedNotReady(pod),
 	}, nil
 }
 
@@ -120,6 +122,24 @@ func (p *Pod) Ended() bool { return p.ended }
 
 // Mirror reports whether the pod is the API's copy of a static pod.
 func (p *Pod) Mirror() bool { return p.mirror }
+
+// MarkedNotReady reports whether somebody else than the pod's kubelet set it to not ready: kube-controller-manager does so when it loses the node.
+func (p *Pod) MarkedNotReady() bool { return p.markedNotReady }
+
+// isMarkedNotReady finds a pod whose containers are ready and that is not, without a reason. A kubelet gives one: ContainersNotReady,
+// ReadinessGatesNotReady, PodCompleted (GeneratePodReadyCondition of Kubernetes); MarkPodsNotReady of kube-controller-manager only changes the status.
+func isMarkedNotReady(pod *corev1.Pod) bool {
+	var ready, containers corev1.PodCondition
+	for _, c := range pod.Status.Conditions {
+		switch c.Type {
+		case corev1.PodReady:
+			ready = c
+		case corev1.ContainersReady:
+			containers = c
+		}
+	}
+	return containers.Status == corev1.ConditionTrue && ready.Status == corev1.ConditionFalse && ready.Reason == ""
+}
 
 // MayHaveAnnotation reports whether a pod may have an annotation. It has not if the answer is false; if it is true, the
 // whole pod tells.

@@ -207,6 +207,30 @@ func TestPod_Facts(t *testing.T) {
 	}
 }
 
+func TestPod_MarkedNotReady(t *testing.T) {
+	const yes, no = corev1.ConditionTrue, corev1.ConditionFalse
+	for _, tt := range []struct {
+		containers, ready corev1.ConditionStatus
+		reason            string
+		want              bool
+	}{
+		{yes, no, "", true},
+		{yes, yes, "", false},
+		{yes, no, "ReadinessGatesNotReady", false},
+		{no, no, "", false},
+		{no, no, "ContainersNotReady", false},
+		{"", no, "", false},
+		{yes, corev1.ConditionUnknown, "", false},
+	} {
+		pod := &corev1.Pod{Status: corev1.PodStatus{Conditions: []corev1.PodCondition{
+			{Type: corev1.PodReady, Status: tt.ready, Reason: tt.reason}, {Type: corev1.ContainersReady, Status: tt.containers},
+		}}}
+		if p, ok := podcache.Of(pod); !ok || p.MarkedNotReady() != tt.want {
+			t.Errorf("%+v: marked is not %v", tt, tt.want)
+		}
+	}
+}
+
 // TestTransform: each kind loses its managedFields, a pod is packed once, and nothing else changes.
 func TestTransform(t *testing.T) {
 	fields := []metav1.ManagedFieldsEntry{{Manager: "m"}}

@@ -63,6 +63,10 @@ func (b *bridge) handleBatch(ctx context.Context, batch []received) error {
 			replies = append(replies, b.handleReport(r.report))
 			continue
 		}
+		if r.repeated {
+			replies = append(replies, reply{})
+			continue
+		}
 		replies = append(replies, b.handle(r.message))
 	}
 	err := b.commit(ctx)
@@ -109,8 +113,18 @@ func (b *bridge) record(ctx context.Context, batch []received, replies []reply) 
 	}
 	recorded, origin := b.recorder.Recorded(), Origin{}
 	var samples []Sample
+	size := 0
 	for i := range batch {
 		m := batch[i].message
+		// What a crash leaves unstored begins with a message: a record of the store ends with one.
+		if next := sizeOf(replies[i].samples); size+next > recordSize && size > 0 {
+			if err := b.recorder.Record(ctx, origin, samples); err != nil {
+				return err
+			}
+			samples, size = nil, next
+		} else {
+			size += next
+		}
 		if m.Sequence > 0 && recorded.Stream == b.stream && m.Sequence <= recorded.Sequence {
 			continue
 		}
@@ -122,6 +136,16 @@ func (b *bridge) record(ctx context.Context, batch []received, replies []reply) 
 		return nil
 	}
 	return b.recorder.Record(ctx, origin, samples)
+}
+
+// recordSize is what is recorded at a time, so that it is one record of the store.
+const recordSize = 48 << 10
+
+func sizeOf(samples []Sample) (size int) {
+	for _, s := range samples {
+		size += len(s.Device.Namespace) + len(s.Device.Name) + len(s.Property) + len(s.Value) + 100
+	}
+	return size
 }
 
 // samplesOf returns the values that a message reports and that were admitted, also those that are too old for the twin.

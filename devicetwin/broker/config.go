@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/frond-edge/frond/devicetwin"
+	"github.com/frond-edge/frond/devicetwin/broker/access"
+	"github.com/frond-edge/frond/devicetwin/messages"
 )
 
 const (
@@ -47,6 +49,11 @@ type Config struct {
 	MaxStore   int64
 	// SyncInterval is how often the messages that apps were promised are synced; 0 is a second, below 0 is at once.
 	SyncInterval time.Duration
+	// Peer may be nil. PeerOnly: there is no broker here, only the bridge between Peer's apps and the twins.
+	Peer     Peer
+	PeerOnly bool
+	// Custom takes the messages of custom topics; nil: they are for apps of this gateway only.
+	Custom *messages.Gate
 	// Recorder may be nil: then samples are in the twins only.
 	Recorder Recorder
 	// Observer may be nil.
@@ -84,13 +91,11 @@ type Recorder interface {
 }
 
 // User is a device or an app.
-type User struct {
-	// Name is also the client id, or the part of it before a "/".
-	Name string
-	// PasswordHash is of bcrypt.
-	PasswordHash string
-	// Devices are those whose topics the user may use.
-	Devices []types.NamespacedName
+type User = access.User
+
+// Peer is another broker, whose apps are told what those of this one are told.
+type Peer interface {
+	Publish(ctx context.Context, messages ...Message) error
 }
 
 func (c Config) withDefaults() Config {
@@ -135,8 +140,8 @@ func (c Config) Validate() error {
 	seen := map[string]bool{}
 	for _, u := range c.Users {
 		switch {
-		case u.Name == "" || strings.Contains(u.Name, "/"):
-			fault("users: a name is empty or has a slash: %q", u.Name)
+		case u.Name == "" || strings.ContainsAny(u.Name, "/ +#*>$"):
+			fault("users: a name is empty, or has a slash, a space, a wildcard or a dollar sign: %q", u.Name)
 		case seen[u.Name]:
 			fault("users: %s is there twice", u.Name)
 		}

@@ -6,6 +6,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/frond-edge/frond/devicetwin/broker/access"
+	"github.com/frond-edge/frond/devicetwin/broker/intake"
 	"github.com/frond-edge/frond/devicetwin/mqtt"
 )
 
@@ -26,6 +28,8 @@ const (
 	maxSessions = 10_000
 	// maxMemory is JetStream's memory: no stream and no consumer is in it.
 	maxMemory = 8 << 20
+	// storeTimeout is how long a client waits for a PUBACK before its connection is closed: longer than package telemetry tries to store a message.
+	storeTimeout = 40 * time.Second
 	// ownConnections: that of the gateway counts as a client's.
 	ownConnections = 1
 )
@@ -55,6 +59,7 @@ func options(cfg Config, auth server.Authentication) (*server.Options, error) {
 	o.MQTT.Host, o.MQTT.Port = host, port
 	o.MQTT.MaxAckPending = maxInFlight
 	o.MQTT.AckWait = redelivery
+	o.MQTT.JSAPITimeout = storeTimeout
 	o.MQTT.ConsumerInactiveThreshold = sessionExpiry
 	return o, nil
 }
@@ -62,9 +67,17 @@ func options(cfg Config, auth server.Authentication) (*server.Options, error) {
 // streams returns the streams of nats-server's MQTT as nats-server would make them, with limits: it gives them none. The parts of the disk that
 // they may use make up the whole.
 func streams(cfg Config) []jetstream.StreamConfig {
+	subjects, transform := []string{stored + ">"}, (*jetstream.SubjectTransformConfig)(nil)
+	if cfg.Custom != nil { // package intake stores the custom topics, and passes them on
+		subjects = []string{intake.LocalPrefix + ">"}
+		for _, subject := range access.Kept() {
+			subjects = append(subjects, stored+subject)
+		}
+		transform = &jetstream.SubjectTransformConfig{Source: subjects[0], Destination: stored + ">"}
+	}
 	return []jetstream.StreamConfig{
 		{
-			Name: messagesStream, Subjects: []string{stored + ">"}, Retention: jetstream.InterestPolicy,
+			Name: messagesStream, Subjects: subjects, SubjectTransform: transform, Retention: jetstream.InterestPolicy,
 			// New messages are refused when the stream is full: their publishers get no PUBACK and send them again.
 			Discard: jetstream.DiscardNew, MaxMsgsPerSubject: maxPerTopic, MaxBytes: cfg.MaxStore / 2, MaxAge: sessionExpiry,
 		},

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/frond-edge/frond/devicetwin"
+	"github.com/frond-edge/frond/devicetwin/broker/access"
 )
 
 // received is one message, or the report of a mapper, with what the broker has to do after it is handled.
@@ -18,6 +19,8 @@ type received struct {
 	message Message
 	// ack is nil for QoS 0 and for reports.
 	ack func() error
+	// repeated: only to be acknowledged.
+	repeated bool
 	// report is nil for messages.
 	report *report
 }
@@ -29,6 +32,7 @@ func pullStored(ctx context.Context, consumer jetstream.Consumer, out chan<- rec
 		return fmt.Errorf("pull messages: %w", err)
 	}
 	defer context.AfterFunc(ctx, messages.Stop)()
+	last := uint64(0)
 	for {
 		m, err := messages.Next()
 		if err != nil {
@@ -40,11 +44,14 @@ func pullStored(ctx context.Context, consumer jetstream.Consumer, out chan<- rec
 		}
 		r := received{
 			message: Message{
-				Topic: topicOf(m.Subject()[len(stored):]), Payload: m.Data(), Sequence: about.Sequence.Stream,
+				Topic: access.TopicOf(m.Subject()[len(stored):]), Payload: m.Data(), Sequence: about.Sequence.Stream,
 				Received: devicetwin.Reception{Time: about.Timestamp, Again: about.NumDelivered > 1},
 			},
 			ack: m.Ack,
+			// It was passed on already, and waits or is handled: a disk stood still for longer than ackWait, or the acknowledgement was lost.
+			repeated: about.Sequence.Stream <= last,
 		}
+		last = max(last, about.Sequence.Stream)
 		select {
 		case out <- r:
 		case <-ctx.Done():
@@ -62,7 +69,7 @@ func receiveUnstored(ctx context.Context, in <-chan *nats.Msg, out chan<- receiv
 				continue
 			}
 			select {
-			case out <- received{message: Message{Topic: topicOf(m.Subject), Payload: m.Data, Received: devicetwin.Reception{Time: time.Now()}}}:
+			case out <- received{message: Message{Topic: access.TopicOf(m.Subject), Payload: m.Data, Received: devicetwin.Reception{Time: time.Now()}}}:
 			case <-ctx.Done():
 				return ctx.Err()
 			}
@@ -76,13 +83,9 @@ func receiveUnstored(ctx context.Context, in <-chan *nats.Msg, out chan<- receiv
 func (s *Server) handle(ctx context.Context, in <-chan received) error {
 	for {
 		var batch []received
-		first := in
+		first, reports := in, s.reports
 		if !s.open.Load() {
-			first = nil // only changes of Devices
-		}
-		reports := s.reports
-		if first == nil {
-			reports = nil
+			first, reports = nil, nil // only changes of Devices
 		}
 		select {
 		case r := <-first:

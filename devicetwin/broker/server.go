@@ -21,6 +21,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/frond-edge/frond/devicetwin"
+	"github.com/frond-edge/frond/devicetwin/broker/access"
+	"github.com/frond-edge/frond/devicetwin/broker/intake"
 	"github.com/frond-edge/frond/devicetwin/broker/serverlog"
 )
 
@@ -28,7 +30,6 @@ import (
 var ErrNotRunning = errors.New("the MQTT broker is not running")
 
 const (
-	ownUser = "frond"
 	dirMode = 0o700
 	// startTimeout limits the recovery of the streams.
 	startTimeout = time.Minute
@@ -102,12 +103,17 @@ func (s *Server) Addr() string {
 
 // Start runs the broker until ctx ends. Clients wait for DevicesLoaded. An error means that it could not listen or keep its store.
 func (s *Server) Start(ctx context.Context) error {
+	if s.cfg.PeerOnly {
+		return stopped(ctx, s.servePeer(ctx))
+	}
 	if err := os.MkdirAll(s.cfg.Dir, dirMode); err != nil {
 		return fmt.Errorf("folder of the MQTT broker: %w", err)
 	}
-	auth := &authenticator{users: map[string]User{}, anonymous: s.cfg.AllowAnonymous, secret: rand.Text(), open: &s.open, metrics: s.metrics}
+	auth := &access.Authenticator{
+		Users: map[string]User{}, Anonymous: s.cfg.AllowAnonymous, Secret: rand.Text(), Open: &s.open, Refused: s.metrics.refused.WithLabelValues("login"),
+	}
 	for _, u := range s.cfg.Users {
-		auth.users[u.Name] = u
+		auth.Users[u.Name] = u
 	}
 	opts, err := options(s.cfg, auth)
 	if err != nil {
@@ -117,7 +123,7 @@ func (s *Server) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("make the MQTT broker: %w", err)
 	}
-	auth.clientID = clientIDs(ns)
+	auth.ClientID = clientIDs(ns)
 	logger := serverlog.New(s.log, s.metrics.errors)
 	ns.SetLoggerV2(logger, false, false, false)
 	ns.Start() // does not block without a listener for NATS
@@ -129,7 +135,7 @@ func (s *Server) Start(ctx context.Context) error {
 	if err := awaitStart(ctx, ns, logger.Fatal()); err != nil {
 		return stopped(ctx, err)
 	}
-	return stopped(ctx, s.serve(ctx, ns, opts, auth.secret, logger.Fatal()))
+	return stopped(ctx, s.serve(ctx, ns, opts, auth.Secret, auth.Users, logger.Fatal()))
 }
 
 // stopped returns nil if we were asked to stop.
@@ -169,8 +175,8 @@ func clientIDs(ns *server.Server) func(uint64) string {
 }
 
 // serve handles messages until ctx ends.
-func (s *Server) serve(ctx context.Context, ns *server.Server, opts *server.Options, secret string, fatal <-chan error) error {
-	nc, err := nats.Connect("", nats.Name("devicetwin"), nats.InProcessServer(ns), nats.UserInfo(ownUser, secret), nats.NoReconnect(),
+func (s *Server) serve(ctx context.Context, ns *server.Server, opts *server.Options, secret string, users map[string]User, fatal <-chan error) error {
+	nc, err := nats.Connect("", nats.Name("devicetwin"), nats.InProcessServer(ns), nats.UserInfo(access.OwnUser, secret), nats.NoReconnect(),
 		nats.ErrorHandler(s.countOverflow))
 	if err != nil {
 		return fmt.Errorf("connect to the MQTT broker: %w", err)
@@ -180,9 +186,7 @@ func (s *Server) serve(ctx context.Context, ns *server.Server, opts *server.Opti
 	if err != nil {
 		return fmt.Errorf("connect to the MQTT broker's JetStream: %w", err)
 	}
-	if err := s.bridge.twins.Load(ctx); errors.Is(err, devicetwin.ErrDamaged) {
-		s.log.Error("the values of devices are lost until they report again", zap.Error(err))
-	} else if err != nil {
+	if err := s.load(ctx); err != nil {
 		return err
 	}
 	consumer, stream, err := prepare(ctx, js, s.cfg)
@@ -191,9 +195,15 @@ func (s *Server) serve(ctx context.Context, ns *server.Server, opts *server.Opti
 	}
 	s.bridge.stream = stream
 	unstored := make(chan *nats.Msg, 4*maxBatch) // QoS 0: a burst; more is dropped and counted
-	for _, subject := range inbound() {
+	for _, subject := range access.Inbound() {
 		if _, err := nc.ChanSubscribe(subject, unstored); err != nil {
 			return fmt.Errorf("subscribe to %s: %w", subject, err)
+		}
+	}
+	var custom *intake.Intake
+	if s.cfg.Custom != nil {
+		if custom, err = intake.New(nc, s.cfg.Custom, users, stored, qosHeader); err != nil {
+			return err
 		}
 	}
 	if err := nc.FlushTimeout(requestTimeout); err != nil {
@@ -218,7 +228,42 @@ func (s *Server) serve(ctx context.Context, ns *server.Server, opts *server.Opti
 	})
 	g.Go(func() error { return receiveUnstored(gctx, unstored, in) })
 	g.Go(func() error { return s.handle(gctx, in) })
+	if custom != nil {
+		g.Go(func() error { return custom.Start(gctx) })
+	}
 	return g.Wait()
+}
+
+// servePeer handles the messages of a peer's apps until ctx ends.
+func (s *Server) servePeer(ctx context.Context) error {
+	if err := s.load(ctx); err != nil {
+		return err
+	}
+	return s.handle(ctx, nil)
+}
+
+// load loads the twins.
+func (s *Server) load(ctx context.Context) error {
+	err := s.bridge.twins.Load(ctx)
+	if errors.Is(err, devicetwin.ErrDamaged) {
+		s.log.Error("the values of devices are lost until they report again", zap.Error(err))
+		return nil
+	}
+	return err
+}
+
+// Receive takes a message of a peer's app and returns; it waits while too many are being handled. ack is called when the message is answered.
+func (s *Server) Receive(ctx context.Context, m Message, ack func()) error {
+	r := received{message: m, ack: func() error {
+		ack()
+		return nil
+	}}
+	select {
+	case s.reports <- r:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // prepare makes the streams and our consumer, before any client has connected: a message of QoS 1 is stored only if somebody wants it. It also
@@ -229,7 +274,7 @@ func prepare(ctx context.Context, js jetstream.JetStream, cfg Config) (jetstream
 			return nil, "", fmt.Errorf("stream %s of the MQTT broker: %w", stream.Name, err)
 		}
 	}
-	filters := inbound()
+	filters := access.Inbound()
 	for i := range filters {
 		filters[i] = stored + filters[i]
 	}
@@ -270,20 +315,26 @@ func (s *Server) set(addr string, js jetstream.JetStream) {
 	s.addr, s.js = addr, js
 }
 
-// Publish sends messages to the apps that subscribe, as the gateway does with QoS 1. It returns when the broker has them in its stream for those
+// Publish sends messages to the apps that subscribe, the peer's too, as the gateway does with QoS 1. It returns when the broker has them in its stream for those
 // that subscribe with QoS 1, also for sessions that are away.
 func (s *Server) Publish(ctx context.Context, messages ...Message) error {
+	var errs []error
+	if s.cfg.Peer != nil {
+		errs = append(errs, s.cfg.Peer.Publish(ctx, messages...))
+	}
+	if s.cfg.PeerOnly {
+		return errors.Join(errs...)
+	}
 	s.mu.Lock()
 	js := s.js
 	s.mu.Unlock()
 	if js == nil {
-		return ErrNotRunning
+		return errors.Join(append(errs, ErrNotRunning)...)
 	}
-	var errs []error
 	var futures []jetstream.PubAckFuture
 	for _, m := range messages {
 		// nats-server sends the first to subscriptions of QoS 0, the second to those of QoS 1.
-		out := &nats.Msg{Subject: subjectOf(m.Topic), Header: nats.Header{qosHeader: {"1"}}, Data: m.Payload}
+		out := &nats.Msg{Subject: access.SubjectOf(m.Topic), Header: nats.Header{qosHeader: {"1"}}, Data: m.Payload}
 		future, err := js.PublishMsgAsync(&nats.Msg{Subject: stored + out.Subject, Header: out.Header, Data: m.Payload})
 		if err = errors.Join(err, js.Conn().PublishMsg(out)); err != nil {
 			errs = append(errs, fmt.Errorf("publish %s: %w", m.Topic, err))

@@ -23,7 +23,6 @@ import (
 	"github.com/frond-edge/frond/devicetwin/dmi"
 	"github.com/frond-edge/frond/edged/devices/recordstore"
 	"github.com/frond-edge/frond/leaf/store"
-	"github.com/frond-edge/frond/streams/telemetry"
 )
 
 // maxUsersFile bounds the file of users.
@@ -63,7 +62,7 @@ func New(cfg Config, log *zap.Logger) (*Devices, error) {
 	m := cfg.Settings.MQTT
 	d := &Devices{
 		cfg: cfg, reporter: newReporter(cfg.Reports, cfg.Link, log), log: log,
-		up:       prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "frond", Subsystem: "mqtt", Name: "up", Help: "1 while MQTT clients may connect."}),
+		up:       prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "frond", Subsystem: "mqtt", Name: "up", Help: "1 while MQTT clients may connect to the gateway's broker, or in mode external while the gateway is connected to the other one."}),
 		failures: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "frond", Subsystem: "mqtt", Name: "failures_total", Help: "Times that the MQTT broker did not start or ended; it is started again."}),
 	}
 	users, err := readUsers(m.UsersFile)
@@ -73,6 +72,12 @@ func New(cfg Config, log *zap.Logger) (*Devices, error) {
 	d.broker = broker.Config{
 		Node: cfg.Node, Dir: filepath.Join(cfg.Dir, "mqtt"), Listen: m.Listen, AllowAnonymous: m.AllowLoopbackAnonymous, Users: users,
 		MaxClients: m.MaxClients, MaxStore: int64(m.MaxStoreMiB) << 20, Observer: d.reporter,
+	}
+	d.broker.PeerOnly = !m.OwnBroker()
+	if m.ExternalBroker() {
+		if err := externalConfig(m.External).Validate(); err != nil {
+			return nil, fmt.Errorf("devices.mqtt.external: %w", err)
+		}
 	}
 	if m.SyncAlways {
 		d.broker.SyncInterval = -1
@@ -167,16 +172,23 @@ func (d *Devices) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t := d.cfg.Settings.Telemetry
-	samples, err := telemetry.OpenStore(ctx, telemetry.StoreConfig{MaxBytes: int64(t.MaxMiB) << 20, MaxAge: time.Duration(t.MaxAge)}, d.cfg.Local,
-		telemetry.NewStoreMetrics(metrics), d.log.Named("telemetry"))
+	samples, err := d.openSamples(ctx, metrics)
 	if err != nil {
 		return err
 	}
-	pump := telemetry.NewPump(telemetry.PumpConfig{Node: d.cfg.Node, BytesPerSecond: t.BytesPerSecond}, samples, d.cfg.Cloud, d.cfg.Link,
-		telemetry.NewPumpMetrics(metrics), d.log.Named("telemetry"))
+	custom, gate, err := d.openMessages(ctx, metrics)
+	if err != nil {
+		return err
+	}
+	other, err := newExternalBroker(d.cfg.Node, d.cfg.Settings.MQTT, gate, metrics, d.log)
+	if err != nil {
+		return err
+	}
 	cfg := d.broker
-	cfg.Metrics, cfg.Recorder = metrics, recorder{samples}
+	cfg.Metrics, cfg.Recorder, cfg.Custom = metrics, recorder{samples.store}, gate
+	if other != nil {
+		cfg.Peer = other
+	}
 	server, err := broker.New(cfg, devicetwin.NewTwins(twinRecords{records}, now), d.log)
 	if err != nil {
 		return err
@@ -189,13 +201,18 @@ func (d *Devices) run(ctx context.Context) error {
 		return fmt.Errorf("metrics: %w", err)
 	}
 	defer d.cfg.Metrics.Unregister(metrics)
-	// The store of samples ends after the broker, which appends to it.
+	// The stores end after the brokers, which append to them.
 	storeCtx, stopStore := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopStore()
 	var stores errgroup.Group
-	stores.Go(func() error { return samples.Start(storeCtx) })
-	stores.Go(func() error { return pump.Start(storeCtx) })
-	err = d.serve(ctx, server, mappers, delivered)
+	samples.start(storeCtx, &stores)
+	custom.start(storeCtx, &stores)
+	if other != nil {
+		if other.server = server; d.broker.PeerOnly {
+			other.up = d.up
+		}
+	}
+	err = d.serve(ctx, server, other, mappers, delivered)
 	stopStore()
 	return errors.Join(err, stores.Wait())
 }
@@ -217,8 +234,8 @@ func (d *Devices) newMappers(ctx context.Context, twins *broker.Server, metrics 
 	return server, delivered, err
 }
 
-// serve runs the broker and the server of mappers, and gives them the Devices.
-func (d *Devices) serve(ctx context.Context, server *broker.Server, mappers *dmi.Server, delivered *deliveries) error {
+// serve runs the brokers and the server of mappers, and gives them the Devices.
+func (d *Devices) serve(ctx context.Context, server *broker.Server, other *externalBroker, mappers *dmi.Server, delivered *deliveries) error {
 	defer d.up.Set(0)
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
@@ -231,11 +248,16 @@ func (d *Devices) serve(ctx context.Context, server *broker.Server, mappers *dmi
 	g.Go(func() error {
 		select {
 		case <-server.Ready():
-			d.up.Set(1)
+			if !d.broker.PeerOnly {
+				d.up.Set(1)
+			}
 		case <-gctx.Done():
 		}
 		return nil
 	})
+	if other != nil {
+		g.Go(func() error { return other.start(gctx) })
+	}
 	f := &follower{node: d.cfg.Node, store: d.cfg.Store, consumer: server, log: d.log, given: map[types.NamespacedName]types.NamespacedName{}}
 	if mappers != nil {
 		f.mappers = mappers

@@ -188,3 +188,44 @@ func TestSyncer_RetriesAfterFullDisk(t *testing.T) {
 	left.Store(room)
 	w.wantEndpoints("10.42.0.2 false false", otherEndpoint, "10.42.0.4 true true", "192.0.2.1 true true")
 }
+
+// TestSyncer_RespectsTheShare: a slice that the cloud has cut to the gateway's share is corrected and never extended, also by an own pod
+// that an earlier share named.
+func TestSyncer_RespectsTheShare(t *testing.T) {
+	w := newEndpointFixture(t, store.Config{})
+	w.putPod("web-a", "a", "10.42.0.2", true)
+	w.putSlice("endpointslice-controller.k8s.io")
+	w.wantEndpoints("10.42.0.2 true true", otherEndpoint, "10.42.0.4 true true", "192.0.2.1 true true")
+	node := "edge-1"
+	share := discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web-1", UID: "s", ResourceVersion: "7", Labels: map[string]string{
+			discoveryv1.LabelServiceName: "web", discoveryv1.LabelManagedBy: "endpointslice-controller.k8s.io",
+		}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Endpoints: []discoveryv1.Endpoint{{
+			Addresses: []string{"10.42.0.2"}, NodeName: &node, TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: "default", Name: "web-a", UID: "a"},
+		}},
+	}
+	w.putObject(w.slice, share)
+	w.putPod("web-a", "a", "10.42.0.9", true)
+	w.wantEndpoints("10.42.0.9 true true")
+	share.Endpoints = []discoveryv1.Endpoint{} // nothing is left for this gateway
+	w.putObject(w.slice, share)
+	w.putPod("web-a", "a", "10.42.0.10", true)
+	w.putPod("web-b", "b", "10.42.0.11", true)
+	before := w.store.Revision()
+	witness := w.slice
+	witness.Name = "web-2"
+	share.Endpoints = []discoveryv1.Endpoint{{
+		Addresses: []string{"10.42.0.1"}, NodeName: &node, TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: "default", Name: "web-a", UID: "a"},
+	}}
+	share.Name = witness.Name
+	w.putObject(witness, share)
+	kit.Succeeds(w, 30*time.Second, func() error { // the Syncer has handled what came before
+		if n := w.store.Revision() - before; n != 2 {
+			return fmt.Errorf("%d writes, want the witness and its correction", n)
+		}
+		return nil
+	})
+	w.wantEndpoints()
+}

@@ -45,6 +45,9 @@ func Points() map[string][]string {
 			// receive: all samples of a request but the last one are sent to the stream
 			"telemetry.commit",
 		},
+		// The same of messages on custom MQTT topics.
+		"edgecore with custom topics":  {"messages.stored", "messages.sent"},
+		"cloudcore with custom topics": {"messages.commit"},
 		// A gateway's identity, before any delivery and once in a key's lifetime: edged/enroll has its own test.
 		"enrolment": {
 			// enrol: the key is created, the CA found, the cloud has answered, the CAs are written, then the record

@@ -42,6 +42,9 @@ type Options struct {
 	Rotate bool
 	// DryRun only reports the planned changes.
 	DryRun bool
+	// KeysOnly writes only Secrets and ConfigMaps of Frond's namespace, of an installation that is there: what a job may do that renews
+	// certificates and has no rights elsewhere.
+	KeysOnly bool
 	// Files are used for the Secrets that the cluster lacks: a development cluster has them before it has an apiserver.
 	Files Files
 }
@@ -93,7 +96,7 @@ func writeInstallation(ctx context.Context, cfg *rest.Config, o Options, fill fi
 	}
 	for attempt := range maxAttempts {
 		var r Report
-		w := installWriter{client: client, applier: applier{client: objects, dryRun: o.DryRun}, fill: fill, presetFiles: o.Files, now: now}
+		w := installWriter{client: client, applier: applier{client: objects, dryRun: o.DryRun}, fill: fill, presetFiles: o.Files, keysOnly: o.KeysOnly, now: now}
 		r, err = w.runOnce(ctx, o.Settings)
 		if attempt+1 < maxAttempts && (apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err)) {
 			continue // another client wrote first: its files count
@@ -108,6 +111,7 @@ type installWriter struct {
 	client      kubernetes.Interface
 	fill        fillFunc
 	presetFiles Files // for missing Secrets
+	keysOnly    bool
 	now         time.Time
 	versions    map[string]string // of the Secrets that were read
 	// configuration is cloudcore's ConfigMap as it was read; empty if there is none.
@@ -151,6 +155,9 @@ func (w *installWriter) runOnce(ctx context.Context, asked Settings) (Report, er
 	fixed, err := loadManifests(settings)
 	if err != nil {
 		return r, err
+	}
+	if w.keysOnly {
+		fixed = nil
 	}
 	for _, o := range fixed {
 		done, err := w.applyObject(ctx, o)
@@ -213,7 +220,7 @@ func (w *installWriter) applyAll(ctx context.Context, r *Report, objects []runti
 // readState returns the settings, merged with the requested ones, and all files.
 func (w *installWriter) readState(ctx context.Context, asked Settings) (Settings, Files, error) {
 	chosen, err := ReadSettings(ctx, w.client)
-	if err != nil && !errors.Is(err, ErrNotInstalled) {
+	if err != nil && (w.keysOnly || !errors.Is(err, ErrNotInstalled)) {
 		return chosen, nil, err
 	}
 	if err == nil {

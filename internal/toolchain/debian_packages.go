@@ -28,7 +28,7 @@ type systemPackage struct {
 
 // nodePackages are the programs that gateways with containers call.
 func nodePackages() []systemPackage {
-	return []systemPackage{{"nft", "nftables", "kube-proxy"}, {"ip", "iproute2", "networks of gateways"}}
+	return []systemPackage{{"nft", "nftables", "kube-proxy"}, {"ip", "iproute2", "networks of gateways"}, {"mosquitto", "mosquitto", "gateways with another MQTT broker"}}
 }
 
 // machinePackages are the programs that a test of gateways as separate machines needs.

@@ -13,6 +13,7 @@ const (
 	nameNats       = "nats"
 	nameFrond      = "frond"
 	nameSuite      = "conformance"
+	nameHelm       = "helm"
 )
 
 const (
@@ -53,6 +54,7 @@ func (req Request) recipes() []recipe {
 		{req.Nats, []recipe{natsRecipe()}},
 		{req.DNS, []recipe{corednsRecipe()}},
 		{req.Frond, []recipe{frondRecipe()}},
+		{req.Helm, []recipe{helmRecipe()}},
 		{req.Conformance, []recipe{suiteRecipe()}},
 	} {
 		if group.wanted {
@@ -146,6 +148,11 @@ func suiteRecipe() recipe {
 			"./e2e", "k8s.io/kubernetes/test/images/agnhost", "k8s.io/sample-apiserver", "github.com/onsi/ginkgo/v2/ginkgo",
 		},
 	}
+}
+
+// helmRecipe builds the program that installs deploy/chart.
+func helmRecipe() recipe {
+	return recipe{name: nameHelm, module: "tools/helm", packages: []string{"helm.sh/helm/v4/cmd/helm"}, keep: 2}
 }
 
 func natsRecipe() recipe {

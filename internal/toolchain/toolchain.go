@@ -24,6 +24,7 @@ type Request struct {
 	Nats         bool // nats-server
 	DNS          bool // CoreDNS
 	Frond        bool // cloudcore, edgecore, frond, from the present state of the tree
+	Helm         bool // helm, which installs deploy/chart
 	// Conformance selects Kubernetes' end-to-end tests and the programs that they need beside a cluster.
 	Conformance bool
 	// Machines selects systemd, which apt-get installs where it is missing and that is permitted; nothing is built.
@@ -50,6 +51,7 @@ type Paths struct {
 	Cloudcore    string
 	Edgecore     string
 	Frond        string
+	Helm         string
 	E2E          string // Kubernetes' end-to-end tests (tools/conformance/suite)
 	Ginkgo       string // runs them in parallel
 	Agnhost      string // the program of most test images
@@ -277,6 +279,7 @@ func pathsOf(entries map[string]string) Paths {
 		Cloudcore:       file(nameFrond, "cloudcore"),
 		Edgecore:        file(nameFrond, "edgecore"),
 		Frond:           file(nameFrond, "frond"),
+		Helm:            file(nameHelm, "helm"),
 		E2E:             file(nameSuite, "e2e"),
 		Ginkgo:          file(nameSuite, "ginkgo"),
 		Agnhost:         file(nameSuite, "agnhost"),

@@ -180,6 +180,8 @@ func (f *pieceFetcher) requestPiece(ctx context.Context, m *pendingObject) error
 	if err != nil {
 		if errors.Is(err, context.DeadlineExceeded) {
 			f.bandwidth.ObserveTimeout()
+		} else {
+			f.bandwidth.ObserveNoReply(min(take, m.missingBytes()), time.Since(asked))
 		}
 		f.metrics.Pieces.WithLabelValues("error").Inc()
 		return fmt.Errorf("piece of %s: %w", m.subject, err)

@@ -2,7 +2,9 @@ package outbox_test
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -83,4 +85,51 @@ func TestPump_UnansweredPublishesDelayNothing(t *testing.T) {
 		}
 		return true
 	})
+}
+
+// TestPump_LostLinkMakesPartsSmaller: a link that is lost while a part of a large report waits for its answer may be lost because of the part, so the next
+// one is smaller. The same part over and over would lose each link in the same way, and nothing would ever arrive.
+func TestPump_LostLinkMakesPartsSmaller(t *testing.T) {
+	hub := streamstest.Hub(t)
+	nc, link := streamstest.Connect(t, hub), streamstest.NewSwitchableLink()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := topology.Ensure(t.Context(), js, topology.LeafTopology()); err != nil {
+		t.Fatal(err)
+	}
+	sink, err := outbox.New("edge.1", "s1", nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	parts := make(chan *nats.Msg, 64) // more than arrive
+	if _, err := streamstest.Connect(t, hub).ChanSubscribe(subject.CallPrefix+"*."+subject.VerbPart, parts); err != nil { // never answers
+		t.Fatal(err)
+	}
+	if err := sink.Report(t.Context(), streamstest.ReportOf("large", incompressible(200<<10))); err != nil {
+		t.Fatal(err)
+	}
+	pump, err := outbox.NewSlowTimeoutPump(subject.Report, nc, link, metrics.New(nil), zaptest.NewLogger(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	streamstest.StartPart(t, pump.Start)
+	first := len((<-parts).Data)
+	<-time.After(1200 * time.Millisecond) // less than a second shows nothing of a link
+	link.SetUp(false)
+	link.SetUp(true)
+	if second := len((<-parts).Data); second > first*3/4 {
+		t.Errorf("a part of %d bytes after one of %d", second, first)
+	}
+}
+
+// incompressible returns a text of so many bytes.
+func incompressible(size int) string {
+	text := make([]byte, size)
+	random := rand.New(rand.NewPCG(1, 1)) //nolint:gosec // a test
+	for i := range text {
+		text[i] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_"[random.IntN(64)]
+	}
+	return string(text)
 }

@@ -96,6 +96,7 @@ func (p *Pump) runSession(ctx context.Context, linkChanged <-chan struct{}) (mov
 func (s *pumpSession) releaseUnacked() {
 	var back []jetstream.Msg
 	for f := range s.inFlight {
+		s.window.release(f, false)
 		back = append(back, f.msg)
 	}
 	for _, parcel := range s.pendingUploads {

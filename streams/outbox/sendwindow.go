@@ -43,10 +43,12 @@ func (r *sendWindow) tryAcquire(size int) (queue int, ok bool) {
 	return r.acquiredBytes, true
 }
 
-// release frees the bytes of a report. The time that an acked message took updates the bandwidth estimate.
+// release frees the bytes of a report. The time that it took, or waited in vain, updates the bandwidth estimate.
 func (r *sendWindow) release(f inFlightReport, acked bool) {
 	if acked {
 		r.bandwidth.ObserveReply(f.queuedBytes, time.Since(f.sentAt))
+	} else {
+		r.bandwidth.ObserveNoReply(f.queuedBytes, time.Since(f.sentAt))
 	}
 	r.mu.Lock()
 	r.acquiredBytes -= f.size

@@ -18,4 +18,7 @@ const (
 	// TelemetryStream holds the samples of all nodes' devices, one message each; LeafTelemetryStream those that wait at a node for the link.
 	TelemetryStream     = "TELEMETRY-0"
 	LeafTelemetryStream = "TELEMETRY"
+	// MessagesStream holds what apps publish on custom MQTT topics, LeafMessagesStream what waits of it at a node for the link.
+	MessagesStream     = "MESSAGES-0"
+	LeafMessagesStream = "MESSAGES"
 )

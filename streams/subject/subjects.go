@@ -30,7 +30,9 @@ const (
 	VerbScopes = "scopes" // wire.ScopesRequest, wire.ScopesReply
 	// VerbTelemetry carries samples of devices: a header line and compressed lines (package streams/telemetry), telemetry.Reply.
 	VerbTelemetry = "telemetry"
-	VerbSame      = "same" // wire.SameRequest, wire.SameReply
+	// VerbMessages carries messages of MQTT apps, in the same form; telemetry.Reply.
+	VerbMessages = "messages"
+	VerbSame     = "same" // wire.SameRequest, wire.SameReply
 )
 
 // The first tokens of subjects, and the token that stands for each node.
@@ -42,6 +44,7 @@ const (
 	OutboxPrefix     = "outbox."
 	PartPrefix       = "part."
 	TelemetryPrefix  = "telemetry."
+	MessagesPrefix   = "messages."
 )
 
 // Of returns the subject of one object of a node.
@@ -101,6 +104,27 @@ func SampleSubject(node, namespace, device, property string) string {
 
 // NodeSamples matches all samples of a node in the hub.
 func NodeSamples(node string) string { return TelemetryPrefix + wire.Escape(node) + ".>" }
+
+// LeafMessagesSubject is the subject of the messages of apps that wait in a node's own JetStream.
+const LeafMessagesSubject = OutboxPrefix + "messages"
+
+// MessageSubject is the subject in the hub of what apps publish on an MQTT topic: each of its levels is a token. wire.Escape writes what NATS does
+// not allow, and "$", which belongs to NATS at the start of a subject, stays readable within it.
+func MessageSubject(node, topic string) string {
+	levels := strings.Split(topic, "/")
+	for i, level := range levels {
+		rest, dollar := strings.CutPrefix(level, "$")
+		if levels[i] = wire.Escape(rest); dollar && rest != "" {
+			levels[i] = "$" + levels[i]
+		} else if dollar {
+			levels[i] = wire.Escape(level)
+		}
+	}
+	return MessagesPrefix + wire.Escape(node) + "." + strings.Join(levels, ".")
+}
+
+// NodeMessages matches all messages of a node in the hub.
+func NodeMessages(node string) string { return MessagesPrefix + wire.Escape(node) + ".>" }
 
 // parseNodeToken parses a node token and refuses any spelling except that of wire.Escape.
 func parseNodeToken(token string) (string, error) {

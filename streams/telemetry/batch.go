@@ -11,8 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/frond-edge/frond/internal/failpoint"
-	"github.com/frond-edge/frond/streams/subject"
+	"github.com/frond-edge/frond/streams/internal/lines"
 	"github.com/frond-edge/frond/streams/topology"
 )
 
@@ -26,36 +25,36 @@ const (
 )
 
 // publish stores samples behind the message with the sequence last, all or none, and returns the sequence of the last one.
-func (r *Receiver) publish(ctx context.Context, node, run string, last uint64, lines []line) (uint64, error) {
+func (r *Receiver) publish(ctx context.Context, node, run string, last uint64, list []lines.Line) (uint64, error) {
 	select {
 	case r.slots <- struct{}{}:
 		defer func() { <-r.slots }()
 	case <-ctx.Done():
-		return 0, fmt.Errorf("store samples: %w", ctx.Err())
+		return 0, fmt.Errorf("store "+r.kind.Noun+": %w", ctx.Err())
 	}
 	ctx, cancel := context.WithTimeout(ctx, topology.StepTimeout)
 	defer cancel()
 	id := rand.Text()
-	for i := range lines {
-		msg := newMessage(node, run, &lines[i])
+	for i := range list {
+		msg := r.newMessage(node, run, &list[i])
 		if i == 0 {
 			msg.Header[headerExpected] = []string{strconv.FormatUint(last, 10)}
-			msg.Header[headerExpectedSubject] = []string{subject.NodeSamples(node)}
+			msg.Header[headerExpectedSubject] = []string{r.kind.All(node)}
 		}
-		if len(lines) > 1 {
+		if len(list) > 1 {
 			msg.Header[headerBatch] = []string{id}
 			msg.Header[headerBatchSequence] = []string{strconv.Itoa(i + 1)}
 		}
-		if i < len(lines)-1 {
+		if i < len(list)-1 {
 			if err := r.nc.PublishMsg(msg); err != nil {
-				return 0, fmt.Errorf("store samples: %w", err)
+				return 0, fmt.Errorf("store "+r.kind.Noun+": %w", err)
 			}
 			continue
 		}
-		if len(lines) > 1 {
+		if len(list) > 1 {
 			msg.Header[headerBatchCommit] = []string{"1"}
 		}
-		failpoint.At("telemetry.commit")
+		r.kind.ReachCommit()
 		return r.commit(ctx, msg)
 	}
 	return last, nil
@@ -65,14 +64,14 @@ func (r *Receiver) publish(ctx context.Context, node, run string, last uint64, l
 func (r *Receiver) commit(ctx context.Context, msg *nats.Msg) (uint64, error) {
 	answer, err := r.nc.RequestMsgWithContext(ctx, msg)
 	if err != nil {
-		return 0, fmt.Errorf("store samples: %w", err)
+		return 0, fmt.Errorf("store "+r.kind.Noun+": %w", err)
 	}
 	var ack struct {
 		Sequence uint64              `json:"seq"`
 		Error    *jetstream.APIError `json:"error"`
 	}
 	if err := json.Unmarshal(answer.Data, &ack); err != nil {
-		return 0, fmt.Errorf("store samples: answer: %w", err)
+		return 0, fmt.Errorf("store "+r.kind.Noun+": answer: %w", err)
 	}
 	if ack.Error == nil {
 		return ack.Sequence, nil
@@ -81,28 +80,27 @@ func (r *Receiver) commit(ctx context.Context, msg *nats.Msg) (uint64, error) {
 	case jetstream.JSErrCodeStreamWrongLastSequence, jetstream.JSErrCodeStreamWrongLastSequenceConstant:
 		return 0, errOvertaken
 	default:
-		return 0, fmt.Errorf("store samples: %w", ack.Error)
+		return 0, fmt.Errorf("store "+r.kind.Noun+": %w", ack.Error)
 	}
 }
 
 // timeFormat has milliseconds.
 const timeFormat = "2006-01-02T15:04:05.000Z07:00"
 
-// newMessage returns the message of a sample.
-func newMessage(node, run string, l *line) *nats.Msg {
+// newMessage returns the message of a line.
+func (r *Receiver) newMessage(node, run string, l *lines.Line) *nats.Msg {
+	msg := r.kind.Encode(node, l)
 	clock := "unsynced"
 	if l.ClockSynced {
 		clock = "synced"
 	}
-	header := nats.Header{
-		HeaderNumber: {strconv.FormatUint(l.Number, 10)}, HeaderRun: {run}, HeaderClock: {clock},
-		HeaderGatewayTime: {time.UnixMilli(l.GatewayTime).UTC().Format(timeFormat)},
-	}
+	msg.Header[lines.HeaderNumber], msg.Header[lines.HeaderRun], msg.Header[lines.HeaderClock] = []string{strconv.FormatUint(l.Number, 10)}, []string{run}, []string{clock}
+	msg.Header[lines.HeaderGatewayTime] = []string{time.UnixMilli(l.GatewayTime).UTC().Format(timeFormat)}
 	if l.Previous != 0 {
-		header[HeaderPrevious] = []string{strconv.FormatUint(l.Previous, 10)}
+		msg.Header[lines.HeaderPrevious] = []string{strconv.FormatUint(l.Previous, 10)}
 	}
 	if l.DeviceTime != 0 {
-		header[HeaderDeviceTime] = []string{time.UnixMilli(l.DeviceTime).UTC().Format(timeFormat)}
+		msg.Header[lines.HeaderDeviceTime] = []string{time.UnixMilli(l.DeviceTime).UTC().Format(timeFormat)}
 	}
-	return &nats.Msg{Subject: subject.SampleSubject(node, l.Namespace, l.Device, l.Property), Header: header, Data: []byte(l.Value)}
+	return msg
 }

@@ -2,26 +2,34 @@ package telemetry
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/klauspost/compress/zstd"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/frond-edge/frond/streams/internal/lines"
 )
 
 // ErrOvertaken exports errOvertaken.
 var ErrOvertaken = errOvertaken
 
 // Request returns a request with the given lines.
-func Request(t testing.TB, run string, lines ...string) []byte {
+func Request(t testing.TB, run string, list ...string) []byte {
 	t.Helper()
-	c, err := newCodec()
+	encoder, err := zstd.NewWriter(nil, zstd.WithWindowSize(256<<10))
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer func() { _ = encoder.Close() }()
 	var records [][]byte
-	for _, l := range lines {
-		records = append(records, c.encoder.EncodeAll([]byte(l+"\n"), nil))
+	for _, l := range list {
+		records = append(records, encoder.EncodeAll([]byte(l+"\n"), nil))
 	}
-	body, err := encodeRequest(run, records)
+	body, err := lines.EncodeRequest(run, records)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,4 +50,22 @@ func Many(t testing.TB, n int) []byte {
 func Bomb(t testing.TB) []byte {
 	t.Helper()
 	return Request(t, "a", string(bytes.Repeat([]byte(" "), 16<<20)))
+}
+
+// LoseAnswers makes the store's next n records be stored without an answer, as a disk does that stands still.
+func LoseAnswers(s *Store, n int) { s.js = &forgetful{JetStream: s.js, lost: n} }
+
+// forgetful loses the first answers.
+type forgetful struct {
+	jetstream.JetStream
+	lost int
+}
+
+func (f *forgetful) PublishMsg(ctx context.Context, msg *nats.Msg, opts ...jetstream.PublishOpt) (*jetstream.PubAck, error) {
+	ack, err := f.JetStream.PublishMsg(ctx, msg, opts...)
+	if err == nil && f.lost > 0 {
+		f.lost--
+		return nil, context.DeadlineExceeded
+	}
+	return ack, err
 }

@@ -3,6 +3,8 @@ package telemetry
 import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/frond-edge/frond/streams/internal/lines"
 )
 
 // StoreMetrics counts what a Store takes.
@@ -27,37 +29,37 @@ type ReceiverMetrics struct {
 }
 
 // NewStoreMetrics registers the metrics of a store; a nil registerer leaves them unregistered.
-func NewStoreMetrics(reg prometheus.Registerer) *StoreMetrics {
+func NewStoreMetrics(kind lines.Kind, reg prometheus.Registerer) *StoreMetrics {
 	f := promauto.With(reg)
 	return &StoreMetrics{
-		Appended: f.NewCounter(prometheus.CounterOpts{Namespace: "frond", Name: "telemetry_appended_total", Help: "Samples of devices stored on this node's disk."}),
-		Errors:   f.NewCounter(prometheus.CounterOpts{Namespace: "frond", Name: "telemetry_store_errors_total", Help: "Attempts to store samples on this node's disk that failed."}),
+		Appended: f.NewCounter(prometheus.CounterOpts{Namespace: "frond", Subsystem: kind.Prefix, Name: "appended_total", Help: "Stored (" + kind.Noun + ") on this node's disk."}),
+		Errors:   f.NewCounter(prometheus.CounterOpts{Namespace: "frond", Subsystem: kind.Prefix, Name: "store_errors_total", Help: "Attempts to store " + kind.Noun + " on this node's disk that failed."}),
 	}
 }
 
 // NewPumpMetrics registers the metrics of a pump.
-func NewPumpMetrics(reg prometheus.Registerer) *PumpMetrics {
+func NewPumpMetrics(kind lines.Kind, reg prometheus.Registerer) *PumpMetrics {
 	f := promauto.With(reg)
 	gauge := func(name, help string) prometheus.Gauge {
-		return f.NewGauge(prometheus.GaugeOpts{Namespace: "frond", Name: name, Help: help})
+		return f.NewGauge(prometheus.GaugeOpts{Namespace: "frond", Subsystem: kind.Prefix, Name: name, Help: help})
 	}
 	return &PumpMetrics{
 		Dropped: f.NewCounterVec(prometheus.CounterOpts{
-			Namespace: "frond", Name: "telemetry_dropped_total",
-			Help: "Samples that did not reach the hub: dropped because too many waited (full), unreadable records (damaged), refused for good (refused).",
+			Namespace: "frond", Subsystem: kind.Prefix, Name: "dropped_total",
+			Help: "What did not reach the hub (" + kind.Noun + "): dropped because too much waited (full), unreadable records (damaged), refused for good (refused).",
 		}, []string{"reason"}),
-		Refused:        f.NewCounter(prometheus.CounterOpts{Namespace: "frond", Name: "telemetry_refused_total", Help: "Samples of devices that Kubernetes does not assign to this node; the cloud keeps them as dead letters."}),
-		Bytes:          f.NewCounter(prometheus.CounterOpts{Namespace: "frond", Name: "telemetry_sent_bytes_total", Help: "Bytes of samples sent over the link, compressed."}),
-		WaitingRecords: gauge("telemetry_waiting_records", "Records of samples on this node's disk that the hub does not have; a record has up to 500 samples."),
-		WaitingBytes:   gauge("telemetry_stored_bytes", "Bytes of the stream of samples on this node's disk."),
-		Budget:         gauge("telemetry_link_take_bytes", "What this node's link is believed to carry in about a second, as samples show; half of it is on its way at a time."),
+		Refused:        f.NewCounter(prometheus.CounterOpts{Namespace: "frond", Subsystem: kind.Prefix, Name: "refused_total", Help: "Samples of devices that Kubernetes does not assign to this node; the cloud keeps them as dead letters."}),
+		Bytes:          f.NewCounter(prometheus.CounterOpts{Namespace: "frond", Subsystem: kind.Prefix, Name: "sent_bytes_total", Help: "Bytes of " + kind.Noun + " sent over the link, compressed."}),
+		WaitingRecords: gauge("waiting_records", "Records of "+kind.Noun+" on this node's disk that the hub does not have; a record has up to 500 of them."),
+		WaitingBytes:   gauge("stored_bytes", "Bytes of the stream of "+kind.Noun+" on this node's disk."),
+		Budget:         gauge("link_take_bytes", "What this node's link is believed to carry in about a second, as "+kind.Noun+" show; half of it is on its way at a time."),
 	}
 }
 
 // NewReceiverMetrics registers the metrics of a receiver.
-func NewReceiverMetrics(reg prometheus.Registerer) *ReceiverMetrics {
+func NewReceiverMetrics(kind lines.Kind, reg prometheus.Registerer) *ReceiverMetrics {
 	return &ReceiverMetrics{Samples: promauto.With(reg).NewCounterVec(prometheus.CounterOpts{
-		Namespace: "frond", Name: "telemetry_samples_total",
-		Help: "Samples that nodes sent: stored in the hub, repeated (the hub has them), foreign (of a device that is not the node's: dead-lettered).",
+		Namespace: "frond", Name: kind.Received,
+		Help: "What nodes sent (" + kind.Noun + "): stored in the hub, repeated (the hub has them), foreign (of a device that is not the node's: dead-lettered).",
 	}, []string{"result"})}
 }

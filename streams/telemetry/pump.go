@@ -13,9 +13,9 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/frond-edge/frond/api/wire"
-	"github.com/frond-edge/frond/internal/failpoint"
 	"github.com/frond-edge/frond/streams/call"
 	"github.com/frond-edge/frond/streams/internal/flow"
+	"github.com/frond-edge/frond/streams/internal/lines"
 	"github.com/frond-edge/frond/streams/link"
 	"github.com/frond-edge/frond/streams/subject"
 	"github.com/frond-edge/frond/streams/topology"
@@ -30,7 +30,7 @@ const (
 )
 
 // errOlderCloud says that the cloudcore that answered is older than telemetry.
-var errOlderCloud = errors.New("the cloudcore is older than telemetry")
+var errOlderCloud = errors.New("the cloudcore is older than what is sent")
 
 // PumpConfig configures a Pump.
 type PumpConfig struct {
@@ -39,7 +39,7 @@ type PumpConfig struct {
 	BytesPerSecond int
 }
 
-// Pump sends the samples of a Store to the hub, oldest first, one request at a time. A request is not larger than what the link carries in
+// Pump sends the content of a Store to the hub, oldest first, one request at a time. A request is not larger than what the link carries in
 // about half a second, so that reports and deliveries find room beside it.
 type Pump struct {
 	cfg       PumpConfig
@@ -52,11 +52,14 @@ type Pump struct {
 	log       *zap.Logger
 
 	// Only the running session uses these.
+	loaded  bool   // sent was read from the disk
 	sent    uint64 // the sequence of the last record that the hub has
 	run     string // of the last sample that the hub has
 	number  uint64 // its number
 	removed time.Time
-	alone   bool // the next request has one record only: the last one was refused for good
+	// forgotten is the sequence up to which the store knows that all is sent.
+	forgotten uint64
+	alone     bool // the next request has one record only: the last one was refused for good
 }
 
 // NewPump returns the pump of a store; nc is the node's connection, over which cloudcore is called.
@@ -97,7 +100,7 @@ func (p *Pump) Start(ctx context.Context) error {
 			if errors.Is(err, errOlderCloud) {
 				delay = olderCloudPause
 			}
-			p.log.Info("samples not sent", zap.Duration("retry", delay), zap.Error(err))
+			p.log.Info(p.store.kind.Noun+" not sent", zap.Duration("retry", delay), zap.Error(err))
 		case moved:
 			retry = flow.NewRetryBackoff()
 			continue
@@ -129,6 +132,12 @@ func (p *Pump) wait(ctx context.Context, delay time.Duration, changed, stored <-
 
 // sendNext sends the next records. moved is false when all are sent.
 func (p *Pump) sendNext(ctx context.Context) (moved bool, err error) {
+	if !p.loaded {
+		if p.sent, p.run, p.number, err = p.store.readSent(ctx); err != nil {
+			return false, err
+		}
+		p.loaded, p.forgotten = true, p.sent
+	}
 	size := p.bandwidth.Budget() / 2
 	if p.alone {
 		size = 0
@@ -139,7 +148,7 @@ func (p *Pump) sendNext(ctx context.Context) (moved bool, err error) {
 	}
 	if damaged > 0 {
 		p.metrics.Dropped.WithLabelValues("damaged").Add(float64(damaged))
-		p.log.Error("records of samples unreadable, passed over", zap.Int("records", damaged))
+		p.log.Error("records unreadable, passed over", zap.Int("records", damaged))
 	}
 	if len(records) == 0 {
 		moved, p.sent = after > p.sent, after
@@ -155,9 +164,9 @@ func (p *Pump) sendNext(ctx context.Context) (moved bool, err error) {
 		return true, nil
 	case reply.Permanent:
 		p.metrics.Dropped.WithLabelValues("refused").Add(float64(last.count))
-		p.log.Error("samples refused by the cloud", zap.Uint64("first", last.first), zap.Uint64("last", last.last()), zap.String("reason", reply.Error))
+		p.log.Error(p.store.kind.Noun+" refused by the cloud", zap.Uint64("first", last.first), zap.Uint64("last", last.last()), zap.String("reason", reply.Error))
 	case reply.Number < last.last():
-		return false, fmt.Errorf("the hub has samples up to %d after those up to %d were sent", reply.Number, last.last())
+		return false, fmt.Errorf("the hub has all up to %d after those up to %d were sent", reply.Number, last.last())
 	}
 	if gap := records[0].first - min(records[0].first, p.number+1); p.number > 0 && gap > 0 && records[0].run == p.run {
 		p.metrics.Dropped.WithLabelValues("full").Add(float64(gap))
@@ -165,7 +174,7 @@ func (p *Pump) sendNext(ctx context.Context) (moved bool, err error) {
 	p.alone = false
 	p.sent, p.run, p.number = last.sequence, last.run, last.last()
 	p.metrics.Refused.Add(float64(reply.Refused))
-	failpoint.At("telemetry.sent")
+	p.store.kind.ReachSent()
 	p.remove(ctx, false)
 	return true, nil
 }
@@ -177,7 +186,7 @@ func (p *Pump) send(ctx context.Context, records []*record) (Reply, error) {
 	for i, r := range records {
 		data[i] = r.data
 	}
-	body, err := encodeRequest(records[0].run, data)
+	body, err := lines.EncodeRequest(records[0].run, data)
 	if err != nil {
 		return reply, err
 	}
@@ -187,10 +196,12 @@ func (p *Pump) send(ctx context.Context, records []*record) (Reply, error) {
 	began := time.Now()
 	rctx, cancel := context.WithTimeout(ctx, topology.PumpTimeout)
 	defer cancel()
-	msg, err := p.nc.RequestWithContext(rctx, subject.CallSubject(p.cfg.Node, subject.VerbTelemetry), body)
+	msg, err := p.nc.RequestWithContext(rctx, subject.CallSubject(p.cfg.Node, p.store.kind.Verb), body)
 	if err != nil {
 		if errors.Is(err, context.DeadlineExceeded) {
 			p.bandwidth.ObserveTimeout()
+		} else {
+			p.bandwidth.ObserveNoReply(len(body), time.Since(began))
 		}
 		return reply, fmt.Errorf("telemetry: %w", err)
 	}
@@ -198,7 +209,7 @@ func (p *Pump) send(ctx context.Context, records []*record) (Reply, error) {
 	switch err := json.Unmarshal(msg.Data, &reply); {
 	case err != nil:
 		return reply, fmt.Errorf("telemetry: answer: %w", err)
-	case strings.HasSuffix(reply.Error, fmt.Sprintf(call.UnknownVerbFormat, subject.VerbTelemetry)):
+	case strings.HasSuffix(reply.Error, fmt.Sprintf(call.UnknownVerbFormat, p.store.kind.Verb)):
 		return reply, errOlderCloud
 	case strings.HasPrefix(reply.Error, wire.ErrPermanent.Error()): // from the server of calls, which knows the error only
 		reply.Permanent = true
@@ -211,13 +222,15 @@ func (p *Pump) send(ctx context.Context, records []*record) (Reply, error) {
 
 // remove removes the sent records from the leaf's stream, unless it did so a moment ago.
 func (p *Pump) remove(ctx context.Context, now bool) {
-	if p.sent == 0 || !now && time.Since(p.removed) < removeInterval {
+	if p.sent == p.forgotten || !now && time.Since(p.removed) < removeInterval {
 		return
 	}
 	p.removed = time.Now()
 	if err := p.store.forget(ctx, p.sent); err != nil && ctx.Err() == nil {
-		p.log.Warn("sent samples not removed", zap.Error(err))
+		p.log.Warn("what is sent is not removed", zap.Error(err))
+		return
 	}
+	p.forgotten = p.sent
 }
 
 // observe updates the metrics of what waits.

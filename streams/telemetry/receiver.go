@@ -15,9 +15,9 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/streams/call"
 	"github.com/frond-edge/frond/streams/internal/envelope"
+	"github.com/frond-edge/frond/streams/internal/lines"
 	"github.com/frond-edge/frond/streams/internal/read"
 	"github.com/frond-edge/frond/streams/metrics"
-	"github.com/frond-edge/frond/streams/subject"
 	"github.com/frond-edge/frond/streams/topology"
 )
 
@@ -28,8 +28,6 @@ const (
 	// cachedPositions and positionTTL bound the positions of nodes that a cloudcore remembers. One that is outdated costs one more request.
 	cachedPositions = 100_000
 	positionTTL     = 10 * time.Minute
-	// planeTelemetry names the dead letters.
-	planeTelemetry subject.Plane = "telemetry"
 )
 
 // errOvertaken says that another cloudcore has stored samples of the node meanwhile.
@@ -45,11 +43,13 @@ type position struct {
 	number, sequence uint64
 }
 
-// Receiver stores the samples of nodes in TELEMETRY-0, each once and in order, whichever cloudcore gets them.
+// Receiver stores what nodes send of one kind in the hub's stream, each once and in order, whichever cloudcore gets them.
 type Receiver struct {
-	nc          *nats.Conn
-	reader      *read.StreamReader
-	codec       *codec
+	kind   lines.Kind
+	nc     *nats.Conn
+	reader *read.StreamReader
+	codec  *lines.Codec
+	// isAssigned is nil for kinds that belong to no device.
 	isAssigned  IsAssigned
 	positions   *cache.LRUExpireCache // by node
 	slots       chan struct{}
@@ -58,39 +58,49 @@ type Receiver struct {
 	log         *zap.Logger
 }
 
-// NewReceiver returns a Receiver over a connection to the hub.
+// NewReceiver returns a Receiver of samples over a connection to the hub.
 func NewReceiver(nc *nats.Conn, isAssigned IsAssigned, own *ReceiverMetrics, common *metrics.Metrics, log *zap.Logger) (*Receiver, error) {
+	return newReceiver(lines.Samples(), nc, isAssigned, own, common, log)
+}
+
+// NewMessageReceiver returns a Receiver of messages over a connection to the hub.
+func NewMessageReceiver(nc *nats.Conn, own *ReceiverMetrics, common *metrics.Metrics, log *zap.Logger) (*Receiver, error) {
+	return newReceiver(lines.Messages(), nc, nil, own, common, log)
+}
+
+func newReceiver(kind lines.Kind, nc *nats.Conn, isAssigned IsAssigned, own *ReceiverMetrics, common *metrics.Metrics, log *zap.Logger) (*Receiver, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return nil, fmt.Errorf("telemetry: %w", err)
 	}
-	c, err := newCodec()
+	c, err := lines.NewCodec()
 	if err != nil {
 		return nil, err
 	}
 	return &Receiver{
-		nc: nc, reader: &read.StreamReader{Nc: nc, Js: js, Stream: subject.TelemetryStream}, codec: c, isAssigned: isAssigned, positions: cache.NewLRUExpireCache(cachedPositions), slots: make(chan struct{}, concurrentBatches),
+		kind: kind, nc: nc, reader: &read.StreamReader{Nc: nc, Js: js, Stream: kind.HubStream}, codec: c, isAssigned: isAssigned,
+		positions: cache.NewLRUExpireCache(cachedPositions), slots: make(chan struct{}, concurrentBatches),
 		deadLetters: &envelope.DeadLetterStore{Js: js, Sender: call.CloudSender, Metrics: common, Log: log}, metrics: own, log: log,
 	}, nil
 }
 
-// Handle is the call.Handler of subject.VerbTelemetry.
+// Handle is the call.Handler of the kind's verb.
 func (r *Receiver) Handle(ctx context.Context, node string, request []byte) (any, error) {
-	run, records, err := parseRequest(request)
+	run, records, err := lines.ParseRequest(request)
 	if err != nil {
 		return nil, err
 	}
-	lines, err := r.codec.decode(records)
+	list, err := r.codec.Decode(records)
 	if err != nil {
 		return nil, err
 	}
-	if len(lines) == 0 {
-		return nil, envelope.PermanentErrorf("no samples")
+	if len(list) == 0 {
+		return nil, envelope.PermanentErrorf("no %s", r.kind.Noun)
 	}
-	if err := checkLines(lines); err != nil {
+	if err := lines.CheckLines(list, r.kind.Check); err != nil {
 		return nil, err
 	}
-	own, foreign, err := r.split(ctx, node, lines)
+	own, foreign, err := r.split(ctx, node, list)
 	if err != nil {
 		return nil, err
 	}
@@ -103,14 +113,17 @@ func (r *Receiver) Handle(ctx context.Context, node string, request []byte) (any
 	}
 	r.metrics.Samples.WithLabelValues("stored").Add(float64(stored))
 	r.metrics.Samples.WithLabelValues("repeated").Add(float64(len(own) - stored))
-	return Reply{Number: lines[len(lines)-1].Number, Refused: len(foreign)}, nil
+	return lines.Reply{Number: list[len(list)-1].Number, Refused: len(foreign)}, nil
 }
 
 // split separates the samples of devices that are not the node's.
-func (r *Receiver) split(ctx context.Context, node string, lines []line) (own, foreign []line, err error) {
+func (r *Receiver) split(ctx context.Context, node string, list []lines.Line) (own, foreign []lines.Line, err error) {
+	if r.isAssigned == nil {
+		return list, nil, nil
+	}
 	type device struct{ namespace, name string }
 	known := map[device]bool{}
-	for _, l := range lines {
+	for _, l := range list {
 		d := device{l.Namespace, l.Device}
 		assigned, ok := known[d]
 		if !ok {
@@ -129,24 +142,24 @@ func (r *Receiver) split(ctx context.Context, node string, lines []line) (own, f
 }
 
 // refuse stores samples of foreign devices as one dead letter.
-func (r *Receiver) refuse(ctx context.Context, node, run string, foreign []line) error {
+func (r *Receiver) refuse(ctx context.Context, node, run string, foreign []lines.Line) error {
 	if len(foreign) == 0 {
 		return nil
 	}
 	r.metrics.Samples.WithLabelValues("foreign").Add(float64(len(foreign)))
-	data, err := r.codec.encode(foreign)
+	data, _, err := r.codec.Encode(foreign)
 	if err != nil {
 		return err
 	}
 	first := foreign[0]
 	reason := fmt.Errorf("%w: %d samples of devices that Kubernetes does not assign to the node %s, the first of %s/%s", wire.ErrPermanent, len(foreign), node, first.Namespace, first.Device)
-	header := nats.Header{"Content-Encoding": {"zstd"}, HeaderRun: {run}, HeaderNumber: {strconv.FormatUint(first.Number, 10)}}
-	return r.deadLetters.Put(ctx, planeTelemetry, subject.NodeSamples(node), header, data, reason)
+	header := nats.Header{"Content-Encoding": {"zstd"}, lines.HeaderRun: {run}, lines.HeaderNumber: {strconv.FormatUint(first.Number, 10)}}
+	return r.deadLetters.Put(ctx, r.kind.Plane, r.kind.All(node), header, data, reason)
 }
 
 // store stores the samples that the hub does not have, and returns their number.
-func (r *Receiver) store(ctx context.Context, node, run string, lines []line) (int, error) {
-	if len(lines) == 0 {
+func (r *Receiver) store(ctx context.Context, node, run string, list []lines.Line) (int, error) {
+	if len(list) == 0 {
 		return 0, nil
 	}
 	at, cached, err := r.position(ctx, node)
@@ -154,9 +167,9 @@ func (r *Receiver) store(ctx context.Context, node, run string, lines []line) (i
 		return 0, err
 	}
 	for {
-		missing := lines
+		missing := list
 		if at.run == run {
-			missing = after(lines, at.number)
+			missing = after(list, at.number)
 		}
 		if len(missing) == 0 {
 			return 0, nil
@@ -178,10 +191,10 @@ func (r *Receiver) store(ctx context.Context, node, run string, lines []line) (i
 }
 
 // after returns the lines with higher numbers.
-func after(lines []line, number uint64) []line {
-	for i := range lines {
-		if lines[i].Number > number {
-			return lines[i:]
+func after(list []lines.Line, number uint64) []lines.Line {
+	for i := range list {
+		if list[i].Number > number {
+			return list[i:]
 		}
 	}
 	return nil
@@ -198,7 +211,7 @@ func (r *Receiver) position(ctx context.Context, node string) (at position, cach
 
 // readPosition asks the stream's leader.
 func (r *Receiver) readPosition(ctx context.Context, node string) (position, error) {
-	last, err := r.reader.ReadLastOf(ctx, subject.NodeSamples(node))
+	last, err := r.reader.ReadLastOf(ctx, r.kind.All(node))
 	switch {
 	case topology.IsNotFound(err):
 		return position{}, nil
@@ -206,9 +219,9 @@ func (r *Receiver) readPosition(ctx context.Context, node string) (position, err
 		return position{}, fmt.Errorf("position of %s: %w", node, err)
 	}
 	header := nats.Header(last.Header)
-	number, err := strconv.ParseUint(header.Get(HeaderNumber), 10, 64)
+	number, err := strconv.ParseUint(header.Get(lines.HeaderNumber), 10, 64)
 	if err != nil {
-		r.log.Warn("a message among the samples is none", zap.String("node", node), zap.Uint64("sequence", last.Sequence))
+		r.log.Warn("a message in the stream has no number", zap.String("node", node), zap.Uint64("sequence", last.Sequence))
 	}
-	return position{run: header.Get(HeaderRun), number: number, sequence: last.Sequence}, nil
+	return position{run: header.Get(lines.HeaderRun), number: number, sequence: last.Sequence}, nil
 }

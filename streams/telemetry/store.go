@@ -13,10 +13,10 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
+	"golang.org/x/sync/semaphore"
 
-	"github.com/frond-edge/frond/internal/failpoint"
 	"github.com/frond-edge/frond/streams/internal/flow"
-	"github.com/frond-edge/frond/streams/subject"
+	"github.com/frond-edge/frond/streams/internal/lines"
 	"github.com/frond-edge/frond/streams/topology"
 )
 
@@ -33,15 +33,18 @@ const (
 const (
 	// FlowDelay is how long samples of class Flow wait for others, so that one sync serves them all.
 	FlowDelay = 500 * time.Millisecond
-	// maxRecordSamples and maxRecordBytes bound the samples that one sync serves, which are one message of the leaf's stream.
+	// maxRecordSamples and maxRecordBytes bound the lines that one sync serves, which are one message of the leaf's stream. A line that is
+	// larger has a record of its own.
 	maxRecordSamples = 500
 	maxRecordBytes   = 96 << 10
-	// queuedAppends bounds the calls of Append that wait; further ones block.
+	// queuedAppends and queuedBytes bound the calls of Append that wait; further ones block.
 	queuedAppends = 1024
+	queuedBytes   = 4 << 20
 	// The headers of a record.
 	headerFirst  = "Frond-First" // the number of its first sample
 	headerCount  = "Frond-Count"
 	headerSource = "Frond-Source"
+	headerSize   = "Frond-Size" // of its lines when they are decompressed
 )
 
 // ErrClosed says that the store has stopped.
@@ -62,18 +65,21 @@ type Source struct {
 
 // appending is one call of Append.
 type appending struct {
-	samples []Sample
-	source  *Source
-	bytes   int
-	class   Class
-	done    chan error // with room for one; nil for Flow
+	lines  []lines.Line
+	source *Source
+	// bytes is about the size of the lines, encoded.
+	bytes int
+	class Class
+	done  chan error // with room for one; nil for Flow
 }
 
-// Store keeps the samples of a node's devices in the leaf's own JetStream until the hub has them.
+// Store keeps what is sent of one kind in the leaf's own JetStream until the hub has it.
 type Store struct {
+	kind   lines.Kind
+	bytes  *semaphore.Weighted // of what waits in queue
 	js     jetstream.JetStream
 	stream jetstream.Stream
-	codec  *codec
+	codec  *lines.Codec
 	queue  chan *appending
 	// closing is held by whoever appends; closed closes when Start's context has ended.
 	closing sync.RWMutex
@@ -82,9 +88,10 @@ type Store struct {
 	log     *zap.Logger
 
 	// Only Start uses these after OpenStore.
-	next     uint64            // the number of the next sample
-	previous map[string]uint64 // the last number of each device since the start
-	unknown  bool              // an append failed: run and next must be read again
+	next     uint64            // the number of the next line
+	sequence uint64            // that of the last record, 0 without one
+	previous map[string]uint64 // the last number of each group since the start
+	unknown  bool              // an append failed: run, next and sequence must be read again
 
 	mu     sync.Mutex
 	run    string        // guarded by mu; identifies who gives the numbers, until the stream is lost
@@ -93,33 +100,33 @@ type Store struct {
 }
 
 // OpenStore opens the store over the node's in-process connection, and creates its stream if it is missing.
-func OpenStore(ctx context.Context, cfg StoreConfig, nc *nats.Conn, metrics *StoreMetrics, log *zap.Logger) (*Store, error) {
+func OpenStore(ctx context.Context, kind lines.Kind, cfg StoreConfig, nc *nats.Conn, metrics *StoreMetrics, log *zap.Logger) (*Store, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return nil, fmt.Errorf("telemetry: %w", err)
 	}
-	c, err := newCodec()
+	c, err := lines.NewCodec()
 	if err != nil {
 		return nil, err
 	}
-	one := topology.Topology{Streams: []jetstream.StreamConfig{leafStream(cfg)}}
+	one := topology.Topology{Streams: []jetstream.StreamConfig{leafStream(kind, cfg)}}
 	if err := topology.EnsureStream(ctx, js, one, log); err != nil {
 		return nil, fmt.Errorf("telemetry: %w", err)
 	}
-	stream, err := js.Stream(ctx, subject.LeafTelemetryStream)
+	stream, err := js.Stream(ctx, kind.LeafStream)
 	if err != nil {
 		return nil, fmt.Errorf("telemetry: %w", err)
 	}
 	s := &Store{
-		js: js, stream: stream, codec: c, queue: make(chan *appending, queuedAppends), closed: make(chan struct{}), metrics: metrics, log: log,
+		kind: kind, bytes: semaphore.NewWeighted(queuedBytes), js: js, stream: stream, codec: c, queue: make(chan *appending, queuedAppends), closed: make(chan struct{}), metrics: metrics, log: log,
 		previous: map[string]uint64{}, stored: make(chan struct{}),
 	}
 	return s, s.readPosition(ctx)
 }
 
-func leafStream(cfg StoreConfig) jetstream.StreamConfig {
+func leafStream(kind lines.Kind, cfg StoreConfig) jetstream.StreamConfig {
 	return jetstream.StreamConfig{
-		Name: subject.LeafTelemetryStream, Description: "Waits for the link: samples of devices", Subjects: []string{subject.LeafTelemetrySubject},
+		Name: kind.LeafStream, Description: "Waits for the link: " + kind.Noun, Subjects: []string{kind.LeafSubject, kind.LeafSubject + sentSuffix},
 		Retention: jetstream.LimitsPolicy, Storage: jetstream.FileStorage, Replicas: 1, Discard: jetstream.DiscardOld,
 		MaxMsgSize: topology.MiB, MaxBytes: cfg.MaxBytes, MaxAge: cfg.MaxAge,
 	}
@@ -127,9 +134,9 @@ func leafStream(cfg StoreConfig) jetstream.StreamConfig {
 
 // readPosition reads which number comes next: the last record stays in the stream when the hub has it, for this.
 func (s *Store) readPosition(ctx context.Context) error {
-	last, err := s.stream.GetLastMsgForSubject(ctx, subject.LeafTelemetrySubject)
+	last, err := s.stream.GetLastMsgForSubject(ctx, s.kind.LeafSubject)
 	if topology.IsNotFound(err) {
-		s.setPosition(rand.Text(), 1)
+		s.setPosition(rand.Text(), 1, 0)
 		return nil
 	}
 	if err != nil {
@@ -137,19 +144,19 @@ func (s *Store) readPosition(ctx context.Context) error {
 	}
 	record, err := parseRecord(last)
 	if err != nil {
-		s.log.Error("record of samples unreadable, numbers begin anew", zap.Uint64("sequence", last.Sequence), zap.Error(err))
-		s.setPosition(rand.Text(), 1)
+		s.log.Error("record unreadable, numbers begin anew", zap.Uint64("sequence", last.Sequence), zap.Error(err))
+		s.setPosition(rand.Text(), 1, last.Sequence)
 		return nil
 	}
-	s.setPosition(record.run, record.first+record.count)
+	s.setPosition(record.run, record.first+record.count, last.Sequence)
 	s.setSource(record.source)
 	return nil
 }
 
-func (s *Store) setPosition(run string, next uint64) {
+func (s *Store) setPosition(run string, next, sequence uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.run, s.next = run, next
+	s.run, s.next, s.sequence = run, next, sequence
 }
 
 func (s *Store) setSource(source Source) {
@@ -167,41 +174,65 @@ func (s *Store) Source() Source {
 
 // AppendFrom is Append of class Exact for samples from a message of a stream, or of several up to it. The source is on disk with the
 // samples, so whoever reads the stream again after a crash knows from Source which messages are done.
-func (s *Store) AppendFrom(ctx context.Context, source Source, samples []Sample) error {
-	for len(samples) > maxRecordSamples { // the source goes with the last ones
-		if err := s.append(ctx, Exact, samples[:maxRecordSamples], nil); err != nil {
-			return err
-		}
-		samples = samples[maxRecordSamples:]
-	}
-	return s.append(ctx, Exact, samples, &source)
+func (s *Store) AppendFrom(ctx context.Context, source Source, samples []lines.Sample) error {
+	return s.append(ctx, Exact, newLines(samples), &source)
 }
 
 // Append stores samples in order, as the class promises. It blocks while too many wait. An error says that none of them is known to be
 // stored: append them again.
-func (s *Store) Append(ctx context.Context, class Class, samples []Sample) error {
-	for len(samples) > maxRecordSamples {
-		if err := s.append(ctx, class, samples[:maxRecordSamples], nil); err != nil {
-			return err
-		}
-		samples = samples[maxRecordSamples:]
-	}
-	return s.append(ctx, class, samples, nil)
+func (s *Store) Append(ctx context.Context, class Class, samples []lines.Sample) error {
+	return s.append(ctx, class, newLines(samples), nil)
 }
 
-// append stores the samples of one record.
-func (s *Store) append(ctx context.Context, class Class, samples []Sample, source *Source) error {
-	if len(samples) == 0 {
-		return nil
+// EnqueueMessage takes a message; the messages are stored in the order of the calls. The channel gives one answer: nil when the message is on
+// disk, synced. EnqueueMessage blocks while too much waits.
+func (s *Store) EnqueueMessage(ctx context.Context, message *lines.Message) (<-chan error, error) {
+	l := lines.NewMessageLine(message)
+	if err := s.kind.Check(&l); err != nil {
+		return nil, err
 	}
-	a := &appending{samples: samples, class: class, source: source}
+	a := &appending{lines: []lines.Line{l}, bytes: l.Size(), class: Exact, done: make(chan error, 1)}
+	return a.done, s.enqueue(ctx, a)
+}
+
+func newLines(samples []lines.Sample) []lines.Line {
+	list := make([]lines.Line, len(samples))
 	for i := range samples {
-		if err := samples[i].Validate(); err != nil {
+		list[i] = lines.NewLine(&samples[i])
+	}
+	return list
+}
+
+// append stores lines as one record, or as several if they are too many or too large.
+func (s *Store) append(ctx context.Context, class Class, list []lines.Line, source *Source) error {
+	for i := range list {
+		if err := s.kind.Check(&list[i]); err != nil {
 			return err
 		}
-		a.bytes += len(samples[i].Value) + len(samples[i].Device) + len(samples[i].Property)
 	}
-	if class == Exact {
+	for len(list) > 0 {
+		count, bytes := 0, 0
+		for count < len(list) && count < maxRecordSamples {
+			size := list[count].Size()
+			if count > 0 && bytes+size > maxRecordBytes {
+				break
+			}
+			count, bytes = count+1, bytes+size
+		}
+		a := &appending{lines: list[:count], bytes: bytes, class: class}
+		if list = list[count:]; len(list) == 0 {
+			a.source = source // the source goes with the last ones
+		}
+		if err := s.appendRecord(ctx, a); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// appendRecord stores the lines of one record.
+func (s *Store) appendRecord(ctx context.Context, a *appending) error {
+	if a.class == Exact {
 		a.done = make(chan error, 1)
 	}
 	if err := s.enqueue(ctx, a); err != nil || a.done == nil {
@@ -219,6 +250,15 @@ func (s *Store) append(ctx context.Context, class Class, samples []Sample, sourc
 func (s *Store) enqueue(ctx context.Context, a *appending) error {
 	s.closing.RLock()
 	defer s.closing.RUnlock()
+	if err := s.bytes.Acquire(ctx, int64(a.bytes)); err != nil {
+		return fmt.Errorf("telemetry: %w", err)
+	}
+	queued := false
+	defer func() {
+		if !queued {
+			s.bytes.Release(int64(a.bytes))
+		}
+	}()
 	select {
 	case <-s.closed:
 		return ErrClosed
@@ -226,6 +266,7 @@ func (s *Store) enqueue(ctx context.Context, a *appending) error {
 	}
 	select {
 	case s.queue <- a:
+		queued = true
 		return nil
 	case <-s.closed:
 		return ErrClosed
@@ -262,7 +303,7 @@ func (s *Store) collect(ctx context.Context) (batch []*appending) {
 	samples, size, exact := 0, 0, false
 	add := func(a *appending) {
 		batch = append(batch, a)
-		samples, size, exact = samples+len(a.samples), size+a.bytes, exact || a.class == Exact
+		samples, size, exact = samples+len(a.lines), size+a.bytes, exact || a.class == Exact
 	}
 	select {
 	case a := <-s.queue:
@@ -300,44 +341,72 @@ func (s *Store) collect(ctx context.Context) (batch []*appending) {
 	return batch
 }
 
-// storeTimeout bounds the storing of one record; the leaf is in this process.
-const storeTimeout = 15 * time.Second
+const (
+	// storeTimeout bounds one request to the leaf's JetStream, which is in this process: a disk may stand still for a while.
+	storeTimeout = 5 * time.Second
+	// settleTimeout bounds the storing of one record, with all its attempts. After it, nobody knows whether it is stored.
+	settleTimeout = 30 * time.Second
+)
 
-// storeBatch stores a batch. If that fails, those of class Exact are told; those of class Flow are tried again until ctx ends.
+// storeBatch stores a batch, in as many records as its size takes. If that fails, those of class Exact are told; those of class Flow are tried
+// again until ctx ends.
 func (s *Store) storeBatch(ctx context.Context, batch []*appending) {
 	retry := flow.NewRetryBackoff()
 	for len(batch) > 0 {
-		err := s.storeRecords(context.WithoutCancel(ctx), batch)
+		part := nextRecord(batch)
+		err := s.storeRecord(context.WithoutCancel(ctx), part)
 		var kept []*appending
-		for _, a := range batch {
-			switch {
-			case a.done != nil:
-				a.done <- err
-			case err != nil:
+		for _, a := range part {
+			if err != nil && a.done == nil {
 				kept = append(kept, a)
+				continue
+			}
+			s.bytes.Release(int64(a.bytes))
+			if a.done != nil {
+				a.done <- err
 			}
 		}
+		batch = append(kept, batch[len(part):]...)
 		if err == nil {
-			return
+			continue
 		}
 		s.metrics.Errors.Inc()
-		s.log.Error("samples not stored", zap.Int("tried again", len(kept)), zap.Error(err))
-		batch = kept
-		if len(batch) == 0 {
-			return
+		s.log.Error(s.kind.Noun+" not stored", zap.Int("tried again", len(kept)), zap.Error(err))
+		if len(kept) == 0 {
+			continue
 		}
 		select {
 		case <-ctx.Done():
-			s.log.Error("samples lost", zap.Int("appended", len(batch)))
-			return
+			s.log.Error(s.kind.Noun+" lost", zap.Int("appended", len(kept)))
+			s.release(kept)
+			batch = batch[len(kept):]
 		case <-time.After(retry.Step()):
 		}
 	}
 }
 
-// storeRecords stores a batch as one record, or as a few.
-func (s *Store) storeRecords(ctx context.Context, batch []*appending) error {
-	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+// release gives the place of appendings back.
+func (s *Store) release(all []*appending) {
+	for _, a := range all {
+		s.bytes.Release(int64(a.bytes))
+	}
+}
+
+// nextRecord returns the appendings that one record takes, at least one.
+func nextRecord(batch []*appending) []*appending {
+	samples, size := 0, 0
+	for i, a := range batch {
+		samples, size = samples+len(a.lines), size+a.bytes
+		if i > 0 && (samples > lines.MaxLines || size > 2*maxRecordBytes) {
+			return batch[:i]
+		}
+	}
+	return batch
+}
+
+// storeRecord stores a record.
+func (s *Store) storeRecord(ctx context.Context, batch []*appending) error {
+	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
 	if s.unknown {
 		if err := s.readPosition(ctx); err != nil {
@@ -345,45 +414,88 @@ func (s *Store) storeRecords(ctx context.Context, batch []*appending) error {
 		}
 		s.unknown = false
 	}
-	var lines []line
+	var list []lines.Line
 	number, previous, source := s.next, map[string]uint64{}, s.Source()
 	for _, a := range batch {
 		if a.source != nil {
 			source = *a.source
 		}
-		for i := range a.samples {
-			sample := &a.samples[i]
-			key := sample.Namespace + "/" + sample.Device
-			before, known := previous[key]
-			if !known {
-				before = s.previous[key]
+		for i := range a.lines {
+			l := &a.lines[i]
+			l.Number, l.Previous = number, 0
+			if key := s.kind.Group(l); key != "" {
+				before, known := previous[key]
+				if !known {
+					before = s.previous[key]
+				}
+				l.Previous, previous[key] = before, number
 			}
-			lines = append(lines, newLine(sample, number, before))
-			previous[key] = number
+			list = append(list, *l)
 			number++
 		}
 	}
-	data, err := s.codec.encode(lines)
+	data, size, err := s.codec.Encode(list)
 	if err != nil {
 		return err
 	}
-	msg := &nats.Msg{Subject: subject.LeafTelemetrySubject, Data: data, Header: nats.Header{
-		HeaderRun: {s.currentRun()}, headerFirst: {strconv.FormatUint(s.next, 10)}, headerCount: {strconv.Itoa(len(lines))},
+	msg := &nats.Msg{Subject: s.kind.LeafSubject, Data: data, Header: nats.Header{
+		lines.HeaderRun: {s.currentRun()}, headerFirst: {strconv.FormatUint(s.next, 10)}, headerCount: {strconv.Itoa(len(list))},
+		headerSize: {strconv.Itoa(size)},
 	}}
 	if source.Stream != "" {
 		msg.Header[headerSource] = []string{source.Stream + "/" + strconv.FormatUint(source.Sequence, 10)}
 	}
-	if _, err := s.js.PublishMsg(ctx, msg); err != nil {
+	if err := s.publish(ctx, msg, s.next, number); err != nil {
 		s.unknown = true // it may be stored all the same
-		return fmt.Errorf("telemetry: store %d samples: %w", len(lines), err)
+		return fmt.Errorf("telemetry: store %d %s: %w", len(list), s.kind.Noun, err)
 	}
-	failpoint.At("telemetry.stored")
+	s.kind.ReachStored()
 	s.next = number
 	s.setSource(source)
 	maps.Copy(s.previous, previous)
-	s.metrics.Appended.Add(float64(len(lines)))
+	s.metrics.Appended.Add(float64(len(list)))
 	s.notify()
 	return nil
+}
+
+// publish stores a record on the condition that the last one is still the one that the store knows, so that an attempt whose answer is late or
+// lost, because the disk stands still, is made again without storing anything twice.
+func (s *Store) publish(ctx context.Context, msg *nats.Msg, first, next uint64) error {
+	run := s.currentRun()
+	retry := flow.NewRetryBackoff()
+	for {
+		rctx, cancel := context.WithTimeout(ctx, storeTimeout)
+		ack, err := s.js.PublishMsg(rctx, msg, jetstream.WithExpectLastSequencePerSubject(s.sequence))
+		cancel()
+		if err == nil {
+			s.sequence = ack.Sequence
+			return nil
+		}
+		var refusal *jetstream.APIError
+		refused := errors.As(err, &refusal)
+		overtaken := refused && (refusal.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || refusal.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant)
+		if refused && !overtaken || ctx.Err() != nil {
+			return err
+		}
+		if overtaken {
+			if err := s.readPosition(ctx); err != nil {
+				return err
+			}
+			switch {
+			case s.currentRun() == run && s.next == next: // an attempt before has stored it
+				return nil
+			case s.currentRun() != run && s.next != 1 || s.currentRun() == run && s.next != first:
+				return err
+			}
+			// The last record is gone, dropped or expired: the numbers go on.
+			s.setPosition(run, first, s.sequence)
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(retry.Step()):
+		}
+	}
 }
 
 func (s *Store) notify() {

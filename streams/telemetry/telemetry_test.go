@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -85,17 +86,24 @@ func (p *plant) startCloud() (stop func()) {
 	p.Helper()
 	nc := p.hub.Conn()
 	log, common := zaptest.NewLogger(p), metrics.New(nil)
-	receiver, err := telemetry.NewReceiver(nc, assigned, telemetry.NewReceiverMetrics(nil), common, log)
+	receiver, err := telemetry.NewReceiver(nc, assigned, telemetry.NewReceiverMetrics(telemetry.Samples(), nil), common, log)
 	if err != nil {
 		p.Fatal(err)
 	}
-	calls, err := call.NewServer(nc, map[string]call.Handler{subject.VerbTelemetry: func(ctx context.Context, node string, request []byte) (any, error) {
-		reply, err := receiver.Handle(ctx, node, request)
-		if p.losesAnswers.Load() {
-			return nil, errors.New("the answer is lost")
+	messages, err := telemetry.NewMessageReceiver(nc, telemetry.NewReceiverMetrics(telemetry.Messages(), nil), common, log)
+	if err != nil {
+		p.Fatal(err)
+	}
+	lossy := func(handle call.Handler) call.Handler {
+		return func(ctx context.Context, node string, request []byte) (any, error) {
+			reply, err := handle(ctx, node, request)
+			if p.losesAnswers.Load() {
+				return nil, errors.New("the answer is lost")
+			}
+			return reply, err
 		}
-		return reply, err
-	}}, common, log)
+	}
+	calls, err := call.NewServer(nc, map[string]call.Handler{subject.VerbTelemetry: lossy(receiver.Handle), subject.VerbMessages: lossy(messages.Handle)}, common, log)
 	if err != nil {
 		p.Fatal(err)
 	}
@@ -108,12 +116,12 @@ func (p *plant) startGateway(cfg telemetry.StoreConfig) (*telemetry.Store, func(
 	p.leaf = leaftest.StartLeaf(p.T, leaf.Config{Dir: p.dir, Hub: []string{leaftest.URL(p.relay.Addr())}})
 	own := p.leaf.Client()
 	log := zaptest.NewLogger(p)
-	store, err := telemetry.OpenStore(p.Context(), cfg, own, telemetry.NewStoreMetrics(nil), log)
+	store, err := telemetry.OpenStore(p.Context(), telemetry.Samples(), cfg, own, telemetry.NewStoreMetrics(telemetry.Samples(), nil), log)
 	if err != nil {
 		p.Fatal(err)
 	}
 	p.reg = prometheus.NewRegistry()
-	pump := telemetry.NewPump(telemetry.PumpConfig{Node: node}, store, own, leafLink{p.leaf}, telemetry.NewPumpMetrics(p.reg), log)
+	pump := telemetry.NewPump(telemetry.PumpConfig{Node: node}, store, own, leafLink{p.leaf}, telemetry.NewPumpMetrics(telemetry.Samples(), p.reg), log)
 	stopStore, stopPump := streamstest.StartPart(p.T, store.Start), streamstest.StartPart(p.T, pump.Start)
 	return store, func() {
 		stopPump()
@@ -131,9 +139,14 @@ func (l leafLink) State() (bool, <-chan struct{}) {
 }
 
 // stored returns the messages of TELEMETRY-0.
-func (p *plant) stored() (all []*jetstream.RawStreamMsg) {
+func (p *plant) stored() []*jetstream.RawStreamMsg {
 	p.Helper()
-	stream, err := p.js.Stream(p.Context(), subject.TelemetryStream)
+	return p.storedIn(subject.TelemetryStream)
+}
+
+func (p *plant) storedIn(name string) (all []*jetstream.RawStreamMsg) {
+	p.Helper()
+	stream, err := p.js.Stream(p.Context(), name)
 	if err != nil {
 		p.Fatal(err)
 	}
@@ -150,7 +163,12 @@ func (p *plant) stored() (all []*jetstream.RawStreamMsg) {
 
 func (p *plant) count() int {
 	p.Helper()
-	stream, err := p.js.Stream(p.Context(), subject.TelemetryStream)
+	return p.countOf(subject.TelemetryStream)
+}
+
+func (p *plant) countOf(name string) int {
+	p.Helper()
+	stream, err := p.js.Stream(p.Context(), name)
 	if err != nil {
 		p.Fatal(err)
 	}
@@ -247,7 +265,7 @@ func TestTelemetry_NumbersGoOn(t *testing.T) {
 	}
 	streamstest.Eventually(t, "what was sent is removed", func() bool {
 		stream, err := leafJS.Stream(t.Context(), subject.LeafTelemetryStream)
-		return err == nil && stream.CachedInfo().State.Msgs <= 1
+		return err == nil && stream.CachedInfo().State.Msgs <= 2 // the last record, and that it is sent
 	})
 	stop()
 	store, _ = p.startGateway(limits)
@@ -375,10 +393,244 @@ func TestTelemetry_RefusesForeignDevices(t *testing.T) {
 	})
 }
 
+// A gateway that has nothing new to send, and starts again after the hub has dropped its samples by age, sends its last record no second time.
+func TestTelemetry_QuietGatewayRepeatsNothing(t *testing.T) {
+	p := newPlant(t)
+	p.startCloud()
+	store, stop := p.startGateway(limits)
+	if err := store.Append(t.Context(), telemetry.Exact, samplesOf(0, 3)); err != nil {
+		t.Fatal(err)
+	}
+	p.expect(3)
+	leafJS, err := jetstream.New(p.leaf.Client())
+	if err != nil {
+		t.Fatal(err)
+	}
+	streamstest.Eventually(t, "it is written down that they are sent", func() bool {
+		stream, err := leafJS.Stream(t.Context(), subject.LeafTelemetryStream)
+		if err != nil {
+			return false
+		}
+		_, err = stream.GetLastMsgForSubject(t.Context(), subject.LeafTelemetrySubject+".sent")
+		return err == nil
+	})
+	stop()
+	hub, err := p.js.Stream(t.Context(), subject.TelemetryStream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := hub.Purge(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p.startCloud() // another one, which has not seen the node
+	store, _ = p.startGateway(limits)
+	if err := store.Append(t.Context(), telemetry.Exact, samplesOf(3, 4)); err != nil {
+		t.Fatal(err)
+	}
+	streamstest.Eventually(t, "the next sample", func() bool { return p.count() > 0 })
+	if all := p.stored(); string(all[0].Data) != "3" || all[0].Header.Get(telemetry.HeaderNumber) != "4" || len(all) != 1 {
+		t.Errorf("the hub has %d samples, the first is %s with the number %s", len(all), all[0].Data, all[0].Header.Get(telemetry.HeaderNumber))
+	}
+}
+
+// What Append takes the cloud takes: samples of the largest size, and such that are larger in JSON.
+func TestTelemetry_LargeSamplesArrive(t *testing.T) {
+	p := newPlant(t)
+	p.startCloud()
+	store, _ := p.startGateway(limits)
+	const count = 600
+	all := samplesOf(0, count)
+	for i := range all {
+		all[i].Value = strings.Repeat([]string{"a", "\"", "\x01"}[i%3], telemetry.MaxValue)
+	}
+	if err := store.Append(t.Context(), telemetry.Exact, all); err != nil {
+		t.Fatal(err)
+	}
+	streamstest.WaitWithin(t, time.Minute, "all samples", func() bool { return p.count() == count })
+	if n := streamstest.SumCounters(t, p.reg, "frond_telemetry_dropped_total", ""); n != 0 {
+		t.Errorf("%v samples dropped", n)
+	}
+}
+
+// A record whose answer is lost, because a disk stands still, is stored once.
+func TestStore_LostAnswersStoreOnce(t *testing.T) {
+	p := newPlant(t)
+	_, stop := p.startGateway(limits)
+	stop()
+	own := leaftest.StartLeaf(t, leaf.Config{Dir: p.dir}).Client()
+	store, err := telemetry.OpenStore(t.Context(), telemetry.Samples(), limits, own, telemetry.NewStoreMetrics(telemetry.Samples(), nil), zaptest.NewLogger(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	telemetry.LoseAnswers(store, 3)
+	streamstest.StartPart(t, store.Start)
+	for i := range 5 {
+		if err := store.Append(t.Context(), telemetry.Exact, samplesOf(i, i+1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	js, err := jetstream.New(own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream, err := js.Stream(t.Context(), subject.LeafTelemetryStream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := stream.CachedInfo().State.Msgs; n != 5 {
+		t.Errorf("%d records of 5 samples", n)
+	}
+}
+
+// What waits is bounded in bytes: further appends wait until there is place.
+func TestStore_BoundsWhatWaits(t *testing.T) {
+	own := leaftest.StartLeaf(t, leaf.Config{}).Client()
+	store, err := telemetry.OpenStore(t.Context(), telemetry.Messages(), limits, own, telemetry.NewStoreMetrics(telemetry.Messages(), nil), zaptest.NewLogger(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	n := 0
+	for ; ctx.Err() == nil && n < 100; n++ { // the store is not started: nothing is stored
+		if _, err := store.EnqueueMessage(ctx, message("a/user/b", make([]byte, telemetry.MaxPayload))); err != nil {
+			break
+		}
+	}
+	if n == 0 || n >= 16 {
+		t.Errorf("%d messages of 256 KiB wait", n)
+	}
+	streamstest.StartPart(t, store.Start)
+	if _, err := store.EnqueueMessage(t.Context(), message("a/user/b", nil)); err != nil {
+		t.Error(err)
+	}
+}
+
+func message(topic string, payload []byte) *telemetry.Message {
+	return &telemetry.Message{Topic: topic, Payload: payload, Broker: telemetry.BrokerInternal, User: "a", GatewayTime: time.UnixMilli(2_000_000), ClockSynced: true}
+}
+
+// Messages of apps reach their own stream, over a cut, a lost answer and a restart, once and in order, each under the subject of its topic; a call
+// that names another node's subjects cannot be made.
+func TestMessages_ReachTheHub(t *testing.T) {
+	p := newPlant(t)
+	stopCloud := p.startCloud()
+	_, stop := p.startGateway(limits)
+	samplesStop := stop
+	store, stopMessages := p.startMessages()
+	next := 0
+	send := func(count int) {
+		t.Helper()
+		var last <-chan error
+		for range count {
+			var err error
+			if last, err = store.EnqueueMessage(t.Context(), message("line.3/user/a b//é", []byte(strconv.Itoa(next)))); err != nil {
+				t.Fatal(err)
+			}
+			next++
+		}
+		if err := <-last; err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.losesAnswers.Store(true)
+	send(700)
+	streamstest.Eventually(t, "messages are stored", func() bool { return p.countOf(subject.MessagesStream) > 0 })
+	p.startCloud()
+	stopCloud()
+	p.losesAnswers.Store(false)
+	p.relay.Cut()
+	send(700)
+	stopMessages()
+	samplesStop()
+	p.relay.Heal()
+	p.startGateway(limits)
+	store, _ = p.startMessages()
+	send(1)
+	streamstest.WaitWithin(t, time.Minute, "all messages", func() bool { return p.countOf(subject.MessagesStream) >= next })
+	all := p.storedIn(subject.MessagesStream)
+	for i, m := range all {
+		if string(m.Data) != strconv.Itoa(i) || m.Header.Get(telemetry.HeaderNumber) != strconv.Itoa(i+1) {
+			t.Fatalf("message %d is %s with the number %s", i, m.Data, m.Header.Get(telemetry.HeaderNumber))
+		}
+	}
+	if want := "messages.edge-1.line_3.user.a=20b._.=C3=A9"; all[0].Subject != want {
+		t.Errorf("subject %s, want %s", all[0].Subject, want)
+	}
+	for name, want := range map[string]string{
+		telemetry.HeaderNode: node, telemetry.HeaderTopic: "line.3/user/a b//é", telemetry.HeaderUser: "a", telemetry.HeaderBroker: "internal",
+		telemetry.HeaderGatewayTime: "1970-01-01T00:33:20.000Z", telemetry.HeaderClock: "synced",
+	} {
+		if got := all[0].Header.Get(name); got != want {
+			t.Errorf("header %s is %q, want %q", name, got, want)
+		}
+	}
+	if p.count() != 0 {
+		t.Error("messages are among the samples")
+	}
+}
+
+// startMessages starts the store and the pump of messages beside those of samples.
+func (p *plant) startMessages() (*telemetry.Store, func()) {
+	p.Helper()
+	own, log, kind := p.leaf.Client(), zaptest.NewLogger(p), telemetry.Messages()
+	store, err := telemetry.OpenStore(p.Context(), kind, limits, own, telemetry.NewStoreMetrics(kind, nil), log)
+	if err != nil {
+		p.Fatal(err)
+	}
+	pump := telemetry.NewPump(telemetry.PumpConfig{Node: node}, store, own, leafLink{p.leaf}, telemetry.NewPumpMetrics(kind, nil), log)
+	stopStore, stopPump := streamstest.StartPart(p.T, store.Start), streamstest.StartPart(p.T, pump.Start)
+	return store, func() {
+		stopPump()
+		stopStore()
+	}
+}
+
+// A cloudcore stores messages below the node's own name only, whatever their topic is, and refuses what no gateway sends.
+func TestMessageReceiver_RefusesGarbage(t *testing.T) {
+	hub := streamstest.Hub(t)
+	receiver, err := telemetry.NewMessageReceiver(streamstest.Connect(t, hub), telemetry.NewReceiverMetrics(telemetry.Messages(), nil), metrics.New(nil), zaptest.NewLogger(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, request := range map[string][]byte{
+		"no topic": telemetry.Request(t, "a", `{"n":1,"f":"internal"}`), "wildcard": telemetry.Request(t, "a", `{"n":1,"m":"a/#","f":"internal"}`),
+		"newline": telemetry.Request(t, "a", `{"n":1,"m":"a\nb","f":"internal"}`), "no broker": telemetry.Request(t, "a", `{"n":1,"m":"a/user/b"}`),
+		"a sample": telemetry.Request(t, "a", `{"n":1,"s":"plant","d":"boiler","p":"c","v":"1"}`),
+		"large":    telemetry.Request(t, "a", `{"n":1,"m":"a/user/b","f":"internal","b":"`+strings.Repeat("AAAA", telemetry.MaxPayload/3+1)+`"}`),
+		"too long": telemetry.Request(t, "a", `{"n":1,"m":"`+strings.Repeat("a", telemetry.MaxTopic+1)+`","f":"internal"}`),
+	} {
+		if _, err := receiver.Handle(t.Context(), node, request); !errors.Is(err, wire.ErrPermanent) {
+			t.Errorf("%s: %v, want a permanent error", name, err)
+		}
+	}
+	for i, topic := range []string{"../user/x", ">", "*", "edge-2/user/x", "a.b/user/x", "/", "$JS/user/API", "$"} {
+		request := telemetry.Request(t, "a", fmt.Sprintf(`{"n":%d,"m":%q,"f":"internal"}`, i+1, topic))
+		if _, err := receiver.Handle(t.Context(), node, request); err != nil {
+			t.Errorf("%s: %v", topic, err)
+		}
+	}
+	js, err := jetstream.New(streamstest.Connect(t, hub))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream, err := js.Stream(t.Context(), subject.MessagesStream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := stream.Info(t.Context(), jetstream.WithSubjectFilter(subject.NodeMessages(node)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.State.Msgs != 8 || len(info.State.Subjects) != 8 {
+		t.Errorf("%d messages, below the node's name %v", info.State.Msgs, info.State.Subjects)
+	}
+}
+
 // Requests that no gateway makes are refused, and the reason is told.
 func TestReceiver_RefusesGarbage(t *testing.T) {
 	hub := streamstest.Hub(t)
-	receiver, err := telemetry.NewReceiver(streamstest.Connect(t, hub), assigned, telemetry.NewReceiverMetrics(nil), metrics.New(nil), zaptest.NewLogger(t))
+	receiver, err := telemetry.NewReceiver(streamstest.Connect(t, hub), assigned, telemetry.NewReceiverMetrics(telemetry.Samples(), nil), metrics.New(nil), zaptest.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -406,7 +658,7 @@ func TestReceiver_ConcurrentRequestsStoreOnce(t *testing.T) {
 	request := telemetry.Many(t, 300)
 	var g errgroup.Group
 	for range 4 {
-		receiver, err := telemetry.NewReceiver(streamstest.Connect(t, hub), assigned, telemetry.NewReceiverMetrics(nil), metrics.New(nil), zaptest.NewLogger(t))
+		receiver, err := telemetry.NewReceiver(streamstest.Connect(t, hub), assigned, telemetry.NewReceiverMetrics(telemetry.Samples(), nil), metrics.New(nil), zaptest.NewLogger(t))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -440,7 +692,7 @@ func TestReceiver_TakesTurns(t *testing.T) {
 	hub := streamstest.Hub(t)
 	var receivers []*telemetry.Receiver
 	for range 2 {
-		receiver, err := telemetry.NewReceiver(streamstest.Connect(t, hub), assigned, telemetry.NewReceiverMetrics(nil), metrics.New(nil), zaptest.NewLogger(t))
+		receiver, err := telemetry.NewReceiver(streamstest.Connect(t, hub), assigned, telemetry.NewReceiverMetrics(telemetry.Samples(), nil), metrics.New(nil), zaptest.NewLogger(t))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -499,7 +751,7 @@ func BenchmarkToHub(b *testing.B) {
 	if err := topology.Ensure(b.Context(), js, topology.HubTopology(1, subject.Layout{})); err != nil {
 		b.Fatal(err)
 	}
-	receiver, err := telemetry.NewReceiver(nc, assigned, telemetry.NewReceiverMetrics(nil), metrics.New(nil), zaptest.NewLogger(b))
+	receiver, err := telemetry.NewReceiver(nc, assigned, telemetry.NewReceiverMetrics(telemetry.Samples(), nil), metrics.New(nil), zaptest.NewLogger(b))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -508,11 +760,11 @@ func BenchmarkToHub(b *testing.B) {
 		b.Fatal(err)
 	}
 	l := leaftest.StartLeaf(b, leaf.Config{Dir: b.TempDir(), Hub: []string{leaftest.URL(hub.Addr())}})
-	store, err := telemetry.OpenStore(b.Context(), telemetry.StoreConfig{MaxBytes: 1 << 30, MaxAge: time.Hour}, l.Client(), telemetry.NewStoreMetrics(nil), zaptest.NewLogger(b))
+	store, err := telemetry.OpenStore(b.Context(), telemetry.Samples(), telemetry.StoreConfig{MaxBytes: 1 << 30, MaxAge: time.Hour}, l.Client(), telemetry.NewStoreMetrics(telemetry.Samples(), nil), zaptest.NewLogger(b))
 	if err != nil {
 		b.Fatal(err)
 	}
-	pump := telemetry.NewPump(telemetry.PumpConfig{Node: node}, store, l.Client(), leafLink{l}, telemetry.NewPumpMetrics(nil), zaptest.NewLogger(b))
+	pump := telemetry.NewPump(telemetry.PumpConfig{Node: node}, store, l.Client(), leafLink{l}, telemetry.NewPumpMetrics(telemetry.Samples(), nil), zaptest.NewLogger(b))
 	ctx, cancel := context.WithCancel(b.Context())
 	var g errgroup.Group
 	g.Go(func() error { return calls.Start(ctx) })
@@ -539,7 +791,7 @@ func BenchmarkToHub(b *testing.B) {
 // BenchmarkAppend is the rate at which one gateway's samples of class Exact are stored, from 50 devices at a time.
 func BenchmarkAppend(b *testing.B) {
 	l := leaftest.StartLeaf(b, leaf.Config{Dir: b.TempDir()})
-	store, err := telemetry.OpenStore(b.Context(), limits, l.Client(), telemetry.NewStoreMetrics(nil), zaptest.NewLogger(b))
+	store, err := telemetry.OpenStore(b.Context(), telemetry.Samples(), limits, l.Client(), telemetry.NewStoreMetrics(telemetry.Samples(), nil), zaptest.NewLogger(b))
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -42,6 +42,9 @@ const (
 	// telemetryAge and telemetryBytes bound the samples of all nodes; the oldest goes first. A million samples take some 300 MB.
 	telemetryAge   = 24 * time.Hour
 	telemetryBytes = 256 * MiB
+	// messagesAge and messagesBytes bound the messages of all nodes' apps; the oldest goes first.
+	messagesAge   = 24 * time.Hour
+	messagesBytes = 256 * MiB
 	// partAge and partBytes bound the parts of reports that never arrived, or that wait for so long that their node is asked again.
 	partAge   = 24 * time.Hour
 	partBytes = 256 * MiB
@@ -120,6 +123,12 @@ func HubTopology(replicas int, layout subject.Layout) Topology {
 				Name: subject.TelemetryStream, Description: "Samples of the nodes' devices",
 				Subjects: []string{subject.TelemetryPrefix + ">"}, Retention: jetstream.LimitsPolicy, Storage: jetstream.FileStorage, Replicas: replicas,
 				MaxMsgSize: MiB, MaxAge: telemetryAge, MaxBytes: telemetryBytes, Discard: jetstream.DiscardOld, Duplicates: dedupeWindow, AllowDirect: true,
+				AllowAtomicPublish: true,
+			},
+			{
+				Name: subject.MessagesStream, Description: "Messages of the nodes' MQTT apps",
+				Subjects: []string{subject.MessagesPrefix + ">"}, Retention: jetstream.LimitsPolicy, Storage: jetstream.FileStorage, Replicas: replicas,
+				MaxMsgSize: MiB, MaxAge: messagesAge, MaxBytes: messagesBytes, Discard: jetstream.DiscardOld, Duplicates: dedupeWindow, AllowDirect: true,
 				AllowAtomicPublish: true,
 			},
 		}...),

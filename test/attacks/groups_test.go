@@ -85,11 +85,9 @@ func TestGroup_RelabelledGatewayGainsNothing(t *testing.T) {
 	own.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}
 	own.ManagedFields = nil
 	const fleet = "thiefs-machine"
-	for key, value := range map[string]string{
+	maps.Copy(own.Labels, map[string]string{
 		siteLabel: "victim", names.LabelNodeGroup: victimGroup, corev1.LabelTopologyZone: victimGroup, corev1.LabelInstanceTypeStable: fleet,
-	} {
-		own.Labels[key] = value
-	}
+	})
 	forged, err := json.Marshal(own)
 	if err != nil {
 		t.Fatal(err)

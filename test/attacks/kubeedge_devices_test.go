@@ -3,6 +3,7 @@ package attacks_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -111,6 +112,7 @@ func TestKubeEdgeDevices_ForeignAreRefused(t *testing.T) {
 		th.reportDevices(t)
 		th.reportVictimsDevice(t)
 		th.sendVictimsSamples(t)
+		th.sendVictimsMessages(t)
 	})
 	if after := kubeEdgeObjects(t); after != before {
 		t.Errorf("the objects were\n%sand are\n%s", before, after)
@@ -191,14 +193,7 @@ func (th *attacker) sendVictimsSamples(t *testing.T) {
 	t.Helper()
 	line := `{"n":NUMBER,"s":"default","d":"of-` + victim + `","p":"valve","v":"open","g":1}` + "\n"
 	risen, dead := counterDelta(t, "frond_telemetry_samples_total", "result=foreign"), counterDelta(t, "frond_dead_letters_total")
-	request := func(lines string) []byte {
-		encoder, err := zstd.NewWriter(nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = encoder.Close() }()
-		return append([]byte("{\"run\":\"thief\"}\n"), encoder.EncodeAll([]byte(lines), nil)...)
-	}
+	request := func(lines string) []byte { return compressedRequest(t, lines) }
 	for name, body := range map[string][]byte{
 		"another's device": request(strings.ReplaceAll(line, "NUMBER", "1")),
 		"no device":        request(strings.ReplaceAll(strings.ReplaceAll(line, "NUMBER", "2"), "of-"+victim, "thief")),
@@ -235,6 +230,72 @@ func (th *attacker) sendVictimsSamples(t *testing.T) {
 	}
 	if state := stream.CachedInfo().State; state.Msgs != 0 {
 		t.Errorf("%d samples are in the hub", state.Msgs)
+	}
+}
+
+// compressedRequest is a request with samples or messages.
+func compressedRequest(t *testing.T, lines string) []byte {
+	t.Helper()
+	encoder, err := zstd.NewWriter(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = encoder.Close() }()
+	return append([]byte("{\"run\":\"thief\"}\n"), encoder.EncodeAll([]byte(lines), nil)...)
+}
+
+// sendVictimsMessages sends messages that name the victim in each place that the thief fills. All are stored below the thief's name, or refused.
+func (th *attacker) sendVictimsMessages(t *testing.T) {
+	t.Helper()
+	number := 0
+	for topic, refused := range map[string]bool{
+		victim + "/user/x": false, "../" + victim + "/user/x": false, "." + victim + ".user.x": false, "*/user/x": false, ">": false, "$JS/user/API": false,
+		"a/#": true, "": true, "a\\r\\nPUB messages." + victim + ".x 0\\r\\n": true,
+	} {
+		number++
+		line := fmt.Sprintf(`{"n":%d,"m":"%s","f":"internal","u":"%s","g":1,"b":"eA=="}`+"\n", number, topic, victim)
+		var reply struct{ Error string }
+		if err := json.Unmarshal(th.callCloud(t, subject.VerbMessages, compressedRequest(t, line)), &reply); err != nil {
+			t.Errorf("%q: %v", topic, err)
+		}
+		if refused != (reply.Error != "") {
+			t.Errorf("%q: the answer is %q", topic, reply.Error)
+		}
+	}
+	for name, body := range map[string][]byte{"a bomb": append([]byte("{\"run\":\"thief\"}\n"), zstdBomb(t)...), "garbage": []byte("{\"run\":\"thief\"}\nthief")} {
+		var reply struct{ Error string }
+		if err := json.Unmarshal(th.callCloud(t, subject.VerbMessages, body), &reply); err != nil || reply.Error == "" {
+			t.Errorf("%s: the answer is %q, %v", name, reply.Error, err)
+		}
+	}
+	admin, err := natscontext.NewFromFile(shared.NATSContext())
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc, err := admin.Connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream, err := js.Stream(t.Context(), subject.MessagesStream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := stream.Info(t.Context(), jetstream.WithSubjectFilter(">"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range info.State.Subjects {
+		if !strings.HasPrefix(name, "messages."+stolen+".") {
+			t.Errorf("a message of the thief is below %s", name)
+		}
+	}
+	if len(info.State.Subjects) != 6 {
+		t.Errorf("messages below %v", info.State.Subjects)
 	}
 }
 

@@ -27,12 +27,12 @@ func forbiddenSubjects() []string {
 		"$SYS.REQ.SERVER.PING", "$SYS.REQ.SERVER.PING.CONNZ", "$SYS.REQ.ACCOUNT.FROND.CONNZ", "$SYS.REQ.ACCOUNT.PING.STATZ", "$SYS.REQ.USER.INFO",
 		"$SYS.REQ.CLAIMS.UPDATE", "$SYS.REQ.USER.AUTH", "$SYS.DEBUG.SUBSCRIBERS",
 		"$KV.x.y", "$O.x.C.y", "$NRG.V.x.y", "$JSC.x", "$LDS.x", "$GR.x.y", "_R_.x", "call.node.x", "desired.x", "tunnelsilent." + victim + ".x",
-		"call.cloud." + victim + ".enrol", "call.cloud.x.kube", "call.cloud." + victim + ".telemetry", "telemetry." + victim + ".default.of-" + victim + ".valve", "telemetry." + stolen + ".default.of-" + stolen + ".valve", "call.cloud..kube", "dead.cloud.desired",
+		"call.cloud." + victim + ".enrol", "call.cloud.x.kube", "call.cloud." + victim + ".telemetry", "call.cloud." + victim + ".messages", "messages." + victim + ".x.user.y", "messages." + stolen + ".x.user.y", "telemetry." + victim + ".default.of-" + victim + ".valve", "telemetry." + stolen + ".default.of-" + stolen + ".valve", "call.cloud..kube", "dead.cloud.desired",
 	}
 	for _, api := range []string{"$JS.API.", "$JS.hub.API.", "$JS.thief.API."} {
 		for _, what := range []string{
 			"INFO", "STREAM.NAMES", "STREAM.LIST", "STREAM.INFO.DESIRED-0", "STREAM.DELETE.DESIRED-0", "STREAM.PURGE.DESIRED-0", "STREAM.UPDATE.DESIRED-0",
-			"STREAM.CREATE.THIEF", "STREAM.PURGE.TELEMETRY-0", "STREAM.MSG.GET.DESIRED-0", "STREAM.MSG.DELETE.DESIRED-0", "STREAM.SNAPSHOT.DESIRED-0", "STREAM.LEADER.STEPDOWN.DESIRED-0",
+			"STREAM.CREATE.THIEF", "STREAM.PURGE.TELEMETRY-0", "STREAM.PURGE.MESSAGES-0", "STREAM.MSG.GET.DESIRED-0", "STREAM.MSG.DELETE.DESIRED-0", "STREAM.SNAPSHOT.DESIRED-0", "STREAM.LEADER.STEPDOWN.DESIRED-0",
 			"STREAM.PEER.REMOVE.DESIRED-0", "META.LEADER.STEPDOWN", "SERVER.REMOVE", "ACCOUNT.PURGE.FROND", "DIRECT.GET.DESIRED-0",
 			"DIRECT.GET.DESIRED-0.desired." + victim + ".core.secrets.default.of-" + victim, "CONSUMER.NAMES.DESIRED-0", "CONSUMER.LIST.DESIRED-0",
 			"CONSUMER.INFO.DESIRED-0." + victim, "CONSUMER.MSG.NEXT.DESIRED-0." + victim, "CONSUMER.CREATE.DESIRED-0", "CONSUMER.CREATE.DESIRED-0.thief",

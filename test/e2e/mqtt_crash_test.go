@@ -16,8 +16,10 @@ import (
 	"github.com/frond-edge/frond/internal/failpoint"
 )
 
-// sensor reports the values 0, 1, 2 … of the boiler's temperature. It sends a value again until it has its PUBACK, as a good app does.
+// sensor reports the values 0, 1, 2 …: of the boiler's temperature, or on another topic. It sends a value again until it has its PUBACK, as a good
+// app does.
 type sensor struct {
+	topic   string       // "" is that of the boiler
 	acked   atomic.Int64 // the last value with a PUBACK
 	repeats atomic.Int64 // values that were sent again
 }
@@ -25,13 +27,17 @@ type sensor struct {
 // run reports until ctx ends.
 func (s *sensor) run(ctx context.Context) {
 	for value := int64(0); ctx.Err() == nil; {
-		app := connectSensor(ctx)
+		app := connectSensor(ctx, "sensor"+s.topic)
 		if app == nil {
 			continue
 		}
 		for ctx.Err() == nil {
-			text := fmt.Sprintf(`{"event_id":"e","timestamp":%d,"twin":{"temperature":{"actual":{"value":"%d"}}}}`, 1_000_000+value, value)
-			token := app.Publish("$hw/events/device/default/boiler/twin/update", 1, false, text)
+			topic, text := s.topic, strconv.FormatInt(value, 10)
+			if topic == "" {
+				topic = "$hw/events/device/default/boiler/twin/update"
+				text = fmt.Sprintf(`{"event_id":"e","timestamp":%d,"twin":{"temperature":{"actual":{"value":"%d"}}}}`, 1_000_000+value, value)
+			}
+			token := app.Publish(topic, 1, false, text)
 			taken := false
 			select {
 			case <-token.Done():
@@ -55,8 +61,8 @@ func (s *sensor) run(ctx context.Context) {
 }
 
 // connectSensor connects to the broker, or returns nil after a moment.
-func connectSensor(ctx context.Context) paho.Client {
-	app := paho.NewClient(gatewayOptions(ctx, "edge-1", "sensor"))
+func connectSensor(ctx context.Context, id string) paho.Client {
+	app := paho.NewClient(gatewayOptions(ctx, "edge-1", id))
 	if token := app.Connect(); token.WaitTimeout(5*time.Second) && token.Error() == nil {
 		return app
 	}

@@ -120,9 +120,12 @@ func awaitDelta(t *testing.T, received chan paho.Message, want string) {
 
 // readSamples returns the values of the boiler's temperature in the hub, in their order.
 func readSamples(ctx context.Context, js jetstream.JetStream) (values []int, err error) {
-	consumer, err := js.OrderedConsumer(ctx, subject.TelemetryStream, jetstream.OrderedConsumerConfig{
-		FilterSubjects: []string{subject.SampleSubject("edge-1", "default", "boiler", "temperature")},
-	})
+	return readValues(ctx, js, subject.TelemetryStream, subject.SampleSubject("edge-1", "default", "boiler", "temperature"))
+}
+
+// readValues returns the payloads of a subject of a stream.
+func readValues(ctx context.Context, js jetstream.JetStream, stream, filter string) (values []int, err error) {
+	consumer, err := js.OrderedConsumer(ctx, stream, jetstream.OrderedConsumerConfig{FilterSubjects: []string{filter}})
 	if err != nil {
 		return nil, err
 	}

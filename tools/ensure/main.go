@@ -30,6 +30,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags.BoolVar(&req.Nats, "nats", false, "nats-server")
 	flags.BoolVar(&req.DNS, "dns", false, "coredns")
 	flags.BoolVar(&req.Frond, "frond", false, "cloudcore, edgecore, frond")
+	flags.BoolVar(&req.Helm, "helm", false, "helm")
 	flags.BoolVar(&req.Conformance, "conformance", false, "Kubernetes' end-to-end tests and their images")
 	flags.StringVar(&req.Cache, "cache", "", "where to keep them (default $FROND_CACHE, else frond in your cache folder)")
 	ldflags := flags.Bool("ldflags", false, "print the -ldflags that stamp Frond's programs, build nothing")

@@ -141,10 +141,10 @@ func systemFiles() []file {
 		file{name: "etc/group", mode: 0o644, text: "root:x:0:\nnonroot:x:65532:\nnogroup:x:65534:\n"})
 }
 
-func layerOf(files []file) (v1.Layer, error) {
+func layerOf(files []file, options ...tarball.LayerOption) (v1.Layer, error) {
 	w := newTree()
 	w.addFiles(files)
-	return w.layer()
+	return w.layer(options...)
 }
 
 // A tree writes a layer; of two files with one name the first is kept.
@@ -232,10 +232,10 @@ func mergeUsr(name string) string {
 	return name
 }
 
-func (w *tree) layer() (v1.Layer, error) {
+func (w *tree) layer(options ...tarball.LayerOption) (v1.Layer, error) {
 	if err := errors.Join(w.err, w.tar.Close()); err != nil {
 		return nil, err
 	}
 	open := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(w.content.Bytes())), nil }
-	return tarball.LayerFromOpener(open, tarball.WithCompressionLevel(gzip.BestSpeed))
+	return tarball.LayerFromOpener(open, append([]tarball.LayerOption{tarball.WithCompressionLevel(gzip.BestSpeed)}, options...)...)
 }

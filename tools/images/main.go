@@ -1,11 +1,17 @@
-// Command images makes the container images of the development cluster and of Kubernetes' end-to-end tests.
+// Command images makes the container images of Frond, of the development cluster and of Kubernetes' end-to-end tests.
 //
 //	images                                                writes pause.tar, tools.tar and http.tar for `ctr images import`
 //	images -fetch -packages DIR                           downloads the Debian packages of the test images
 //	images -listen 127.0.0.1:5000 -blobs DIR -agnhost FILE [-packages DIR] [-sample-apiserver FILE -etcd FILE]
 //
+//	images -release DIR -version V -programs amd64=DIR [-programs arm64=DIR] [-push REGISTRY/PREFIX]
+//
 // The programs pause, http and busybox lie beside this one, where the tars are written too. No registry and no base image is involved, and the
 // same programs give the same tars: fixed times, fixed order.
+//
+// With -release it writes cloudcore.tar and hub.tar, OCI archives with an image for each architecture, and prints their digests. The folders of
+// programs hold cloudcore, frond and nats-server for it. -push also sends the images to a registry, with the credentials of the
+// Docker client's configuration.
 //
 // With -listen it is a registry that replaces registry.k8s.io: images have the names and tags that upstream's have. agnhost is upstream's program,
 // compiled from its module, as -sample-apiserver and -etcd are. The programs that tests call in shells (bash, coreutils, curl, dig, …) are Debian
@@ -36,6 +42,11 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags.StringVar(&src.etcd, "etcd", "", "a program that is etcd under that name")
 	blobs := flags.String("blobs", "", "folder for the layers; it is created if it is missing")
 	fetch := flags.Bool("fetch", false, "download the packages and end")
+	release := release{programs: map[string]string{}}
+	flags.StringVar(&release.dir, "release", "", "folder for the images of Frond")
+	flags.StringVar(&release.version, "version", "", "tag of the images of Frond")
+	flags.StringVar(&release.push, "push", "", "registry and prefix to send the images of Frond to, such as registry.example.com/frond")
+	flags.Func("programs", "ARCHITECTURE=DIR: the programs of Frond for an architecture; may be repeated", release.addPrograms)
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}
@@ -46,6 +57,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 		switch {
 		case *fetch:
 			err = fetchPackages(ctx, src.packages)
+		case release.dir != "":
+			err = release.write(ctx, stdout)
 		case *listen != "":
 			err = serveTestImages(ctx, *listen, *blobs, src, stdout)
 		default:

@@ -62,6 +62,7 @@ is renewed. Earlier choices need not be repeated.`,
 	f.BoolVar(&i.taintGateways, "taint-gateways", false, "have the printed join command register gateways with the taint "+install.GatewayTaint+", so that only pods that tolerate it run there; =false ends it for gateways that join later")
 	f.StringSliceVar(&i.options.Settings.Schedulers, "scheduler", nil, "users beside "+policy.DefaultScheduler+" that may bind pods of frond-system and of protected namespaces")
 	f.BoolVar(&i.options.Rotate, "rotate-certificates", false, "reissue the certificates of the hub, of cloudcore and of administrators, with new keys")
+	f.BoolVar(&i.options.KeysOnly, "keys-only", false, "only renew and complete the Secrets and ConfigMaps of frond-system, for a job with no rights elsewhere")
 	return cmd
 }
 

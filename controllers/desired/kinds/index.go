@@ -9,12 +9,13 @@ import (
 	"github.com/frond-edge/frond/controllers/podcache"
 )
 
-// The names of the cache's indexes: of objects by the node they belong to, of bindings by their subjects, and of trust
-// bundles by their signer.
+// The names of the cache's indexes: of objects by the node they belong to, of bindings by their subjects, of trust
+// bundles by their signer, and of EndpointSlices by their Service.
 const (
 	NodeIndex    = "frond.io/home"
 	SubjectIndex = "frond.io/subject"
 	SignerIndex  = "frond.io/signer"
+	ServiceIndex = "frond.io/service"
 )
 
 // AddIndexes adds the missing indexes of the kind to its informer.
@@ -42,6 +43,9 @@ func (k *Spec) Indexers() toolscache.Indexers {
 	}
 	if k.Subjects != nil {
 		indexers[SubjectIndex] = func(o any) ([]string, error) { return k.Subjects(o.(client.Object)), nil }
+	}
+	if k.Service != nil {
+		indexers[ServiceIndex] = func(o any) ([]string, error) { return []string{k.Service(o.(client.Object))}, nil }
 	}
 	if k.Signer != nil {
 		indexers[SignerIndex] = func(o any) ([]string, error) { return []string{k.Signer(o.(client.Object))}, nil }

@@ -4,7 +4,6 @@ package kinds
 
 import (
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	nodev1 "k8s.io/api/node/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -31,6 +30,8 @@ type Spec struct {
 	Paced bool
 	// Subjects returns the subjects that a binding names; nil for all other kinds.
 	Subjects func(client.Object) []string
+	// Service returns the name of the Service, with its namespace, that an object has endpoints of; nil for all other kinds.
+	Service func(client.Object) string
 	// Signer returns the signer of a trust bundle; nil for all other kinds.
 	Signer func(client.Object) string
 	// ScopedOnly: nodes get the kind only in scopes that a component there requested; such kinds are not in Table.
@@ -98,15 +99,7 @@ func Table(services bool) []*Spec {
 		return all
 	}
 	all[0].References = func(o client.Object) []wire.Key { return podReferences(o.(*corev1.Pod)) }
-	return append(all,
-		&Spec{
-			GVK: core("Service"), Resource: "services", ByNeed: true,
-			Object: func() client.Object { return &corev1.Service{} },
-		},
-		&Spec{
-			GVK: discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"), Resource: "endpointslices", ByNeed: true, Paced: true,
-			Object: func() client.Object { return &discoveryv1.EndpointSlice{} },
-		})
+	return append(all, serviceKinds()...)
 }
 
 // ID identifies a kind in a key.
@@ -114,6 +107,11 @@ type ID struct{ Group, Resource string }
 
 // Of returns the kind of an object.
 func Of(key wire.Key) ID { return ID{key.Group, key.Resource} }
+
+// IsStatic reports whether an object is none of Kubernetes, and can only come from the engine's caller.
+func IsStatic(key wire.Key) bool {
+	return key == wire.TokenKeysKey() || key == wire.DeliveredKindsKey()
+}
 
 // TableByID returns the kinds of Table by their ID.
 func TableByID(services bool) map[ID]*Spec {

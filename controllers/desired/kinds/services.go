@@ -2,6 +2,8 @@ package kinds
 
 import (
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/references"
@@ -15,6 +17,9 @@ const servicesResource = "namespaceservices"
 
 // Services is the kind of Services.
 func Services() ID { return ID{Resource: "services"} }
+
+// Slices is the kind of EndpointSlices.
+func Slices() ID { return ID{Group: discoveryv1.GroupName, Resource: "endpointslices"} }
 
 // ServicesOf returns the key of the vertex of a namespace's Services.
 func ServicesOf(namespace string) wire.Key {
@@ -43,4 +48,23 @@ func podReferences(pod *corev1.Pod) []wire.Key {
 		refs = append(refs, ServicesOf(pod.Namespace))
 	}
 	return refs
+}
+
+func serviceOfSlice(o client.Object) string {
+	return o.GetNamespace() + "/" + o.GetLabels()[discoveryv1.LabelServiceName]
+}
+
+// serviceKinds returns the kinds of Services.
+func serviceKinds() []*Spec {
+	return []*Spec{
+		{
+			GVK: corev1.SchemeGroupVersion.WithKind("Service"), Resource: "services", ByNeed: true,
+			Object: func() client.Object { return &corev1.Service{} },
+		},
+		{
+			GVK: discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"), Resource: "endpointslices", ByNeed: true, Paced: true,
+			Object:  func() client.Object { return &discoveryv1.EndpointSlice{} },
+			Service: serviceOfSlice,
+		},
+	}
 }

@@ -151,6 +151,13 @@ func (c *Cache) Has(key wire.Key) bool {
 	return err == nil
 }
 
+// HasPod reports whether a pod exists and was not deleted by force.
+func (c *Cache) HasPod(key wire.Key) bool {
+	o, err := c.Get(key)
+	pod, ok := o.(*corev1.Pod)
+	return err == nil && ok && !payload.ForceDeleted(pod)
+}
+
 // InScope returns the objects of a kind in a namespace, "" for all, and when each was created.
 func (k Kind) InScope(namespace string) (created map[wire.Key]time.Time, err error) {
 	var objects []any
@@ -218,6 +225,17 @@ func (c *Cache) ServicesIn(namespace string) ([]wire.Key, error) {
 		return nil, nil
 	}
 	found, err := k.find(toolscache.NamespaceIndex, namespace, func(client.Object) bool { return true })
+	slices.SortFunc(found, wire.Key.Compare)
+	return found, err
+}
+
+// SlicesOf returns the EndpointSlices of a Service, sorted; none if the cache does not have the kind.
+func (c *Cache) SlicesOf(service wire.Key) ([]wire.Key, error) {
+	k, ok := c.Kind(kinds.Slices())
+	if !ok || k.Service == nil {
+		return nil, nil
+	}
+	found, err := k.find(kinds.ServiceIndex, service.Namespace+"/"+service.Name, func(client.Object) bool { return true })
 	slices.SortFunc(found, wire.Key.Compare)
 	return found, err
 }

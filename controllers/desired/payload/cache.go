@@ -15,25 +15,31 @@ type Cache struct {
 	mu sync.Mutex
 	// Guarded by mu.
 	size  int
-	byKey map[wire.Key]*list.Element
+	byKey map[cacheKey]*list.Element
 	order list.List // of *cachedEncoding, newest first
 }
 
+// cacheKey names a share of an object, "" for the whole.
+type cacheKey struct {
+	wire.Key
+	share string
+}
+
 type cachedEncoding struct {
-	key wire.Key
+	key cacheKey
 	Payload
 }
 
 // NewCache creates a cache of at most limit bytes of JSON.
 func NewCache(limit int) *Cache {
-	return &Cache{limit: limit, byKey: map[wire.Key]*list.Element{}}
+	return &Cache{limit: limit, byKey: map[cacheKey]*list.Element{}}
 }
 
-// Get returns the payload of a version of an object.
-func (c *Cache) Get(key wire.Key, uid, version string) (Payload, bool) {
+// Get returns the payload of a version of an object, or of a share of it.
+func (c *Cache) Get(key wire.Key, share, uid, version string) (Payload, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	at := c.byKey[key]
+	at := c.byKey[cacheKey{key, share}]
 	if at == nil {
 		return Payload{}, false
 	}
@@ -46,13 +52,14 @@ func (c *Cache) Get(key wire.Key, uid, version string) (Payload, bool) {
 }
 
 // Put adds a payload that is encoded, and drops the least recently used ones beyond the limit.
-func (c *Cache) Put(key wire.Key, p Payload) {
+func (c *Cache) Put(key wire.Key, share string, p Payload) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if at := c.byKey[key]; at != nil {
+	of := cacheKey{key, share}
+	if at := c.byKey[of]; at != nil {
 		c.remove(at)
 	}
-	c.byKey[key] = c.order.PushFront(&cachedEncoding{key: key, Payload: p})
+	c.byKey[of] = c.order.PushFront(&cachedEncoding{key: of, Payload: p})
 	c.size += len(p.Object)
 	for c.size > c.limit {
 		c.remove(c.order.Back())

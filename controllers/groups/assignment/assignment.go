@@ -43,6 +43,8 @@ type Assignment struct {
 	byGroup   map[string][]string
 	conflicts map[string][]Conflict
 	missing   map[string][]string
+	// exists are all Nodes that were evaluated.
+	exists map[string]bool
 }
 
 // Assign computes the members of all groups. held names the group that holds each Node now: it keeps the Node for as long as it asks for it.
@@ -53,6 +55,7 @@ func Assign(groups []Group, nodes []Node, held map[string]string) Assignment {
 	selectors := newIndex(groups)
 	a := Assignment{byNode: map[string]string{}, byGroup: map[string][]string{}, conflicts: map[string][]Conflict{}, missing: map[string][]string{}}
 	exists := make(map[string]bool, len(nodes))
+	a.exists = exists
 	for _, node := range nodes {
 		exists[node.Name] = true
 		candidates := selectors.groupsFor(node)
@@ -102,6 +105,9 @@ func (a Assignment) GroupOf(node string) (group string, member bool) {
 	return group, member
 }
 
+// Knows reports whether a Node was evaluated: one that was not may be in any group.
+func (a Assignment) Knows(node string) bool { return a.exists[node] }
+
 // Members returns the Nodes that are in a group, by name. The caller must not change the slice.
 func (a Assignment) Members(group string) []string { return a.byGroup[group] }
 
@@ -114,5 +120,5 @@ func (a Assignment) Missing(group string) []string { return a.missing[group] }
 // Equal reports whether two assignments say the same.
 func (a Assignment) Equal(b Assignment) bool {
 	return maps.Equal(a.byNode, b.byNode) && maps.EqualFunc(a.conflicts, b.conflicts, slices.Equal[[]Conflict]) &&
-		maps.EqualFunc(a.missing, b.missing, slices.Equal[[]string])
+		maps.EqualFunc(a.missing, b.missing, slices.Equal[[]string]) && maps.Equal(a.exists, b.exists)
 }

@@ -83,6 +83,18 @@ func (p *BandwidthEstimator) ObserveTimeout() {
 	p.setBudget(p.size / budgetGrowth)
 }
 
+// ObserveNoReply records that there was no reply to the given bytes when the wait for it ended after the given time, because the link was lost, for
+// example. They may be what the link was lost under: answers to pings and probes had to wait behind them. So after a second the link does not carry
+// more than they are in that time, as far as is known, and the same bytes are not sent in one piece again.
+func (p *BandwidthEstimator) ObserveNoReply(bytes int, took time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if took < budgetPeriod || bytes < p.size/2 {
+		return
+	}
+	p.setBudget(min(p.size, estimateBudget(bytes, took)))
+}
+
 // estimateBudget returns how many bytes fit into budgetPeriod if the given bytes took the given time.
 func estimateBudget(bytes int, took time.Duration) int {
 	most := budgetGrowth * bytes

@@ -1,4 +1,4 @@
-package telemetry
+package lines
 
 import (
 	"bytes"
@@ -8,7 +8,7 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// The headers of a sample in TELEMETRY-0; the payload is the value as the device gave it. Times are RFC 3339 in UTC with milliseconds.
+// The headers of a sample in TELEMETRY-0 and of a message in MESSAGES-0; the payload is what the device or the app gave. Times are RFC 3339 in UTC with milliseconds.
 const (
 	// HeaderNumber is the sample's number at its node, consecutive over restarts. A number that is missing was dropped.
 	HeaderNumber = "Frond-Number"
@@ -20,6 +20,13 @@ const (
 	HeaderGatewayTime = "Frond-Gateway-Time"
 	// HeaderClock is "synced", or "unsynced" where the gateway's clock was not synchronized.
 	HeaderClock = "Frond-Clock"
+
+	// HeaderNode is the node of a message in MESSAGES-0. The next are the MQTT topic as the app wrote it, the broker that took the message, and the
+	// user that published it, where the broker knows.
+	HeaderNode   = "Frond-Node"
+	HeaderTopic  = "Frond-Topic"
+	HeaderBroker = "Frond-Broker"
+	HeaderUser   = "Frond-User"
 )
 
 // maxPreamble bounds the first line of a request.
@@ -42,7 +49,8 @@ type Reply struct {
 	Permanent bool   `json:"permanent,omitempty"`
 }
 
-func encodeRequest(run string, records [][]byte) ([]byte, error) {
+// EncodeRequest returns a request with compressed records.
+func EncodeRequest(run string, records [][]byte) ([]byte, error) {
 	first, err := json.Marshal(preamble{Run: run})
 	if err != nil {
 		return nil, fmt.Errorf("telemetry: encode request: %w", err)
@@ -50,8 +58,8 @@ func encodeRequest(run string, records [][]byte) ([]byte, error) {
 	return bytes.Join(append([][]byte{append(first, '\n')}, records...), nil), nil
 }
 
-// parseRequest returns the parts of a request. Its errors wrap wire.ErrPermanent.
-func parseRequest(request []byte) (run string, records []byte, err error) {
+// ParseRequest returns the parts of a request. Its errors wrap wire.ErrPermanent.
+func ParseRequest(request []byte) (run string, records []byte, err error) {
 	first, records, ok := bytes.Cut(request, []byte("\n"))
 	if !ok || len(first) > maxPreamble {
 		return "", nil, fmt.Errorf("%w: no first line of at most %d bytes", wire.ErrPermanent, maxPreamble)

@@ -1,12 +1,14 @@
-package telemetry
+package lines
 
 import (
 	"bytes"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"time"
+	"unicode/utf8"
 
 	"github.com/klauspost/compress/zstd"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -30,10 +32,10 @@ const (
 	// MaxValue bounds a value, maxName a property's name; KubeEdge's MQTT topics and twins have the same limits here (package broker).
 	MaxValue = 4 << 10
 	maxName  = 128
-	// maxSamples bounds the samples of one request: JetStream stores at most 1,000 messages atomically.
-	maxSamples = 1000
-	// maxDecoded bounds the lines of one request when they are decompressed.
-	maxDecoded = 2 << 20
+	// MaxLines bounds the samples of one request: JetStream stores at most 1,000 messages atomically.
+	MaxLines = 1000
+	// MaxDecoded bounds the lines of one request when they are decompressed.
+	MaxDecoded = 2 << 20
 )
 
 // Validate refuses, wrapped in wire.ErrPermanent, a sample that no device of Kubernetes can have.
@@ -53,23 +55,29 @@ func (s *Sample) Validate() error {
 	return nil
 }
 
-// line is a stored sample: one line of JSON. Times are in milliseconds since 1970.
-type line struct {
+// Line is a stored sample or message: one line of JSON. Times are in milliseconds since 1970.
+type Line struct {
 	// Number is the sample's number at its node, Previous that of the sample of the same device before it, 0 where it is not known.
 	Number      uint64 `json:"n"`
 	Previous    uint64 `json:"l,omitempty"`
-	Namespace   string `json:"s"`
-	Device      string `json:"d"`
-	Property    string `json:"p"`
-	Value       string `json:"v"`
+	Namespace   string `json:"s,omitempty"`
+	Device      string `json:"d,omitempty"`
+	Property    string `json:"p,omitempty"`
+	Value       string `json:"v,omitempty"`
 	DeviceTime  int64  `json:"t,omitempty"`
 	GatewayTime int64  `json:"g"`
 	ClockSynced bool   `json:"c,omitempty"`
+	// Of a message.
+	Topic   string `json:"m,omitempty"`
+	Payload []byte `json:"b,omitempty"`
+	Broker  string `json:"f,omitempty"`
+	User    string `json:"u,omitempty"`
 }
 
-func newLine(s *Sample, number, previous uint64) line {
-	l := line{
-		Number: number, Previous: previous, Namespace: s.Namespace, Device: s.Device, Property: s.Property, Value: s.Value,
+// NewLine returns the line of a sample, without its numbers.
+func NewLine(s *Sample) Line {
+	l := Line{
+		Namespace: s.Namespace, Device: s.Device, Property: s.Property, Value: s.Value,
 		GatewayTime: s.GatewayTime.UnixMilli(), ClockSynced: s.ClockSynced,
 	}
 	if !s.DeviceTime.IsZero() {
@@ -78,8 +86,8 @@ func newLine(s *Sample, number, previous uint64) line {
 	return l
 }
 
-// sample is the inverse of newLine.
-func (l *line) sample() Sample {
+// sample is the inverse of NewLine.
+func (l *Line) sample() Sample {
 	s := Sample{
 		Namespace: l.Namespace, Device: l.Device, Property: l.Property, Value: l.Value,
 		GatewayTime: time.UnixMilli(l.GatewayTime), ClockSynced: l.ClockSynced,
@@ -90,61 +98,63 @@ func (l *line) sample() Sample {
 	return s
 }
 
-// codec compresses lines. Compressed records may be put behind each other: together they decompress to all their lines.
-type codec struct {
+// Codec compresses lines. Compressed records may be put behind each other: together they decompress to all their lines.
+type Codec struct {
 	encoder *zstd.Encoder
 	decoder *zstd.Decoder
 }
 
-func newCodec() (*codec, error) {
+// NewCodec returns a codec, which may be used by several goroutines.
+func NewCodec() (*Codec, error) {
 	enc, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithWindowSize(256<<10), zstd.WithLowerEncoderMem(true))
 	if err != nil {
 		return nil, fmt.Errorf("telemetry: zstd encoder: %w", err)
 	}
-	dec, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(0), zstd.WithDecoderMaxMemory(maxDecoded), zstd.WithDecoderLowmem(true))
+	dec, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(0), zstd.WithDecoderMaxMemory(MaxDecoded), zstd.WithDecoderLowmem(true))
 	if err != nil {
 		return nil, fmt.Errorf("telemetry: zstd decoder: %w", err)
 	}
-	return &codec{encoder: enc, decoder: dec}, nil
+	return &Codec{encoder: enc, decoder: dec}, nil
 }
 
-func (c *codec) encode(lines []line) ([]byte, error) {
+// Encode returns compressed lines, and their size when they are decompressed.
+func (c *Codec) Encode(lines []Line) (data []byte, size int, err error) {
 	var b bytes.Buffer
 	out := json.NewEncoder(&b)
 	out.SetEscapeHTML(false)
 	for i := range lines {
 		if err := out.Encode(&lines[i]); err != nil {
-			return nil, fmt.Errorf("telemetry: encode sample: %w", err)
+			return nil, 0, fmt.Errorf("telemetry: encode: %w", err)
 		}
 	}
-	return c.encoder.EncodeAll(b.Bytes(), nil), nil
+	return c.encoder.EncodeAll(b.Bytes(), nil), b.Len(), nil
 }
 
-// decode returns the lines of compressed records. Its errors wrap wire.ErrPermanent.
-func (c *codec) decode(data []byte) ([]line, error) {
+// Decode returns the lines of compressed records. Its errors wrap wire.ErrPermanent.
+func (c *Codec) Decode(data []byte) ([]Line, error) {
 	plain, err := c.decoder.DecodeAll(data, nil)
 	if err != nil {
 		return nil, fmt.Errorf("%w: samples: %w", wire.ErrPermanent, err)
 	}
-	var lines []line
+	var lines []Line
 	in := json.NewDecoder(bytes.NewReader(plain))
 	for {
-		var l line
+		var l Line
 		err := in.Decode(&l)
 		switch {
 		case errors.Is(err, io.EOF):
 			return lines, nil
 		case err != nil:
 			return nil, fmt.Errorf("%w: sample %d: %w", wire.ErrPermanent, len(lines)+1, err)
-		case len(lines) == maxSamples:
-			return nil, fmt.Errorf("%w: more than %d samples", wire.ErrPermanent, maxSamples)
+		case len(lines) == MaxLines:
+			return nil, fmt.Errorf("%w: more than %d samples", wire.ErrPermanent, MaxLines)
 		}
 		lines = append(lines, l)
 	}
 }
 
-// checkLines refuses, wrapped in wire.ErrPermanent, lines that no Store made: what a node sends is not trusted.
-func checkLines(lines []line) error {
+// CheckLines refuses, wrapped in wire.ErrPermanent, lines that no Store made: what a node sends is not trusted.
+func CheckLines(lines []Line, check func(*Line) error) error {
 	last := uint64(0)
 	for i := range lines {
 		l := &lines[i]
@@ -152,10 +162,39 @@ func checkLines(lines []line) error {
 			return fmt.Errorf("%w: sample %d has the number %d after %d, and names %d as the one before it", wire.ErrPermanent, i+1, l.Number, last, l.Previous)
 		}
 		last = l.Number
-		s := l.sample()
-		if err := s.Validate(); err != nil {
-			return fmt.Errorf("sample %d: %w", i+1, err)
+		if err := check(l); err != nil {
+			return fmt.Errorf("line %d: %w", i+1, err)
 		}
 	}
 	return nil
+}
+
+// message is the inverse of newMessageLine.
+func (l *Line) message() Message {
+	return Message{
+		Topic: l.Topic, Payload: l.Payload, Broker: l.Broker, User: l.User, GatewayTime: time.UnixMilli(l.GatewayTime), ClockSynced: l.ClockSynced,
+	}
+}
+
+// lineOverhead is what a line has beside its texts.
+const lineOverhead = 120
+
+// Size is an upper bound of the line's size, encoded.
+func (l *Line) Size() int {
+	text := len(l.Namespace) + len(l.Device) + jsonLength(l.Property) + jsonLength(l.Value) + jsonLength(l.Topic) + jsonLength(l.User)
+	return lineOverhead + text + base64.StdEncoding.EncodedLen(len(l.Payload))
+}
+
+// jsonLength is the most that a text takes in JSON, without its quotes.
+func jsonLength(text string) int {
+	const escaped = 6 // \u0000
+	n := 0
+	for i := range len(text) {
+		if c := text[i]; c < ' ' || c == '"' || c == '\\' || c >= utf8.RuneSelf {
+			n += escaped
+		} else {
+			n++
+		}
+	}
+	return n
 }
