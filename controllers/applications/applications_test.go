@@ -32,6 +32,8 @@ import (
 	"github.com/frond-edge/frond/api/apps"
 	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/controllers/applications"
+	"github.com/frond-edge/frond/controllers/applications/contained"
+	"github.com/frond-edge/frond/controllers/applications/rollout"
 	"github.com/frond-edge/frond/controllers/groups/membership"
 	"github.com/frond-edge/frond/controllers/podcache"
 	"github.com/frond-edge/frond/deploy/crd"
@@ -342,8 +344,8 @@ func TestController_MakesObjectsForEachGroup(t *testing.T) {
 	if len(d.Labels) != 0 || !metav1.IsControlledBy(d, &app) || d.Spec.Template.Spec.NodeSelector[names.LabelNodeGroup] != e.group("north") {
 		t.Errorf("%+v", d)
 	}
-	if !strings.Contains(app.Annotations[applications.AnnotationContained], `"kind":"Service"`) {
-		t.Errorf("contained %s", app.Annotations[applications.AnnotationContained])
+	if !strings.Contains(app.Annotations[contained.Annotation], `"kind":"Service"`) {
+		t.Errorf("contained %s", app.Annotations[contained.Annotation])
 	}
 	calm := time.Now()
 	e.put("other", nil, manifests("x")[2:]) // passes through the same queue
@@ -528,7 +530,7 @@ func TestController_RolloutOverGroups(t *testing.T) {
 	}
 	e.put("shop", nil, manifests("1"), groups...) // back to a revision that exists
 	e.awaitImages(map[string]string{"a": "web:2", "b": "web:2", "c": "web:2", "d": "web:1"})
-	list, err := e.client.AppsV1().ControllerRevisions(e.namespace).List(t.Context(), metav1.ListOptions{LabelSelector: applications.LabelApplication + "=shop"})
+	list, err := e.client.AppsV1().ControllerRevisions(e.namespace).List(t.Context(), metav1.ListOptions{LabelSelector: rollout.LabelApplication + "=shop"})
 	kit.Must(t, err)
 	if len(list.Items) != 2 {
 		t.Errorf("%d revisions", len(list.Items))

@@ -2,21 +2,16 @@ package applications
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/frond-edge/frond/api/apps"
 	"github.com/frond-edge/frond/api/names"
+	"github.com/frond-edge/frond/controllers/applications/children"
 	"github.com/frond-edge/frond/controllers/applications/render"
 	"github.com/frond-edge/frond/controllers/applications/rollout"
 )
@@ -28,7 +23,7 @@ type work struct {
 	// faults are what is wrong with the specification, failures what went wrong when objects were applied.
 	faults   []render.Fault
 	failures []string
-	drifted  []string
+	applier  *applier
 	// complete is false if what is wanted is not wholly known.
 	complete bool
 	// objects are what is wanted, in order; counted is parallel to it.
@@ -40,10 +35,10 @@ type work struct {
 }
 
 // carryOut takes one step: decide, store the decision, apply, delete, write the status. It returns when to look again.
-func (c *Controller) carryOut(ctx context.Context, app *apps.EdgeApplication) (time.Duration, error) {
+func carryOut(ctx context.Context, c *Controller, app *apps.EdgeApplication) (time.Duration, error) {
 	plan, planFault := readPlan(app)
 	if rolling := app.Status.Rollout; plan != nil || rolling != nil && rolling.Phase != apps.RolloutCompleted {
-		live, err := c.getApplication(ctx, keyOf(app)) // a cached status could be of before another replica's step
+		live, err := getApplication(ctx, c.clients.Applications, keyOf(app)) // a cached status could be of before another replica's step
 		if err != nil || live == nil || live.UID != app.UID {
 			return 0, err
 		}
@@ -51,10 +46,11 @@ func (c *Controller) carryOut(ctx context.Context, app *apps.EdgeApplication) (t
 		plan, planFault = readPlan(app)
 	}
 	w := &work{Controller: c, app: app.DeepCopy(), complete: true}
+	w.applier = &applier{Controller: c, app: w.app, again: w.lookAgain}
 	if planFault != nil {
 		w.faults = append(w.faults, *planFault)
 	}
-	newest, err := c.revisions.ensure(ctx, app)
+	newest, err := c.revisions.Ensure(ctx, app)
 	if err != nil {
 		return 0, err
 	}
@@ -69,7 +65,7 @@ func (c *Controller) carryOut(ctx context.Context, app *apps.EdgeApplication) (t
 	if err := w.collect(ctx, decision, newest); err != nil {
 		return 0, err
 	}
-	if err := w.recordContained(ctx, w.containedUnion()); err != nil {
+	if err := w.recordUnion(ctx); err != nil {
 		return 0, err
 	}
 	if err := w.applyAll(ctx); err != nil {
@@ -184,8 +180,8 @@ func (w *work) countTarget(_ context.Context, target render.Target, newest strin
 		if o.Target != target.Name {
 			continue
 		}
-		live, err := w.live(o.ID)
-		if err != nil && !isUnmapped(err) {
+		live, err := w.children.Get(o.ID)
+		if err != nil && !children.IsUnavailable(err) {
 			return g, err
 		}
 		applied := o.Content != nil && live != nil && live.GetAnnotations()[annotationDigest] == digestOf(o.Content)
@@ -200,26 +196,6 @@ func (w *work) countTarget(_ context.Context, target render.Target, newest strin
 	return g, nil
 }
 
-// offlinePods counts the pods of an object on Nodes of the target that have no link.
-func (w *work) offlinePods(target render.Target, id render.ID) int {
-	n := 0
-	for _, node := range w.groups.Members(target.Group) {
-		if !w.isReady(node) {
-			n += countPodsOn(w.pods, node, id)
-		}
-	}
-	return n
-}
-
-// isReady reports whether Kubernetes calls a Node ready.
-func (c *Controller) isReady(name string) bool {
-	found, exists, err := c.nodes.GetByKey(name)
-	node, ok := found.(*corev1.Node)
-	return err == nil && exists && ok && slices.ContainsFunc(node.Status.Conditions, func(x corev1.NodeCondition) bool {
-		return x.Type == corev1.NodeReady && x.Status == corev1.ConditionTrue
-	})
-}
-
 // collect makes the list of wanted objects: those of each target in its revision, and those that are made once.
 func (w *work) collect(ctx context.Context, decision rollout.Decision, newest string) error {
 	scope := w.scope(w.app.Spec)
@@ -230,7 +206,7 @@ func (w *work) collect(ctx context.Context, decision rollout.Decision, newest st
 		if _, done := results[revision]; done {
 			continue
 		}
-		spec, found, err := w.revisions.spec(ctx, w.app, revision)
+		spec, found, err := w.revisions.Spec(ctx, w.app, revision)
 		if err != nil {
 			return err
 		}
@@ -284,8 +260,8 @@ func wantedObjects(results map[string]render.Result, targets []render.Target, de
 }
 
 func (w *work) countObject(o render.Object) (podCounts, error) {
-	live, err := w.live(o.ID)
-	if err != nil && !isUnmapped(err) {
+	live, err := w.children.Get(o.ID)
+	if err != nil && !children.IsUnavailable(err) {
 		return podCounts{}, err
 	}
 	return countPods(o, live, o.Content != nil && live != nil && live.GetAnnotations()[annotationDigest] == digestOf(o.Content)), nil
@@ -303,39 +279,4 @@ func (w *work) targetStatus(target render.Target, revision string) apps.TargetSt
 	}
 	s.Offline = min(int32(offline), s.Wanted-s.Ready) //nolint:gosec // the same
 	return s
-}
-
-// errKind reports that a kind is not served, or has no namespace.
-type errKind struct{ error }
-
-func isUnmapped(err error) bool {
-	var kind errKind
-	return errors.As(err, &kind)
-}
-
-// resource returns the resource of a kind.
-func (c *Controller) resource(of schema.GroupVersionKind) (schema.GroupVersionResource, error) {
-	mapping, err := c.clients.Mapper.RESTMapping(of.GroupKind(), of.Version)
-	if meta.IsNoMatchError(err) {
-		c.clients.Mapper.Reset() // it may be new
-		mapping, err = c.clients.Mapper.RESTMapping(of.GroupKind(), of.Version)
-	}
-	switch {
-	case meta.IsNoMatchError(err):
-		return schema.GroupVersionResource{}, errKind{fmt.Errorf("the cluster has no kind %s in %s", of.Kind, of.GroupVersion())}
-	case err != nil:
-		return schema.GroupVersionResource{}, fmt.Errorf("look up %s: %w", of, err)
-	case mapping.Scope.Name() != meta.RESTScopeNameNamespace:
-		return schema.GroupVersionResource{}, errKind{fmt.Errorf("a %s belongs to the whole cluster: an application only makes objects of its own namespace", of.Kind)}
-	}
-	return mapping.Resource, nil
-}
-
-// live returns an object as it is in the cluster, nil if there is none.
-func (c *Controller) live(id render.ID) (*unstructured.Unstructured, error) {
-	resource, err := c.resource(id.GroupVersionKind)
-	if err != nil {
-		return nil, err
-	}
-	return c.children.get(resource, types.NamespacedName{Namespace: id.Namespace, Name: id.Name})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,6 +25,9 @@ import (
 
 	"github.com/frond-edge/frond/api/apps"
 	"github.com/frond-edge/frond/controllers"
+	"github.com/frond-edge/frond/controllers/applications/children"
+	"github.com/frond-edge/frond/controllers/applications/render"
+	"github.com/frond-edge/frond/controllers/applications/revisions"
 )
 
 const (
@@ -90,8 +94,8 @@ type Controller struct {
 	owner     controllers.Ownership
 	warn      Warn
 	log       *zap.Logger
-	children  *children
-	revisions *revisions
+	children  *children.Cache
+	revisions *revisions.Store
 	queue     controllers.Queue[types.NamespacedName]
 	source    toolscache.SharedIndexInformer
 	pods      toolscache.Indexer
@@ -121,8 +125,8 @@ func New(clients Clients, objects cache.Cache, groups Groups, owner controllers.
 		clients: clients, objects: objects, groups: groups, owner: owner, warn: warn, log: log,
 		written: map[types.NamespacedName]time.Time{}, applied: map[types.UID]appliedObject{}, groupSeen: map[string]*apps.NodeGroup{},
 	}
-	c.revisions = &revisions{kube: clients.Kube, specs: map[types.NamespacedName]apps.EdgeApplicationSpec{}}
-	c.children = newChildren(clients.Dynamic, func(app types.NamespacedName) { c.queue.Add(app) }, log)
+	c.revisions = revisions.New(clients.Kube)
+	c.children = children.New(clients.Dynamic, clients.Mapper, func(app types.NamespacedName) { c.queue.Add(app) })
 	return c
 }
 
@@ -134,7 +138,7 @@ func (c *Controller) Start(ctx context.Context) error {
 		return controllers.IgnoreCanceled(ctx, err)
 	}
 	var g errgroup.Group
-	c.children.start(ctx, &g)
+	c.children.Start(ctx, &g)
 	g.Go(func() error {
 		c.source.RunWithContext(ctx)
 		return nil
@@ -243,7 +247,7 @@ func (c *Controller) reconcile(ctx context.Context, key types.NamespacedName) er
 		c.mu.Lock()
 		delete(c.written, key)
 		c.mu.Unlock()
-		c.revisions.forget(key)
+		c.revisions.Forget(key)
 		return err // its objects go with it: it is their controller
 	}
 	if app.DeletionTimestamp != nil || !c.owner.Owns(ownerKey(key)) {
@@ -255,9 +259,9 @@ func (c *Controller) reconcile(ctx context.Context, key types.NamespacedName) er
 	}
 	ctx, cancel := context.WithTimeout(ctx, 6*requestTimeout)
 	defer cancel()
-	next, err := c.carryOut(ctx, app)
+	next, err := carryOut(ctx, c, app)
 	switch {
-	case errors.Is(err, errUnread):
+	case errors.Is(err, children.ErrUnread):
 		c.queue.AddAfter(key, unreadRetry)
 		return nil
 	case apierrors.IsConflict(err):
@@ -272,4 +276,24 @@ func (c *Controller) reconcile(ctx context.Context, key types.NamespacedName) er
 		c.queue.AddAfter(key, next)
 	}
 	return nil
+}
+
+// offlinePods counts the pods of an object on Nodes of the target that have no link.
+func (c *Controller) offlinePods(target render.Target, id render.ID) int {
+	n := 0
+	for _, node := range c.groups.Members(target.Group) {
+		if !c.isReady(node) {
+			n += countPodsOn(c.pods, node, id)
+		}
+	}
+	return n
+}
+
+// isReady reports whether Kubernetes calls a Node ready.
+func (c *Controller) isReady(name string) bool {
+	found, exists, err := c.nodes.GetByKey(name)
+	node, ok := found.(*corev1.Node)
+	return err == nil && exists && ok && slices.ContainsFunc(node.Status.Conditions, func(x corev1.NodeCondition) bool {
+		return x.Type == corev1.NodeReady && x.Status == corev1.ConditionTrue
+	})
 }

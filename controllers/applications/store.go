@@ -2,6 +2,8 @@ package applications
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,9 +14,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 
 	"github.com/frond-edge/frond/api/apps"
+	"github.com/frond-edge/frond/controllers/applications/children"
+	"github.com/frond-edge/frond/controllers/applications/contained"
 )
 
 // The conditions of an EdgeApplication.
@@ -29,9 +35,9 @@ const (
 const maxNamed = 5
 
 // getApplication reads an application from the apiserver; nil if there is none.
-func (c *Controller) getApplication(ctx context.Context, key types.NamespacedName) (*apps.EdgeApplication, error) {
+func getApplication(ctx context.Context, client rest.Interface, key types.NamespacedName) (*apps.EdgeApplication, error) {
 	app := &apps.EdgeApplication{}
-	err := c.clients.Applications.Get().Resource(apps.EdgeApplicationsResource).Namespace(key.Namespace).Name(key.Name).Do(ctx).Into(app)
+	err := client.Get().Resource(apps.EdgeApplicationsResource).Namespace(key.Namespace).Name(key.Name).Do(ctx).Into(app)
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
@@ -104,7 +110,7 @@ func (w *work) status() apps.EdgeApplicationStatus {
 		s := apps.ManifestStatus{Conditions: apps.ManifestProcessing, Identifier: apps.ResourceIdentifier{
 			Ordinal: o.Ordinal, Group: o.ID.Group, Version: o.ID.Version, Kind: o.ID.Kind, Namespace: o.ID.Namespace, Name: o.ID.Name,
 		}}
-		if resource, err := w.resource(o.ID.GroupVersionKind); err == nil {
+		if resource, err := w.children.Resource(o.ID.GroupVersionKind); err == nil {
 			s.Identifier.Resource = resource.Resource
 		}
 		if o.Content != nil && w.counted[i].ready >= w.counted[i].wanted {
@@ -124,8 +130,8 @@ func (w *work) status() apps.EdgeApplicationStatus {
 	set := conditionSetter(&next.Conditions, w.app.Generation)
 	set(ConditionValid, len(faults) == 0, "AllValid", "InvalidSpecification", listed(faults))
 	set(ConditionApplied, len(w.failures) == 0, "AllApplied", "ApplyFailed", listed(w.failures))
-	slices.Sort(w.drifted)
-	set(ConditionDrifted, len(w.drifted) > 0, "ChangedByOthers", "AsApplied", listed(w.drifted))
+	slices.Sort(w.applier.drifted)
+	set(ConditionDrifted, len(w.applier.drifted) > 0, "ChangedByOthers", "AsApplied", listed(w.applier.drifted))
 	counts := fmt.Sprintf("%d of %d pods in %d targets are ready, %d of the others are on nodes without a link; %d of %d objects are not available",
 		ready, wanted, len(w.targets), offline, unavailable, len(w.objects))
 	set(ConditionReady, unavailable == 0 && len(faults) == 0, "AllReady", "NotAllReady", counts)
@@ -148,4 +154,96 @@ func conditionSetter(conditions *[]metav1.Condition, generation int64) func(kind
 		}
 		meta.SetStatusCondition(conditions, c)
 	}
+}
+
+// applyAll applies the objects that are not as they should be. A failure concerns its object alone.
+func (w *work) applyAll(ctx context.Context) error {
+	for _, o := range w.objects {
+		if o.Content == nil {
+			continue // its last version stays
+		}
+		switch err := w.applier.applyObject(ctx, o); {
+		case errors.Is(err, children.ErrUnread):
+			w.lookAgain(unreadRetry)
+		case err != nil && ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil:
+			w.failures = append(w.failures, fmt.Sprintf("%s: %v", o.ID, err))
+			w.lookAgain(retryMax)
+		}
+	}
+	return nil
+}
+
+// wanted returns the list of what is wanted.
+func (w *work) wanted() contained.List {
+	return contained.Of(w.objects, func(kind schema.GroupVersionKind) string {
+		resource, err := w.children.Resource(kind)
+		if err != nil {
+			return ""
+		}
+		return resource.Resource
+	})
+}
+
+// makeable returns what is wanted without the objects that cannot be made, unless they were made before.
+func (w *work) makeable(made contained.List) contained.List {
+	return slices.DeleteFunc(w.wanted(), func(e contained.Entry) bool {
+		_, err := w.children.Get(e.ID())
+		return children.IsUnavailable(err) && !made.Has(e.ID())
+	})
+}
+
+// recordUnion stores the list of what is wanted and what was made before, before the first object is applied. A list that cannot be read is
+// reported, and nothing is deleted.
+func (w *work) recordUnion(ctx context.Context) error {
+	made, err := contained.Parse(w.app.Annotations[contained.Annotation])
+	if err != nil {
+		w.complete = false
+		w.failures = append(w.failures, err.Error())
+		return nil
+	}
+	return w.record(ctx, made, w.makeable(made).Union(made))
+}
+
+// record stores a list, if it names other objects than the stored one.
+func (w *work) record(ctx context.Context, made, list contained.List) error {
+	if made.Same(list) {
+		return nil
+	}
+	text, err := json.Marshal(list)
+	if err != nil {
+		return err
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"resourceVersion": w.app.ResourceVersion, "annotations": map[string]string{contained.Annotation: string(text)},
+	}})
+	if err != nil {
+		return err
+	}
+	updated := &apps.EdgeApplication{}
+	err = w.clients.Applications.Patch(types.MergePatchType).Resource(apps.EdgeApplicationsResource).Namespace(w.app.Namespace).Name(w.app.Name).
+		Body(patch).Do(ctx).Into(updated)
+	if err != nil {
+		return err
+	}
+	w.app.ResourceVersion, w.app.Annotations = updated.ResourceVersion, updated.Annotations
+	return nil
+}
+
+// prune deletes what the application has made and no longer wants, and then shortens the list.
+func (w *work) prune(ctx context.Context) error {
+	made, err := contained.Parse(w.app.Annotations[contained.Annotation])
+	if err != nil || !w.complete {
+		return nil //nolint:nilerr // recordUnion has reported it
+	}
+	var left contained.List
+	for _, e := range made.Without(w.wanted()) {
+		if err := w.applier.deleteObject(ctx, e.ID()); err != nil {
+			w.failures = append(w.failures, fmt.Sprintf("%s is not deleted: %v", e.ID(), err))
+			w.lookAgain(retryMax)
+			left = append(left, e)
+		}
+	}
+	return w.record(ctx, made, append(w.makeable(made), left...))
 }

@@ -1,9 +1,8 @@
-package applications
+// Package revisions stores the specifications that applications had, as ControllerRevisions.
+package revisions
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -17,36 +16,27 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/frond-edge/frond/api/apps"
+	"github.com/frond-edge/frond/controllers/applications/rollout"
 )
 
-const (
-	// LabelApplication of a ControllerRevision is the name of its application.
-	LabelApplication = "frond.io/edgeapplication"
-	// keptRevisions is how many an application keeps for undo, beside those that groups have.
-	keptRevisions = 10
-)
+// keptRevisions is how many an application keeps for undo, beside those that groups have.
+const keptRevisions = 10
 
-// RevisionName returns the name of the ControllerRevision of a specification. Equal specifications have one, so that to go back to one
-// of them is to go back to its revision.
-func RevisionName(app string, spec apps.EdgeApplicationSpec) (string, error) {
-	text, err := json.Marshal(spec)
-	if err != nil {
-		return "", fmt.Errorf("encode the specification: %w", err)
-	}
-	digest := sha256.Sum256(text)
-	return app + "-" + hex.EncodeToString(digest[:5]), nil
-}
-
-// revisions keeps the specifications of applications in memory: they never change.
-type revisions struct {
+// Store keeps the specifications of applications, also in memory: they never change. Its methods may be called concurrently.
+type Store struct {
 	kube kubernetes.Interface
 
 	mu    sync.Mutex
 	specs map[types.NamespacedName]apps.EdgeApplicationSpec // guarded by mu
 }
 
-// forget frees the memory of the revisions of an application.
-func (r *revisions) forget(app types.NamespacedName) {
+// New returns a Store.
+func New(kube kubernetes.Interface) *Store {
+	return &Store{kube: kube, specs: map[types.NamespacedName]apps.EdgeApplicationSpec{}}
+}
+
+// Forget frees the memory of the revisions of an application.
+func (r *Store) Forget(app types.NamespacedName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for key := range r.specs {
@@ -56,9 +46,9 @@ func (r *revisions) forget(app types.NamespacedName) {
 	}
 }
 
-// ensure stores the application's present specification, and returns its name.
-func (r *revisions) ensure(ctx context.Context, app *apps.EdgeApplication) (string, error) {
-	name, err := RevisionName(app.Name, app.Spec)
+// Ensure stores the application's present specification, and returns its name.
+func (r *Store) Ensure(ctx context.Context, app *apps.EdgeApplication) (string, error) {
+	name, err := rollout.RevisionName(app.Name, app.Spec)
 	if err != nil {
 		return "", err
 	}
@@ -78,9 +68,9 @@ func (r *revisions) ensure(ctx context.Context, app *apps.EdgeApplication) (stri
 	return name, nil
 }
 
-func (r *revisions) create(ctx context.Context, app *apps.EdgeApplication, name string) error {
+func (r *Store) create(ctx context.Context, app *apps.EdgeApplication, name string) error {
 	client := r.kube.AppsV1().ControllerRevisions(app.Namespace)
-	all, err := client.List(ctx, metav1.ListOptions{LabelSelector: LabelApplication + "=" + app.Name})
+	all, err := client.List(ctx, metav1.ListOptions{LabelSelector: rollout.LabelApplication + "=" + app.Name})
 	if err != nil {
 		return fmt.Errorf("list revisions: %w", err)
 	}
@@ -98,7 +88,7 @@ func (r *revisions) create(ctx context.Context, app *apps.EdgeApplication, name 
 	}
 	_, err = client.Create(ctx, &appsv1.ControllerRevision{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: name, Labels: map[string]string{LabelApplication: app.Name}, OwnerReferences: []metav1.OwnerReference{ownerReference(app)},
+			Name: name, Labels: map[string]string{rollout.LabelApplication: app.Name}, OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(app, apps.GroupVersion().WithKind(apps.EdgeApplicationKind))},
 		},
 		Data: runtime.RawExtension{Raw: text}, Revision: last + 1,
 	}, metav1.CreateOptions{})
@@ -109,7 +99,7 @@ func (r *revisions) create(ctx context.Context, app *apps.EdgeApplication, name 
 }
 
 // prune deletes the oldest revisions, but for those that a group may have.
-func (r *revisions) prune(ctx context.Context, app *apps.EdgeApplication, own []appsv1.ControllerRevision) error {
+func (r *Store) prune(ctx context.Context, app *apps.EdgeApplication, own []appsv1.ControllerRevision) error {
 	used := map[string]bool{}
 	if s := app.Status.Rollout; s != nil {
 		used[s.Revision], used[s.StableRevision] = true, true
@@ -130,8 +120,8 @@ func (r *revisions) prune(ctx context.Context, app *apps.EdgeApplication, own []
 	return nil
 }
 
-// spec returns the specification of a revision; found is false if somebody has deleted it.
-func (r *revisions) spec(ctx context.Context, app *apps.EdgeApplication, name string) (spec apps.EdgeApplicationSpec, found bool, err error) {
+// Spec returns the specification of a revision; found is false if somebody has deleted it.
+func (r *Store) Spec(ctx context.Context, app *apps.EdgeApplication, name string) (spec apps.EdgeApplicationSpec, found bool, err error) {
 	key := types.NamespacedName{Namespace: app.Namespace, Name: name}
 	r.mu.Lock()
 	spec, found = r.specs[key]
@@ -156,8 +146,4 @@ func (r *revisions) spec(ctx context.Context, app *apps.EdgeApplication, name st
 	r.specs[key] = spec
 	r.mu.Unlock()
 	return spec, true, nil
-}
-
-func ownerReference(app *apps.EdgeApplication) metav1.OwnerReference {
-	return *metav1.NewControllerRef(app, apps.GroupVersion().WithKind(apps.EdgeApplicationKind))
 }

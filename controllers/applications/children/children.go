@@ -1,4 +1,5 @@
-package applications
+// Package children reads the objects that applications have made, of any kind, as they are in the cluster.
+package children
 
 import (
 	"context"
@@ -6,9 +7,9 @@ import (
 	"fmt"
 	"sync"
 
-	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -19,16 +20,18 @@ import (
 
 	"github.com/frond-edge/frond/api/apps"
 	"github.com/frond-edge/frond/controllers"
+	"github.com/frond-edge/frond/controllers/applications/render"
 )
 
-// errUnread reports that the objects of a kind are not read yet, so nobody knows which ones exist.
-var errUnread = errors.New("the objects of this kind are not read yet")
+// ErrUnread reports that the objects of a kind are not read yet, so nobody knows which ones exist.
+var ErrUnread = errors.New("the objects of this kind are not read yet")
 
-// children are the objects of all kinds that applications have made, as they are in the cluster. A kind is followed from its first use on.
-type children struct {
+// Cache holds a summary of the objects of all kinds that applications have made. A kind is followed from its first use on. Its methods may be called
+// concurrently and do not wait for a kind to be read.
+type Cache struct {
 	client  dynamic.Interface
+	mapper  meta.ResettableRESTMapper
 	changed func(app types.NamespacedName)
-	log     *zap.Logger
 
 	mu      sync.Mutex
 	group   *errgroup.Group                              // guarded by mu; nil before start
@@ -44,14 +47,14 @@ type childSource struct {
 	fault error // why the objects cannot be read; guarded by mu
 }
 
-// readFault returns why the objects cannot be read, errUnread as long as nothing is known.
+// readFault returns why the objects cannot be read, ErrUnread as long as nothing is known.
 func (s *childSource) readFault() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.fault != nil {
 		return s.fault
 	}
-	return errUnread
+	return ErrUnread
 }
 
 // onWatchError keeps the reason if it is one that only a person can change.
@@ -62,22 +65,27 @@ func (s *childSource) onWatchError(ctx context.Context, r *toolscache.Reflector,
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.fault = errKind{fmt.Errorf("cloudcore may not read objects of this kind: bind a role to it that may (docs/operations/applications.md): %w", err)}
+	s.fault = unavailableError{fmt.Errorf("cloudcore may not read objects of this kind: bind a role to it that may (docs/operations/applications.md): %w", err)}
 }
 
-func newChildren(client dynamic.Interface, changed func(app types.NamespacedName), log *zap.Logger) *children {
-	return &children{client: client, changed: changed, log: log, sources: map[schema.GroupVersionResource]*childSource{}}
+// New returns a Cache that calls changed for the application of an object that has changed, appeared or gone. changed must not block.
+func New(client dynamic.Interface, mapper meta.ResettableRESTMapper, changed func(app types.NamespacedName)) *Cache {
+	return &Cache{client: client, mapper: mapper, changed: changed, sources: map[schema.GroupVersionResource]*childSource{}}
 }
 
-// start lets get follow kinds until ctx ends; the group waits for them.
-func (c *children) start(ctx context.Context, g *errgroup.Group) {
+// Start lets Get follow kinds until ctx ends; the group waits for them.
+func (c *Cache) Start(ctx context.Context, g *errgroup.Group) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.ctx, c.group = ctx, g
 }
 
-// get returns an object, nil if there is none, or errUnread.
-func (c *children) get(of schema.GroupVersionResource, key types.NamespacedName) (*unstructured.Unstructured, error) {
+// Get returns an object, nil if there is none. The error is ErrUnread as long as it is not known, or one of IsUnavailable.
+func (c *Cache) Get(id render.ID) (*unstructured.Unstructured, error) {
+	of, err := c.Resource(id.GroupVersionKind)
+	if err != nil {
+		return nil, err
+	}
 	source, err := c.source(of)
 	if err != nil {
 		return nil, err
@@ -85,25 +93,52 @@ func (c *children) get(of schema.GroupVersionResource, key types.NamespacedName)
 	if !source.HasSynced() {
 		return nil, fmt.Errorf("%s: %w", of.GroupResource(), source.readFault())
 	}
-	found, exists, err := source.GetStore().GetByKey(key.String())
+	found, exists, err := source.GetStore().GetByKey(types.NamespacedName{Namespace: id.Namespace, Name: id.Name}.String())
 	if err != nil || !exists {
 		return nil, err
 	}
 	o, ok := found.(*unstructured.Unstructured)
 	if !ok {
-		return nil, fmt.Errorf("%s is a %T in the cache", key, found)
+		return nil, fmt.Errorf("%s is a %T in the cache", id, found)
 	}
 	return o, nil
 }
 
-func (c *children) source(of schema.GroupVersionResource) (*childSource, error) {
+// unavailableError is why the objects of a kind cannot be read or made, until a person changes that.
+type unavailableError struct{ error }
+
+// IsUnavailable reports whether an error of Get or Resource says that a kind is not served, has no namespace, or may not be read.
+func IsUnavailable(err error) bool {
+	var kind unavailableError
+	return errors.As(err, &kind)
+}
+
+// Resource returns the resource of a kind.
+func (c *Cache) Resource(of schema.GroupVersionKind) (schema.GroupVersionResource, error) {
+	mapping, err := c.mapper.RESTMapping(of.GroupKind(), of.Version)
+	if meta.IsNoMatchError(err) {
+		c.mapper.Reset() // it may be new
+		mapping, err = c.mapper.RESTMapping(of.GroupKind(), of.Version)
+	}
+	switch {
+	case meta.IsNoMatchError(err):
+		return schema.GroupVersionResource{}, unavailableError{fmt.Errorf("the cluster has no kind %s in %s", of.Kind, of.GroupVersion())}
+	case err != nil:
+		return schema.GroupVersionResource{}, fmt.Errorf("look up %s: %w", of, err)
+	case mapping.Scope.Name() != meta.RESTScopeNameNamespace:
+		return schema.GroupVersionResource{}, unavailableError{fmt.Errorf("a %s belongs to the whole cluster: an application only makes objects of its own namespace", of.Kind)}
+	}
+	return mapping.Resource, nil
+}
+
+func (c *Cache) source(of schema.GroupVersionResource) (*childSource, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if source := c.sources[of]; source != nil {
 		return source, nil
 	}
 	if c.ctx == nil || c.ctx.Err() != nil {
-		return nil, errUnread
+		return nil, ErrUnread
 	}
 	source := &childSource{
 		SharedIndexInformer: dynamicinformer.NewFilteredDynamicInformer(c.client, of, metav1.NamespaceAll, 0, toolscache.Indexers{}, nil).Informer(),
@@ -125,7 +160,7 @@ func (c *children) source(of schema.GroupVersionResource) (*childSource, error) 
 }
 
 // onChange enqueues the application of an object.
-func (c *children) onChange(o *unstructured.Unstructured) {
+func (c *Cache) onChange(o *unstructured.Unstructured) {
 	if owner := metav1.GetControllerOf(o); isApplication(owner) {
 		c.changed(types.NamespacedName{Namespace: o.GetNamespace(), Name: owner.Name})
 	}
