@@ -33,9 +33,9 @@ type Cache struct {
 	mapper  meta.ResettableRESTMapper
 	changed func(app types.NamespacedName)
 
-	mu      sync.Mutex
-	group   *errgroup.Group                              // guarded by mu; nil before start
-	ctx     context.Context                              //nolint:containedctx // of the informers; guarded by mu
+	mu sync.Mutex
+	// follow runs an informer until the Cache ends; guarded by mu, nil before Start.
+	follow  func(*childSource)
 	sources map[schema.GroupVersionResource]*childSource // guarded by mu
 }
 
@@ -77,7 +77,12 @@ func New(client dynamic.Interface, mapper meta.ResettableRESTMapper, changed fun
 func (c *Cache) Start(ctx context.Context, g *errgroup.Group) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.ctx, c.group = ctx, g
+	c.follow = func(source *childSource) {
+		g.Go(func() error {
+			source.RunWithContext(ctx) // returns at once if ctx has ended
+			return nil
+		})
+	}
 }
 
 // Get returns an object, nil if there is none. The error is ErrUnread as long as it is not known, or one of IsUnavailable.
@@ -137,7 +142,7 @@ func (c *Cache) source(of schema.GroupVersionResource) (*childSource, error) {
 	if source := c.sources[of]; source != nil {
 		return source, nil
 	}
-	if c.ctx == nil || c.ctx.Err() != nil {
+	if c.follow == nil {
 		return nil, ErrUnread
 	}
 	source := &childSource{
@@ -151,11 +156,7 @@ func (c *Cache) source(of schema.GroupVersionResource) (*childSource, error) {
 		return nil, err
 	}
 	c.sources[of] = source
-	ctx := c.ctx
-	c.group.Go(func() error {
-		source.RunWithContext(ctx)
-		return nil
-	})
+	c.follow(source)
 	return source, nil
 }
 

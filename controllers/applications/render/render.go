@@ -179,8 +179,14 @@ func (r *renderer) parse(manifest apps.Manifest) (*unstructured.Unstructured, er
 	}
 	o.SetNamespace(r.app.Namespace)
 	for _, path := range [][]string{
-		{"status"}, {"metadata", "creationTimestamp"}, {"metadata", "uid"}, {"metadata", "resourceVersion"}, {"metadata", "generation"},
-		{"metadata", "managedFields"}, {"metadata", "ownerReferences"}, {"spec", "template", "metadata", "creationTimestamp"},
+		{"status"},
+		{"metadata", "creationTimestamp"},
+		{"metadata", "uid"},
+		{"metadata", "resourceVersion"},
+		{"metadata", "generation"},
+		{"metadata", "managedFields"},
+		{"metadata", "ownerReferences"},
+		{"spec", "template", "metadata", "creationTimestamp"},
 	} {
 		unstructured.RemoveNestedField(o.Object, path...)
 	}
