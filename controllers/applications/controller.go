@@ -126,7 +126,7 @@ func New(clients Clients, objects cache.Cache, groups Groups, owner controllers.
 		written: map[types.NamespacedName]time.Time{}, applied: map[types.UID]appliedObject{}, groupSeen: map[string]*apps.NodeGroup{},
 	}
 	c.revisions = revisions.New(clients.Kube)
-	c.children = children.New(clients.Dynamic, clients.Mapper, func(app types.NamespacedName) { c.queue.Add(app) })
+	c.children = children.New(clients.Dynamic, clients.Mapper, func(app types.NamespacedName) { c.queue.Add(app) }, c.forgetObject)
 	return c
 }
 
@@ -172,7 +172,10 @@ func (c *Controller) prepare(ctx context.Context) error {
 	if err := c.source.SetWatchErrorHandlerWithContext(c.onWatchError); err != nil {
 		return fmt.Errorf("follow applications: %w", err)
 	}
-	_, err = c.source.AddEventHandler(controllers.TypedHandler(c.enqueue, c.enqueue))
+	_, err = c.source.AddEventHandler(controllers.TypedHandler(c.enqueue, func(o *apps.EdgeApplication) {
+		c.revisions.Forget(o.UID)
+		c.enqueue(o)
+	}))
 	return err
 }
 
@@ -228,6 +231,12 @@ func (c *Controller) onGroupsChanged() {
 	}
 }
 
+func (c *Controller) forgetObject(uid types.UID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.applied, uid)
+}
+
 func (c *Controller) enqueueAll() {
 	for _, o := range c.source.GetStore().List() {
 		if app, ok := o.(*apps.EdgeApplication); ok {
@@ -247,7 +256,6 @@ func (c *Controller) reconcile(ctx context.Context, key types.NamespacedName) er
 		c.mu.Lock()
 		delete(c.written, key)
 		c.mu.Unlock()
-		c.revisions.Forget(key)
 		return err // its objects go with it: it is their controller
 	}
 	if app.DeletionTimestamp != nil || !c.owner.Owns(ownerKey(key)) {
@@ -261,7 +269,7 @@ func (c *Controller) reconcile(ctx context.Context, key types.NamespacedName) er
 	defer cancel()
 	next, err := carryOut(ctx, c, app)
 	switch {
-	case errors.Is(err, children.ErrUnread):
+	case errors.Is(err, children.ErrUnread), errors.Is(err, errStale):
 		c.queue.AddAfter(key, unreadRetry)
 		return nil
 	case apierrors.IsConflict(err):

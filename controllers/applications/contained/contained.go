@@ -15,7 +15,7 @@ import (
 // Annotation of an application holds the list.
 const Annotation = "apps.kubeedge.io/last-contained-resources"
 
-// Entry is one object. Its ordinal is not compared: manifests may be reordered.
+// Entry is one object. Its ordinal and version are not compared: manifests may be reordered, and an object has several versions.
 type Entry struct {
 	Ordinal   int    `json:"ordinal"`
 	Group     string `json:"group,omitempty"`
@@ -31,7 +31,7 @@ type List []Entry
 
 // ID returns the identity of the object.
 func (e Entry) ID() render.ID {
-	return render.ID{GroupVersionKind: schema.GroupVersionKind{Group: e.Group, Version: e.Version, Kind: e.Kind}, Namespace: e.Namespace, Name: e.Name}
+	return render.ID{Group: e.Group, Kind: e.Kind, Namespace: e.Namespace, Name: e.Name}
 }
 
 // Parse reads the annotation; an empty one is an empty list.
@@ -47,11 +47,11 @@ func Parse(text string) (List, error) {
 }
 
 // Of returns the list of objects. resource returns the resource of a kind, or "".
-func Of(objects []render.Object, resource func(schema.GroupVersionKind) string) List {
+func Of(objects []render.Object, resource func(schema.GroupKind) string) List {
 	list := make(List, 0, len(objects))
 	for _, o := range objects {
 		list = append(list, Entry{
-			Ordinal: o.Ordinal, Group: o.ID.Group, Version: o.ID.Version, Kind: o.ID.Kind, Resource: resource(o.ID.GroupVersionKind), Namespace: o.ID.Namespace, Name: o.ID.Name,
+			Ordinal: o.Ordinal, Group: o.ID.Group, Version: o.Version, Kind: o.ID.Kind, Resource: resource(o.ID.GroupKind()), Namespace: o.ID.Namespace, Name: o.ID.Name,
 		})
 	}
 	return list

@@ -39,16 +39,22 @@ type Object struct {
 	// Ordinal is the position of the manifest, Target the name of the target, "" for an object that is made once.
 	Ordinal int
 	Target  string
-	// ID is the object's identity.
-	ID ID
+	// ID is the object's identity, Version the version of its kind in the manifest.
+	ID      ID
+	Version string
 	// Content is nil if the object cannot be made.
 	Content *unstructured.Unstructured
 }
 
-// ID identifies an object.
-type ID struct {
-	schema.GroupVersionKind
-	Namespace, Name string
+// ID identifies an object. The version of its kind is not part of it: the same object has several.
+type ID struct{ Group, Kind, Namespace, Name string }
+
+// GroupKind returns the kind.
+func (id ID) GroupKind() schema.GroupKind { return schema.GroupKind{Group: id.Group, Kind: id.Kind} }
+
+func idOf(o *unstructured.Unstructured, name string) ID {
+	kind := o.GroupVersionKind()
+	return ID{kind.Group, kind.Kind, o.GetNamespace(), name}
 }
 
 func (id ID) String() string { return fmt.Sprintf("%s %s/%s", id.Kind, id.Namespace, id.Name) }
@@ -136,6 +142,7 @@ type renderer struct {
 	app         *apps.EdgeApplication
 	annotations func(group string) map[string]string
 	seen        map[ID]string // field of the manifest that made the object
+	version     string        // of the manifest at hand
 	result      Result
 }
 
@@ -151,8 +158,8 @@ func (r *renderer) renderManifest(ordinal int, manifest apps.Manifest, targets [
 		r.addFault(field, "", err)
 		return
 	}
-	multiply := isMultiplied(template)
-	if !multiply {
+	r.version = template.GroupVersionKind().Version
+	if !isMultiplied(template) {
 		r.renderOnce(ordinal, field, template)
 		return
 	}
@@ -235,14 +242,15 @@ func (r *renderer) renderFor(ordinal int, field string, template *unstructured.U
 		r.addFault(field, target.Name, err)
 		made.Content = nil
 	}
-	made.ID = ID{o.GroupVersionKind(), o.GetNamespace(), template.GetName() + "-" + target.Name}
+	made.ID = idOf(o, template.GetName()+"-"+target.Name)
 	r.add(field, made)
 }
 
 func (r *renderer) add(field string, made Object) {
 	if made.Content != nil {
-		made.ID = ID{made.Content.GroupVersionKind(), made.Content.GetNamespace(), made.Content.GetName()}
+		made.ID = idOf(made.Content, made.Content.GetName())
 	}
+	made.Version = r.version
 	if first, again := r.seen[made.ID]; again {
 		r.addFault(field, made.Target, fmt.Errorf("makes %s, as %s does", made.ID, first))
 		return
