@@ -412,11 +412,19 @@ func TestController_KeepsWhatKubeEdgeMade(t *testing.T) {
 	}
 	e.annotate("shop", contained.Annotation, fmt.Sprintf(`[{"ordinal":0,"group":"apps","version":"v1","kind":"Deployment","namespace":%[1]q,"name":"web-%[1]s-a"},`+
 		`{"ordinal":0,"group":"apps","version":"v1","kind":"Deployment","namespace":%[1]q,"name":"web-%[1]s-b"}]`, e.namespace))
+	deployments := e.client.AppsV1().Deployments(e.namespace)
+	before, err := deployments.Get(t.Context(), "web-"+e.group("a"), metav1.GetOptions{})
+	kit.Must(t, err)
 	owns.set(true)
 	e.awaitImages(map[string]string{"a": "web:1", "b": "web:2"})
 	e.awaitRollout(apps.RolloutProgressing, 1, "")
 	e.makeReady("b", 2)
 	e.awaitImages(map[string]string{"a": "web:2", "b": "web:2"})
+	after, err := deployments.Get(t.Context(), before.Name, metav1.GetOptions{})
+	kit.Must(t, err)
+	if after.UID != before.UID {
+		t.Error("the Deployment was deleted and made again")
+	}
 }
 
 // TestController_SupersededRevisionKeepsItsObjects: a group that got a revision which was superseded in the middle of its rollout still needs the objects that
