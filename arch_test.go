@@ -51,6 +51,9 @@ var folderRules = map[string]folderRule{
 	"controllers": {programs: cloudcore, imports: []string{"api/...", "controllers", "controllers/podcache", "controllers/references", "internal/failpoint"}},
 	// What refers to what is also what frond node exposed shows.
 	"controllers/references": {programs: []string{"cloudcore", "frond"}, imports: []string{"api/..."}},
+	// What an application makes for whom, frond app shows without a cluster.
+	"controllers/applications/render":  {programs: []string{"cloudcore", "frond"}, imports: []string{"api/..."}},
+	"controllers/applications/rollout": {programs: []string{"cloudcore", "frond"}, imports: []string{"api/..."}},
 
 	// The gateway half.
 	"leaf":           {programs: edgecore, imports: []string{"api/...", "leaf/redial"}},
@@ -103,7 +106,7 @@ var folderRules = map[string]folderRule{
 	"internal/toolchain":  {programs: developer},
 
 	// What is not part of a running Frond.
-	"cmd":      {programs: all, imports: []string{"api/...", "cloud", "controllers/references", "deploy/...", "edged/...", "internal/...", "loadtest"}},
+	"cmd":      {programs: all, imports: []string{"api/...", "cloud", "controllers/applications/render", "controllers/applications/rollout", "controllers/references", "deploy/...", "edged/...", "internal/...", "loadtest"}},
 	"loadtest": {programs: []string{"loadtest"}, imports: []string{"api/...", "leaf/redial", "streams/...", "internal/..."}},
 	"tools":    {imports: []string{"internal/..."}},
 	"test":     {imports: []string{"api/...", "leaf", "streams/...", "internal/..."}},

@@ -74,12 +74,17 @@ func buildNodeServices(f *foundation, p publishing, admission *admission) (enfor
 	if err != nil {
 		return nil, nil, err
 	}
+	edgeApplications, err := buildApplications(f)
+	if err != nil {
+		return nil, nil, err
+	}
 	return admission.newEnforcer(f, way.CloseStreams, monitor.EnqueueNode), slices.Concat([]lifecycle.Part{
 		{Name: "nodes", Start: monitor.Start},
 		{Name: "kubeversion", Start: version.Start},
 		{Name: "alarms", Start: f.events.Start},
 		{Name: "autonomy", Start: tolerations.Start},
 		buildGroups(f),
+		edgeApplications,
 	}, checks, []lifecycle.Part{
 		{Name: "beats", Start: beats.Start},
 		{Name: "calls", Start: calls.Start},

@@ -11,7 +11,7 @@ func GroupVersion() schema.GroupVersion { return schema.GroupVersion{Group: Grou
 
 // AddToScheme registers the kinds in a scheme.
 func AddToScheme(s *runtime.Scheme) error {
-	s.AddKnownTypes(GroupVersion(), &NodeGroup{}, &NodeGroupList{})
+	s.AddKnownTypes(GroupVersion(), &NodeGroup{}, &NodeGroupList{}, &EdgeApplication{}, &EdgeApplicationList{})
 	metav1.AddToGroupVersion(s, GroupVersion())
 	return nil
 }

@@ -7,6 +7,19 @@ const (
 	// AnnotationGroupZone is on a Node while its NodeGroup is its zone; the value is that zone. cloudcore writes it, and so knows later which
 	// zone label is its own.
 	AnnotationGroupZone = "frond.io/zone-of-group"
+	// AnnotationRollout of an EdgeApplication is the plan of its rollouts, JSON or YAML: steps, successThreshold, soak, approval.
+	AnnotationRollout = "frond.io/rollout"
+	// AnnotationRolloutPaused of an EdgeApplication holds its rollout if it is "true".
+	AnnotationRolloutPaused = "frond.io/rollout-paused"
+	// AnnotationRolloutApproved of an EdgeApplication approves a step of the rollout of a revision: REVISION/STEP, or REVISION/STEP/force.
+	AnnotationRolloutApproved = "frond.io/rollout-approved"
+	// AnnotationTargetGroups of an EdgeApplication is a label selector: the NodeGroups that it selects are targets too.
+	AnnotationTargetGroups = "frond.io/target-node-groups"
+	// AnnotationDrift of an EdgeApplication says what happens when somebody else changes its objects: "report" (the default) or "correct".
+	AnnotationDrift = "frond.io/drift"
+	// AnnotationAdopt of an EdgeApplication lets it take over objects of its namespace that have no controller, if it is "true".
+	AnnotationAdopt = "frond.io/adopt"
+
 	// AnnotationMaintenanceWindows of a NodeGroup says when its applications may be updated, as a JSON list of windows.
 	AnnotationMaintenanceWindows = "frond.io/maintenance-windows"
 	// AnnotationConfirmEvictions of a NodeGroup releases the evictions that are held, if its value is the token of ConditionEvictionsHeld.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/frond-edge/frond/cmd/frond/app"
 	"github.com/frond-edge/frond/cmd/frond/device"
 	"github.com/frond-edge/frond/cmd/frond/edge"
 	"github.com/frond-edge/frond/cmd/frond/installation"
@@ -45,6 +46,7 @@ nothing was changed; 130 interrupted. frond edge and frond dev exec end with the
 	}{
 		{"Cluster administration:", []*cobra.Command{installation.NewInit(), installation.NewBackup(), token.NewCommand(), node.NewCommand(), installation.NewCA()}},
 		{"All gateways, seen from the cloud:", []*cobra.Command{syncstate.NewStatus(), syncstate.NewSync(), syncstate.NewConfirm()}},
+		{"Applications on groups of gateways:", []*cobra.Command{app.NewCommand()}},
 		{"Devices behind gateways:", []*cobra.Command{device.NewCommand()}},
 		{"The gateway that this runs on:", []*cobra.Command{join.NewJoin(), edge.NewCommand(), join.NewReset()}},
 		{"Development:", []*cobra.Command{newDev()}},

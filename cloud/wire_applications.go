@@ -1,0 +1,25 @@
+package cloud
+
+import (
+	"fmt"
+
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/restmapper"
+
+	"github.com/frond-edge/frond/controllers/applications"
+	"github.com/frond-edge/frond/internal/lifecycle"
+)
+
+// buildApplications creates the controller of EdgeApplications.
+func buildApplications(f *foundation) (lifecycle.Part, error) {
+	client, err := dynamic.NewForConfig(f.clients.Config)
+	if err != nil {
+		return lifecycle.Part{}, fmt.Errorf("client of the objects of applications: %w", err)
+	}
+	controller := applications.New(applications.Clients{
+		Kube: f.clients.Own, Dynamic: client, Applications: f.groupClient,
+		Mapper: restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(f.clients.Own.Discovery())),
+	}, f.objects, f.groups, f.members, f.events.RecordEvent, f.log.Named("applications"))
+	return lifecycle.Part{Name: "applications", Start: controller.Start}, nil
+}
