@@ -118,7 +118,7 @@ func (a *applier) checkDrift(ctx context.Context, client dynamic.ResourceInterfa
 	a.mu.Unlock()
 	version := versionOf(live)
 	correct := a.app.Annotations[names.AnnotationDrift] == "correct"
-	if known && last.digest == digest && last.version == version && !(last.drifted && correct) {
+	if known && last.digest == digest && last.version == version && (!last.drifted || !correct) {
 		if last.drifted {
 			a.drifted = append(a.drifted, o.ID.String())
 		}
