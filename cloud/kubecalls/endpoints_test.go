@@ -99,6 +99,9 @@ func TestKubeCalls_EndpointsAreCut(t *testing.T) {
 	if reply := ask(func(r *wire.KubeRequest) { r.Path += "/web-9" }); reply.Code != http.StatusNotFound {
 		t.Errorf("none: %d", reply.Code)
 	}
+	if reply := ask(func(r *wire.KubeRequest) { r.Method, r.Path, r.Body = http.MethodPut, r.Path+"/web-1", []byte("{}") }); reply.Code != http.StatusForbidden || !strings.Contains(string(reply.Body), "by a patch") {
+		t.Errorf("a share written back: %d %s", reply.Code, reply.Body)
+	}
 	if reply := ask(func(r *wire.KubeRequest) { r.Token = "" }); reply.Code != http.StatusForbidden {
 		t.Errorf("as the node: %d", reply.Code)
 	}

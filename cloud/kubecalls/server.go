@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"mime"
@@ -20,6 +21,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 
@@ -221,6 +223,9 @@ func (k *Server) performRequest(ctx context.Context, client *http.Client, node s
 
 // performCut makes a request about endpoints, and cuts what the apiserver answers as what the node is sent.
 func (k *Server) performCut(ctx context.Context, node string, req wire.KubeRequest) (wire.KubeReply, error) {
+	if req.Method == http.MethodPut { // what was read is a share, and would replace the whole for all nodes
+		return denialReply(apierrors.NewForbidden(schema.GroupResource{Resource: "endpoints"}, "", errors.New("endpoints that were read on a gateway may be a share of the whole; change them by a patch"))), nil
+	}
 	req.Accept = runtime.ContentTypeJSON
 	reply, err := k.performRequest(ctx, k.clientFor(req), node, req)
 	if err != nil || reply.Code < http.StatusOK || reply.Code >= http.StatusMultipleChoices {

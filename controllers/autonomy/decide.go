@@ -84,7 +84,7 @@ func chooseStay(node *corev1.Node, groups map[string]nodeGroup) choice {
 	var best choice
 	for _, g := range groups {
 		c := g.choice
-		if c.isDefault() || !g.selects.Selects(assignment.NodeOf(node)) {
+		if c.isDefault() || !g.selects.AsksFor(assignment.NodeOf(node)) {
 			continue
 		}
 		equal := ptr.Equal(c.seconds, best.seconds)

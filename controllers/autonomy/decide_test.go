@@ -198,6 +198,7 @@ func TestChooseStay(t *testing.T) {
 		"the group that names it":          {groups: groups{named("a", "12h", "m", "n")}, want: "12h@a"},
 		"a group that names others":        {groups: groups{named("a", "12h", "m")}, want: "@"},
 		"all labels of a group":            {groups: groups{labelled("12h", map[string]string{"site": "north", "kind": ""})}, want: "12h@labelled"},
+		"labels that decide no membership": {groups: groups{labelled("12h", map[string]string{"kubernetes.io/arch": "arm64"})}, want: "12h@labelled"},
 		"another value of a label":         {groups: groups{labelled("12h", map[string]string{"site": "south"})}, want: "@"},
 		"one label of two":                 {groups: groups{labelled("12h", map[string]string{"site": "north", "floor": ""})}, want: "@"},
 		"no labels select none":            {groups: groups{labelled("12h", map[string]string{})}, want: "@"},
@@ -213,7 +214,7 @@ func TestChooseStay(t *testing.T) {
 		"a group for no time":              {groups: groups{named("a", "0s", "n")}, want: "@"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"site": "north", "kind": ""}, Annotations: map[string]string{names.AnnotationAutonomy: tt.own}}}
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"site": "north", "kind": "", "kubernetes.io/arch": "arm64"}, Annotations: map[string]string{names.AnnotationAutonomy: tt.own}}}
 			read := map[string]nodeGroup{}
 			for _, o := range tt.groups {
 				read[o.Name], _ = newNodeGroup(o)

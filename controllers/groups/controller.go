@@ -156,7 +156,7 @@ func (c *Controller) follow(ctx context.Context) (stop func(), err error) {
 	if err != nil {
 		return stop, err
 	}
-	stopPods, err := podcache.Follow(ctx, c.objects, func(p *podcache.Pod) { c.onPod(c.pods.put(p)) }, func(p *podcache.Pod) {
+	stopPods, err := podcache.FollowSynced(ctx, c.objects, func(p *podcache.Pod) { c.onPod(c.pods.put(p)) }, func(p *podcache.Pod) {
 		c.onPod(c.pods.remove(types.NamespacedName{Namespace: p.Namespace(), Name: p.Name()}))
 	})
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -96,6 +97,14 @@ func TestStatusOf_IsStable(t *testing.T) {
 	held := statusOf(g, state, first.Add(2*time.Hour))
 	if diff := cmp.Diff([]statusEvent{{names.EventEvictionsHeld, "held"}}, statusEvents(g.Status.Conditions, held.Conditions), cmp.AllowUnexported(statusEvent{})); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
+	}
+	budget := g.DeepCopy()
+	state.hold = hold{names.ReasonDisruptionBudget, "blocked"}
+	budget.Status = statusOf(g, state, first.Add(time.Hour))
+	state.hold = hold{names.ReasonMassLeave, "held"}
+	since := meta.FindStatusCondition(statusOf(budget, state, first.Add(3*time.Hour)).Conditions, names.ConditionEvictionsHeld).LastTransitionTime
+	if !since.After(first.Add(2 * time.Hour)) {
+		t.Errorf("the time of the guard began at %s, before the mass leave", since)
 	}
 	for _, c := range held.Conditions {
 		if late := c.LastTransitionTime.After(first); late != (c.Type == names.ConditionEvictionsHeld) {

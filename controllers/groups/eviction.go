@@ -47,6 +47,9 @@ type leaving struct {
 // misplacedPods returns the pods of a group on Nodes that have left it and no longer have its label. waiting: there are others, on Nodes
 // that still have it, and new pods could come to those.
 func (e *evictor) misplacedPods(o *apps.NodeGroup, a assignment.Assignment) (m misplaced, waiting bool) {
+	if keepsMembers(o) {
+		return newMisplaced(nil, len(a.Members(o.Name))), false
+	}
 	pods := e.pods.misplaced(o.Name, func(node string) bool {
 		if group, _ := a.GroupOf(node); group == o.Name {
 			return false
@@ -64,6 +67,12 @@ func (e *evictor) misplacedPods(o *apps.NodeGroup, a assignment.Assignment) (m m
 	m = newMisplaced(pods, len(a.Members(o.Name)))
 	m.deleted, m.confirmed = o.DeletionTimestamp != nil, o.Annotations[names.AnnotationConfirmEvictions]
 	return m, waiting
+}
+
+// keepsMembers reports whether a group's labels select no Node because they must not decide. That is a mistake, or a manifest made for KubeEdge, and
+// evicts nothing: Nodes that have the label of the group keep it, and their pods.
+func keepsMembers(o *apps.NodeGroup) bool {
+	return o.DeletionTimestamp == nil && len(assignment.GroupOf(o).UntrustedLabels()) > 0
 }
 
 // settled reports whether the Nodes that have left a group have been the same for settleTime and have all lost its label, so that one sweep
@@ -163,7 +172,7 @@ func (e *evictor) hasLeft(ctx context.Context, o *apps.NodeGroup, name string) (
 	case err != nil:
 		return false, fmt.Errorf("read node %s before an eviction: %w", name, err)
 	}
-	if live.UID != o.UID || node.Labels[names.LabelNodeGroup] == o.Name {
+	if live.UID != o.UID || node.Labels[names.LabelNodeGroup] == o.Name || keepsMembers(live) {
 		return false, nil
 	}
 	if !assignment.GroupOf(live).Selects(assignment.NodeOf(node)) {

@@ -438,6 +438,33 @@ func TestController_EvictsWhatLeft(t *testing.T) {
 	kit.Succeeds(t, changeTimeout, e.hasCondition(north, names.ConditionEvictionsHeld, metav1.ConditionFalse, names.ReasonNothingHeld))
 }
 
+// TestController_RefusedSelectorEvictsNothing: an edit that makes the labels of a group such that they must not decide is a mistake. Its Nodes keep the label,
+// and their pods; what was there is judged again once the labels are good.
+func TestController_RefusedSelectorEvictsNothing(t *testing.T) {
+	e := newEnv(t)
+	e.start(groups.Guard{}, all)
+	site := map[string]string{"site": e.namespace}
+	a, b := e.createNode("a", site), e.createNode("b", site)
+	north := e.createGroup("north", apps.NodeGroupSpec{MatchLabels: site})
+	kit.Succeeds(t, changeTimeout, e.labelled(a, north, ""))
+	kit.Succeeds(t, changeTimeout, e.labelled(b, north, ""))
+	e.createPod("mine", a, north)
+	e.patchGroup(north, `{"spec":{"matchLabels":{"kubernetes.io/arch":"arm64"}}}`)
+	kit.Succeeds(t, changeTimeout, e.hasCondition(north, names.ConditionSpecAccepted, metav1.ConditionFalse, names.ReasonUntrustedLabels))
+	e.patchNode(b, `{"metadata":{"labels":{"touched":"yes"}}}`) // another pass over the Nodes
+	stray := e.createNode("c", map[string]string{names.LabelNodeGroup: "nobody"})
+	kit.Succeeds(t, changeTimeout, e.labelled(stray, "", "")) // which is written after the pass
+	for _, node := range []string{a, b} {
+		if err := e.labelled(node, north, "")(); err != nil {
+			t.Error(err)
+		}
+	}
+	e.mustStay("mine")
+	e.patchGroup(north, `{"spec":{"matchLabels":null,"nodes":["`+b+`"]}}`)
+	kit.Succeeds(t, changeTimeout, e.evicted("mine"))
+	kit.Succeeds(t, changeTimeout, e.labelled(a, "", ""))
+}
+
 // TestController_HoldsMassLeave: where most Nodes lose the label that selects them, their pods stay until an operator confirms, also under a
 // replica that starts meanwhile; the deletion of a group is no accident.
 func TestController_HoldsMassLeave(t *testing.T) {

@@ -67,7 +67,14 @@ func foreignZone(node *corev1.Node, group string) string {
 
 // wantedChange returns the change that a Node needs now.
 func (c *Controller) wantedChange(node *corev1.Node) nodeChange {
-	group, member := c.view.GroupOf(node.Name)
+	a := c.view.Assignment()
+	if !a.Knows(node.Name) {
+		return nodeChange{} // its evaluation comes, and tells
+	}
+	group, member := a.GroupOf(node.Name)
+	if labelled, exists := c.view.Group(node.Labels[names.LabelNodeGroup]); exists && !member && keepsMembers(labelled) {
+		return nodeChange{}
+	}
 	zone := false
 	if member {
 		o, exists := c.view.Group(group)

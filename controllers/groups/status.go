@@ -69,6 +69,9 @@ func statusOf(g *apps.NodeGroup, s groupState, now time.Time) apps.NodeGroupStat
 		set(names.ConditionEvictionsHeld, false, names.ReasonNothingHeld, "")
 	} else {
 		set(names.ConditionEvictionsHeld, true, s.hold.reason, s.hold.message)
+		if s.hold.reason == names.ReasonMassLeave && currentHold(g) != s.hold { // the guard's time is that of this very hold
+			meta.FindStatusCondition(next.Conditions, names.ConditionEvictionsHeld).LastTransitionTime = metav1.NewTime(now.Truncate(time.Second))
+		}
 	}
 	switch _, annotated := g.Annotations[names.AnnotationMaintenanceWindows]; {
 	case !annotated:

@@ -86,18 +86,35 @@ func (c *Cache) List(ctx context.Context, into client.ObjectList, options ...cli
 	return c.Cache.List(ctx, into, options...)
 }
 
+// FollowSynced is Follow, and returns when changed was called for all pods that exist.
+func FollowSynced(ctx context.Context, objects cache.Cache, changed, deleted func(*Pod)) (stop func(), err error) {
+	stop, synced, err := follow(ctx, objects, changed, deleted)
+	if err != nil {
+		return stop, err
+	}
+	if !toolscache.WaitForCacheSync(ctx.Done(), synced) {
+		return stop, fmt.Errorf("follow pods: %w", context.Cause(ctx))
+	}
+	return stop, nil
+}
+
 // Follow is controllers.Follow for pods.
 func Follow(ctx context.Context, objects cache.Cache, changed, deleted func(*Pod)) (stop func(), err error) {
+	stop, _, err = follow(ctx, objects, changed, deleted)
+	return stop, err
+}
+
+func follow(ctx context.Context, objects cache.Cache, changed, deleted func(*Pod)) (stop func(), synced func() bool, err error) {
 	stop = func() {}
 	informer, err := objects.GetInformer(ctx, &corev1.Pod{})
 	if err != nil {
-		return stop, fmt.Errorf("follow pods: %w", err)
+		return stop, nil, fmt.Errorf("follow pods: %w", err)
 	}
 	registration, err := informer.AddEventHandler(handler(changed, deleted))
 	if err != nil {
-		return stop, fmt.Errorf("follow pods: %w", err)
+		return stop, nil, fmt.Errorf("follow pods: %w", err)
 	}
-	return func() { _ = informer.RemoveEventHandler(registration) }, nil // fails only where the informer is gone
+	return func() { _ = informer.RemoveEventHandler(registration) }, registration.HasSynced, nil // fails only where the informer is gone
 }
 
 func handler(changed, deleted func(*Pod)) toolscache.ResourceEventHandler {

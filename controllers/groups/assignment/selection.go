@@ -11,12 +11,22 @@ func (g Group) Selects(node Node) bool {
 	return slices.Contains(g.Nodes, node.Name) || g.matches(node)
 }
 
+// AsksFor reports whether a group asks for a Node, also by labels that must not decide about membership. For what a gateway gains
+// nothing by, such as that its pods stay longer.
+func (g Group) AsksFor(node Node) bool {
+	return slices.Contains(g.Nodes, node.Name) || len(g.MatchLabels) > 0 && hasLabels(node, g.MatchLabels)
+}
+
 // matches reports whether the labels of the group ask for a Node.
 func (g Group) matches(node Node) bool {
 	if len(g.MatchLabels) == 0 || len(g.UntrustedLabels()) > 0 {
 		return false
 	}
-	for key, value := range g.MatchLabels {
+	return hasLabels(node, g.MatchLabels)
+}
+
+func hasLabels(node Node, labels map[string]string) bool {
+	for key, value := range labels {
 		if has, ok := node.Labels[key]; !ok || has != value {
 			return false
 		}

@@ -81,21 +81,24 @@ func stripGroup(object any) (any, error) {
 func (v *View) onGroupsError(ctx context.Context, r *toolscache.Reflector, err error) {
 	reason := string(apierrors.ReasonForError(err))
 	v.mu.Lock()
+	known := len(v.groups) > 0
 	reported := v.refused == reason
 	v.refused = reason
 	v.mu.Unlock()
 	switch {
 	case !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err):
 		toolscache.DefaultWatchErrorHandler(ctx, r, err)
+	case apierrors.IsNotFound(err) && known:
+		// A kind that is removed deletes its objects first, which the watch tells. So this is something else, such as a proxy without a backend.
+		v.log.Warn("kind NodeGroup is not found, although there are groups: they stay as they were", zap.Error(err))
 	case reported:
 	case apierrors.IsForbidden(err):
 		v.log.Warn("NodeGroups may not be read: nothing is decided for groups of Nodes until deploy/rbac is applied", zap.Error(err))
 	default:
 		v.log.Warn("kind NodeGroup is not installed: there are no groups of Nodes until deploy/crd is applied", zap.Error(err))
 	}
-	if apierrors.IsNotFound(err) {
+	if apierrors.IsNotFound(err) && !known {
 		v.mu.Lock()
-		clear(v.groups)
 		v.missing = true
 		v.mu.Unlock()
 		v.markLoaded()
