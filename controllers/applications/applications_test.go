@@ -413,24 +413,26 @@ func TestController_LeavesForeignObjects(t *testing.T) {
 	e.awaitCondition("shop", applications.ConditionApplied, metav1.ConditionTrue, "")
 }
 
+// setImage changes a Deployment as a person does.
+func (e *env) setImage(suffix, image string) {
+	e.Helper()
+	patch := fmt.Sprintf(`{"spec":{"template":{"spec":{"containers":[{"name":"web","image":%q}]}}}}`, image)
+	_, err := e.client.AppsV1().Deployments(e.namespace).Patch(e.Context(), "web-"+e.group(suffix), types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{})
+	kit.Must(e, err)
+}
+
 func TestController_DriftIsReportedOrCorrected(t *testing.T) {
 	e := newEnv(t)
 	e.startOwner()
 	e.put("shop", nil, manifests("1"), "north")
 	e.awaitCondition("shop", applications.ConditionApplied, metav1.ConditionTrue, "")
-	change := func(image string) {
-		t.Helper()
-		patch := fmt.Sprintf(`{"spec":{"template":{"spec":{"containers":[{"name":"web","image":%q}]}}}}`, image)
-		_, err := e.client.AppsV1().Deployments(e.namespace).Patch(t.Context(), "web-"+e.group("north"), types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{})
-		kit.Must(t, err)
-	}
-	change("web:mine")
+	e.setImage("north", "web:mine")
 	e.awaitCondition("shop", applications.ConditionDrifted, metav1.ConditionTrue, "Deployment "+e.namespace+"/web-")
 	if images := e.images(); images["north"] != "web:mine" {
 		t.Errorf("images %v", images)
 	}
 	e.annotate("shop", names.AnnotationDrift, "correct")
-	change("web:mine2")
+	e.setImage("north", "web:mine2")
 	e.awaitImages(map[string]string{"north": "web:1"})
 	e.awaitCondition("shop", applications.ConditionDrifted, metav1.ConditionFalse, "")
 	// What the application does not set is not drift.

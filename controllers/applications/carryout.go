@@ -24,11 +24,14 @@ type work struct {
 	faults   []render.Fault
 	failures []string
 	applier  *applier
+	// tooLong: there are more objects than the list of what was made can name.
+	tooLong bool
 	// complete is false if what is wanted is not wholly known.
 	complete bool
 	// objects are what is wanted, in order; counted is parallel to it.
 	objects []render.Object
 	counted []podCounts
+	aims    []render.Target
 	targets []apps.TargetStatus
 	// wait is when to look again, 0 for never.
 	wait time.Duration
@@ -68,11 +71,18 @@ func carryOut(ctx context.Context, c *Controller, app *apps.EdgeApplication) (ti
 	if err := w.recordUnion(ctx); err != nil {
 		return 0, err
 	}
-	if err := w.applyAll(ctx); err != nil {
+	if !w.tooLong {
+		if err := w.applyAll(ctx); err != nil {
+			return 0, err
+		}
+	}
+	if err := w.count(decision); err != nil {
 		return 0, err
 	}
-	if err := w.prune(ctx); err != nil {
-		return 0, err
+	if !w.tooLong {
+		if err := w.prune(ctx); err != nil {
+			return 0, err
+		}
 	}
 	return w.wait, w.writeStatus(ctx)
 }
@@ -188,7 +198,7 @@ func (w *work) countTarget(_ context.Context, target render.Target, newest strin
 		if !applied {
 			g.Revision = ""
 		}
-		n := countPods(o, live, applied)
+		n := countPods(o, live, applied && !w.isDrifted(live))
 		g.Wanted, g.Ready = g.Wanted+n.wanted, g.Ready+n.ready
 		offline += w.offlinePods(target, o.ID)
 	}
@@ -218,8 +228,18 @@ func (w *work) collect(ctx context.Context, decision rollout.Decision, newest st
 		results[revision] = w.renderRevision(spec, scope)
 		w.complete = w.complete && results[revision].Complete
 	}
-	targets, _ := render.Targets(scope)
-	w.objects = wantedObjects(results, targets, decision, newest)
+	w.aims, _ = render.Targets(scope)
+	w.objects = wantedObjects(results, w.aims, decision, newest)
+	for _, o := range w.objects { // nothing is recorded as made before it is known what can be made
+		if _, err := w.children.Get(o.ID); err != nil && !children.IsUnavailable(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+// count counts the pods of all objects, once it is known which objects somebody has changed.
+func (w *work) count(decision rollout.Decision) error {
 	for i := range w.objects {
 		n, err := w.countObject(w.objects[i])
 		if err != nil {
@@ -227,7 +247,7 @@ func (w *work) collect(ctx context.Context, decision rollout.Decision, newest st
 		}
 		w.counted = append(w.counted, n)
 	}
-	for _, target := range targets {
+	for _, target := range w.aims {
 		w.targets = append(w.targets, w.targetStatus(target, decision.Revisions[target.Name]))
 	}
 	return nil
@@ -264,7 +284,8 @@ func (w *work) countObject(o render.Object) (podCounts, error) {
 	if err != nil && !children.IsUnavailable(err) {
 		return podCounts{}, err
 	}
-	return countPods(o, live, o.Content != nil && live != nil && live.GetAnnotations()[annotationDigest] == digestOf(o.Content)), nil
+	applied := o.Content != nil && live != nil && live.GetAnnotations()[annotationDigest] == digestOf(o.Content)
+	return countPods(o, live, applied && !w.isDrifted(live)), nil
 }
 
 func (w *work) targetStatus(target render.Target, revision string) apps.TargetStatus {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -112,6 +113,7 @@ type Controller struct {
 
 // appliedObject is what is known of an object: another version means that somebody has changed it.
 type appliedObject struct {
+	app             types.NamespacedName
 	digest, version string
 	// drifted: the fields of the application are not as it set them.
 	drifted bool
@@ -246,6 +248,7 @@ func (c *Controller) reconcile(ctx context.Context, key types.NamespacedName) er
 	if err != nil || !exists || !ok {
 		c.mu.Lock()
 		delete(c.written, key)
+		maps.DeleteFunc(c.applied, func(_ types.UID, o appliedObject) bool { return o.app == key })
 		c.mu.Unlock()
 		c.revisions.Forget(key)
 		return err // its objects go with it: it is their controller
