@@ -184,13 +184,26 @@ func (r *renderer) parseManifest(ordinal int, manifest apps.Manifest) *unstructu
 
 func (r *renderer) renderManifest(ordinal int, template *unstructured.Unstructured, targets []Target) {
 	field := manifestField(ordinal)
+	patches, err := takePatches(template)
+	if err != nil {
+		err = fmt.Errorf("metadata.annotations[%s]: %w", AnnotationPatches, err)
+	}
 	if !isMultiplied(template) {
+		if len(patches) > 0 || err != nil {
+			r.addFault(field, "", errors.Join(err, fmt.Errorf("the annotation %s is for manifests that are made for each target: add %s", AnnotationPatches, AnnotationMultiply)))
+			r.add(field, Object{Ordinal: ordinal, ID: idOf(template)})
+			return
+		}
 		r.renderOnce(ordinal, field, template)
 		return
 	}
 	for _, target := range targets {
-		r.renderFor(ordinal, field, template, target)
+		r.renderFor(ordinal, field, template, target, patches, err)
 	}
+}
+
+func idOf(o *unstructured.Unstructured) ID {
+	return ID{o.GroupVersionKind(), o.GetNamespace(), o.GetName()}
 }
 
 // parse reads a manifest. What a server sets is removed: manifests are often copied from clusters.
@@ -241,16 +254,21 @@ func (r *renderer) renderOnce(ordinal int, field string, template *unstructured.
 }
 
 // renderFor makes the object of a target. Its identity is known before anything can go wrong.
-func (r *renderer) renderFor(ordinal int, field string, template *unstructured.Unstructured, target Target) {
+func (r *renderer) renderFor(ordinal int, field string, template *unstructured.Unstructured, target Target, patches []Patch, err error) {
 	o := template.DeepCopy()
 	o.SetName(template.GetName() + "-" + target.Name)
 	made := Object{Ordinal: ordinal, Target: target.Name, Content: o}
-	err := r.expandValues(o, target)
+	if err == nil {
+		err = r.expandValues(o, target)
+	}
 	if err == nil {
 		err = applyOverriders(o, target.Overriders, r.containers)
 	}
 	if err == nil {
 		err = bindToTarget(o, target)
+	}
+	if err == nil {
+		err = r.applyPatches(o, patches, target)
 	}
 	if err == nil {
 		if faults := validation.IsDNS1123Subdomain(o.GetName()); len(faults) > 0 {
@@ -267,7 +285,7 @@ func (r *renderer) renderFor(ordinal int, field string, template *unstructured.U
 
 func (r *renderer) add(field string, made Object) {
 	if made.Content != nil {
-		made.ID = ID{made.Content.GroupVersionKind(), made.Content.GetNamespace(), made.Content.GetName()}
+		made.ID = idOf(made.Content)
 	}
 	if first, again := r.seen[made.ID]; again {
 		r.addFault(field, made.Target, fmt.Errorf("makes %s, as %s does", made.ID, first))

@@ -14,13 +14,23 @@ func (r *renderer) expandValues(o *unstructured.Unstructured, target Target) err
 	if target.Group == "" {
 		return nil
 	}
+	name := o.GetName()
+	err := r.expandIn(o, target)
+	o.SetName(name)
+	return err
+}
+
+// expandIn replaces the values in a part of an object.
+func (r *renderer) expandIn(part *unstructured.Unstructured, target Target) error {
+	if target.Group == "" {
+		return nil
+	}
 	var annotations map[string]string
 	if r.annotations != nil {
 		annotations = r.annotations(target.Group)
 	}
-	name := o.GetName()
 	e := expander{group: target.Group, annotations: annotations, left: maxValueBytes}
-	expanded, err := e.expand(o.Object)
+	expanded, err := e.expand(part.Object)
 	if err != nil {
 		return err
 	}
@@ -28,8 +38,7 @@ func (r *renderer) expandValues(o *unstructured.Unstructured, target Target) err
 	if !ok {
 		return errors.New("is no object")
 	}
-	o.Object = fields
-	o.SetName(name)
+	part.Object = fields
 	return nil
 }
 
