@@ -90,12 +90,13 @@ func (d *diskReserve) watch(ctx context.Context, ns *server.Server, born bool) e
 	tick := time.NewTicker(diskCheckInterval)
 	defer tick.Stop()
 	detector := diskFailureDetector{floor: d.floor(), born: born}
+	health := healthCheck{call: func() bool { return isUnhealthy(ns) }}
 	for {
 		space, err := d.check()
 		if err != nil {
 			d.log.Warn("free space unknown", zap.Error(err))
 		} else {
-			space.Failed = detector.observe(time.Now(), space, isUnhealthy(ns))
+			space.Failed = detector.observe(time.Now(), space, health.unhealthy())
 			d.set(space)
 			if space.Failed && space.Free >= d.floor() && (!born || !space.Low) {
 				return errDiskFull

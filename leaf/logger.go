@@ -3,6 +3,7 @@ package leaf
 import (
 	"fmt"
 
+	"github.com/nats-io/nats.go"
 	"go.uber.org/zap"
 )
 
@@ -40,5 +41,17 @@ func (l *natsLogger) Fatalf(format string, v ...any) {
 	select {
 	case l.fatal <- fmt.Errorf("nats-server: "+format, v...):
 	default:
+	}
+}
+
+// logClientError returns a handler of the errors that no call of a client returns, such as dropped messages. Without one nats.go writes
+// them to stderr, where they are no JSON lines.
+func logClientError(log *zap.Logger) nats.ErrHandler {
+	return func(nc *nats.Conn, sub *nats.Subscription, err error) {
+		fields := []zap.Field{zap.String("connection", nc.Opts.Name), zap.Error(err)}
+		if sub != nil {
+			fields = append(fields, zap.String("subject", sub.Subject))
+		}
+		log.Warn("connection to the leaf server", fields...)
 	}
 }

@@ -181,6 +181,7 @@ func (s *Server) Conn(name string, opts ...nats.Option) (*nats.Conn, error) {
 		nats.MaxReconnects(-1),
 		nats.ReconnectWait(reconnectWait), // the lookup costs a mutex
 		nats.ReconnectJitter(0, 0),
+		nats.ErrorHandler(logClientError(s.log)),
 	}, opts...)
 	nc, err := nats.Connect("", all...)
 	if err != nil {

@@ -372,15 +372,96 @@ func TestController_PrunesWhatIsNoLongerWanted(t *testing.T) {
 	e.put("shop", nil, all[1:], "north {envOverriders: [{containerName: nobody, operator: add}]}", "south")
 	e.awaitImages(map[string]string{"north": "web:2", "south": "web:3"})
 	e.awaitCondition("shop", applications.ConditionValid, metav1.ConditionFalse, `there is no container "nobody"`)
-	kit.Succeeds(t, changeTimeout, func() error {
-		_, err := e.client.CoreV1().ConfigMaps(e.namespace).Get(t.Context(), "settings", metav1.GetOptions{})
+	if _, err := e.client.CoreV1().ConfigMaps(e.namespace).Get(t.Context(), "settings", metav1.GetOptions{}); err != nil {
+		t.Errorf("what the last version of a faulty target may need is gone: %v", err)
+	}
+	e.put("shop", nil, all[1:], "north", "south")
+	e.awaitImages(map[string]string{"north": "web:3", "south": "web:3"})
+	e.awaitConfigMapGone("settings")
+	e.put("shop", nil, manifests("3")[:1], "south")
+	e.awaitImages(map[string]string{"south": "web:3"})
+}
+
+func (e *env) awaitConfigMapGone(name string) {
+	e.Helper()
+	kit.Succeeds(e, changeTimeout, func() error {
+		_, err := e.client.CoreV1().ConfigMaps(e.namespace).Get(e.Context(), name, metav1.GetOptions{})
 		if !apierrors.IsNotFound(err) {
 			return fmt.Errorf("the ConfigMap is there: %w", err)
 		}
 		return nil
 	})
-	e.put("shop", nil, manifests("3")[:1], "south")
-	e.awaitImages(map[string]string{"south": "web:3"})
+}
+
+// TestController_KeepsWhatKubeEdgeMade: an application that comes from KubeEdge has objects and their list, and no status of a rollout. A plan holds its first
+// revision back for most groups; what they have must stay.
+func TestController_KeepsWhatKubeEdgeMade(t *testing.T) {
+	e := newEnv(t)
+	owns := newOwnership(e.namespace, false)
+	e.start(owns)
+	plan := map[string]string{names.AnnotationRollout: strings.Replace(rolloutPlan, "CANARY", e.group("b"), 1)}
+	e.put("shop", plan, manifests("2")[:1], "a", "b")
+	app := e.get("shop")
+	for _, suffix := range []string{"a", "b"} {
+		d := &appsv1.Deployment{}
+		kit.Must(t, json.Unmarshal([]byte(strings.ReplaceAll(webManifest, "VERSION", "1")), d))
+		d.Name = "web-" + e.group(suffix)
+		d.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(&app, apps.GroupVersion().WithKind(apps.EdgeApplicationKind))}
+		_, err := e.client.AppsV1().Deployments(e.namespace).Create(t.Context(), d, metav1.CreateOptions{})
+		kit.Must(t, err)
+	}
+	e.annotate("shop", contained.Annotation, fmt.Sprintf(`[{"ordinal":0,"group":"apps","version":"v1","kind":"Deployment","namespace":%[1]q,"name":"web-%[1]s-a"},`+
+		`{"ordinal":0,"group":"apps","version":"v1","kind":"Deployment","namespace":%[1]q,"name":"web-%[1]s-b"}]`, e.namespace))
+	deployments := e.client.AppsV1().Deployments(e.namespace)
+	before, err := deployments.Get(t.Context(), "web-"+e.group("a"), metav1.GetOptions{})
+	kit.Must(t, err)
+	owns.set(true)
+	e.awaitImages(map[string]string{"a": "web:1", "b": "web:2"})
+	e.awaitRollout(apps.RolloutProgressing, 1, "")
+	e.makeReady("b", 2)
+	e.awaitImages(map[string]string{"a": "web:2", "b": "web:2"})
+	after, err := deployments.Get(t.Context(), before.Name, metav1.GetOptions{})
+	kit.Must(t, err)
+	if after.UID != before.UID {
+		t.Error("the Deployment was deleted and made again")
+	}
+}
+
+// TestController_SupersededRevisionKeepsItsObjects: a group that got a revision which was superseded in the middle of its rollout still needs the objects that
+// this revision alone has.
+func TestController_SupersededRevisionKeepsItsObjects(t *testing.T) {
+	e := newEnv(t)
+	e.startOwner()
+	plan := map[string]string{names.AnnotationRollout: strings.Replace(rolloutPlan, "CANARY", e.group("a"), 1)}
+	config := func(version string) string {
+		return `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"settings-` + version + `"},"data":{"version":"` + version + `"}}`
+	}
+	put := func(version string, plan map[string]string) {
+		e.put("shop", plan, []string{strings.ReplaceAll(webManifest, "VERSION", version), config(version)}, "a", "b", "c", "d")
+	}
+	put("1", nil)
+	e.awaitImages(map[string]string{"a": "web:1", "b": "web:1", "c": "web:1", "d": "web:1"})
+	put("2", plan)
+	e.awaitImages(map[string]string{"a": "web:2", "b": "web:1", "c": "web:1", "d": "web:1"})
+	e.makeReady("a", 2)
+	e.awaitImages(map[string]string{"a": "web:2", "b": "web:2", "c": "web:1", "d": "web:1"})
+	put("3", plan)
+	e.awaitImages(map[string]string{"a": "web:3", "b": "web:2", "c": "web:1", "d": "web:1"})
+	kit.Succeeds(t, changeTimeout, func() error { // it comes after the Deployment
+		_, err := e.client.CoreV1().ConfigMaps(e.namespace).Get(t.Context(), "settings-3", metav1.GetOptions{})
+		return err
+	})
+	e.makeReady("c", 2) // another pass, after which nothing may be gone either
+	e.awaitCondition("shop", applications.ConditionReady, metav1.ConditionFalse, "")
+	for _, version := range []string{"1", "2"} {
+		if data := e.configData("settings-" + version); data != version {
+			t.Errorf("settings-%s has %s", version, data)
+		}
+	}
+	put("1", plan) // the stable revision: to all at once
+	e.awaitImages(map[string]string{"a": "web:1", "b": "web:1", "c": "web:1", "d": "web:1"})
+	e.awaitConfigMapGone("settings-2")
+	e.awaitConfigMapGone("settings-3")
 }
 
 func TestController_LeavesForeignObjects(t *testing.T) {

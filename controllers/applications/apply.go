@@ -48,14 +48,19 @@ type applier struct {
 	drifted []string
 	// again asks for another look.
 	again func(after time.Duration)
+	// confirm returns errStale if the application is not what this pass began with. It is called before each write.
+	confirm func(context.Context) error
 }
+
+// errStale ends a pass that began with an application that has changed since, or that another replica owns now.
+var errStale = errors.New("the application has changed meanwhile")
 
 func (a *applier) applyObject(ctx context.Context, o render.Object) error {
 	live, err := a.children.Get(o.ID)
 	if err != nil {
 		return err
 	}
-	client, err := a.clientOf(o.ID)
+	client, err := a.clientOf(o.ID, o.Version)
 	if err != nil {
 		return err
 	}
@@ -79,8 +84,8 @@ func (a *applier) applyObject(ctx context.Context, o render.Object) error {
 	return a.send(ctx, client, o, digest)
 }
 
-func (a *applier) clientOf(id render.ID) (dynamic.ResourceInterface, error) {
-	resource, err := a.children.Resource(id.GroupVersionKind)
+func (a *applier) clientOf(id render.ID, versions ...string) (dynamic.ResourceInterface, error) {
+	resource, err := a.children.Resource(id.GroupKind(), versions...)
 	if err != nil {
 		return nil, err
 	}
@@ -115,7 +120,7 @@ func (a *applier) checkDrift(ctx context.Context, client dynamic.ResourceInterfa
 	last, known := a.applied[live.GetUID()]
 	a.mu.Unlock()
 	correct := a.app.Annotations[names.AnnotationDrift] == "correct"
-	if known && last.digest == digest && last.version == versionOf(live) && !(last.drifted && correct) {
+	if known && last.digest == digest && last.version == versionOf(live) && (!last.drifted || !correct) {
 		if last.drifted {
 			a.drifted = append(a.drifted, o.ID.String())
 		}
@@ -181,7 +186,6 @@ func (c *Controller) isDrifted(live *unstructured.Unstructured) bool {
 }
 
 func (a *applier) remember(uid types.UID, o appliedObject) {
-	o.app = keyOf(a.app)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.applied[uid] = o
@@ -203,6 +207,9 @@ func (a *applier) body(o render.Object, digest, version string) ([]byte, error) 
 }
 
 func (a *applier) send(ctx context.Context, client dynamic.ResourceInterface, o render.Object, digest string) error {
+	if err := a.confirm(ctx); err != nil {
+		return err
+	}
 	body, err := a.body(o, digest, "")
 	if err != nil {
 		return err
@@ -230,12 +237,12 @@ func (a *applier) deleteObject(ctx context.Context, id render.ID) error {
 	if err != nil || live == nil || !metav1.IsControlledBy(live, a.app) {
 		return err
 	}
+	if err := a.confirm(ctx); err != nil {
+		return err
+	}
 	options := metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(live.GetUID())), PropagationPolicy: new(metav1.DeletePropagationBackground)}
 	if err := client.Delete(ctx, id.Name, options); err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}
-	a.mu.Lock()
-	delete(a.applied, live.GetUID())
-	a.mu.Unlock()
 	return nil
 }

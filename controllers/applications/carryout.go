@@ -3,6 +3,7 @@ package applications
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -26,7 +27,13 @@ type work struct {
 	applier  *applier
 	// tooLong: there are more objects than the list of what was made can name.
 	tooLong bool
-	// complete is false if what is wanted is not wholly known.
+	// targetScope are the targets.
+	targetScope apps.WorkloadScope
+	// rollout is the decision's status.
+	rollout apps.RolloutStatus
+	// confirmed is when the application was last compared with the apiserver's.
+	confirmed time.Time
+	// complete is false if what is wanted is not wholly known, or not all of it could be applied: then nothing is deleted.
 	complete bool
 	// objects are what is wanted, in order; counted is parallel to it.
 	objects []render.Object
@@ -37,27 +44,36 @@ type work struct {
 	wait time.Duration
 }
 
+// confirmPeriod is how long the answer counts that an application is what a pass began with.
+const confirmPeriod = 5 * time.Second
+
 // carryOut takes one step: decide, store the decision, apply, delete, write the status. It returns when to look again.
 func carryOut(ctx context.Context, c *Controller, app *apps.EdgeApplication) (time.Duration, error) {
-	plan, planFault := readPlan(app)
-	if rolling := app.Status.Rollout; plan != nil || rolling != nil && rolling.Phase != apps.RolloutCompleted {
-		live, err := getApplication(ctx, c.clients.Applications, keyOf(app)) // a cached status could be of before another replica's step
-		if err != nil || live == nil || live.UID != app.UID {
+	w := &work{Controller: c, app: app.DeepCopy(), complete: true}
+	w.applier = &applier{Controller: c, app: w.app, again: w.lookAgain, confirm: w.confirm}
+	if rolling := app.Status.Rollout; app.Annotations[names.AnnotationRollout] != "" || rolling != nil && rolling.Phase != apps.RolloutCompleted {
+		w.confirmed = time.Time{} // a cached status could be of before another replica's step
+		if err := w.confirm(ctx); err != nil {
 			return 0, err
 		}
-		app = live
-		plan, planFault = readPlan(app)
 	}
-	w := &work{Controller: c, app: app.DeepCopy(), complete: true}
-	w.applier = &applier{Controller: c, app: w.app, again: w.lookAgain}
-	if planFault != nil {
-		w.faults = append(w.faults, *planFault)
+	plan, faults := readPlan(w.app), []render.Fault(nil)
+	scope, fault := w.scope()
+	if plan.fault != nil {
+		faults = append(faults, *plan.fault)
 	}
-	newest, err := c.revisions.Ensure(ctx, app)
+	if fault != nil {
+		faults = append(faults, *fault)
+	}
+	if len(faults) > 0 { // who should have what is not known: all stays as it is
+		return 0, w.writeFaults(ctx, faults)
+	}
+	w.targetScope = scope
+	newest, err := c.revisions.Ensure(ctx, w.app)
 	if err != nil {
 		return 0, err
 	}
-	decision, err := w.decide(ctx, plan, planFault != nil, newest)
+	decision, err := w.decide(plan.plan, newest)
 	if err != nil {
 		return 0, err
 	}
@@ -87,37 +103,56 @@ func carryOut(ctx context.Context, c *Controller, app *apps.EdgeApplication) (ti
 	return w.wait, w.writeStatus(ctx)
 }
 
+// confirm compares the application with the apiserver's, unless it did so a moment ago, and checks that this replica still owns it.
+func (w *work) confirm(ctx context.Context) error {
+	if time.Since(w.confirmed) < confirmPeriod {
+		return nil
+	}
+	live, err := getApplication(ctx, w.clients.Applications, keyOf(w.app))
+	if err != nil {
+		return err
+	}
+	if live == nil || live.UID != w.app.UID || live.ResourceVersion != w.app.ResourceVersion || !w.owner.Owns(ownerKey(keyOf(w.app))) {
+		return errStale
+	}
+	w.confirmed = time.Now()
+	return nil
+}
+
 func (w *work) lookAgain(after time.Duration) {
 	if after > 0 && (w.wait == 0 || after < w.wait) {
 		w.wait = after
 	}
 }
 
-// readPlan returns the plan of a rollout, nil without one.
-func readPlan(app *apps.EdgeApplication) (*rollout.Plan, *render.Fault) {
+// planOf is the plan of a rollout, nil without one, or why it cannot be read.
+type planOf struct {
+	plan  *rollout.Plan
+	fault *render.Fault
+}
+
+func readPlan(app *apps.EdgeApplication) planOf {
 	text, set := app.Annotations[names.AnnotationRollout]
 	if !set {
-		return nil, nil
+		return planOf{}
 	}
 	plan, err := rollout.ParsePlan(text)
 	if err != nil {
-		return nil, &render.Fault{Field: "metadata.annotations[" + names.AnnotationRollout + "]", Reason: err.Error()}
+		return planOf{fault: &render.Fault{Field: "metadata.annotations[" + names.AnnotationRollout + "]", Reason: err.Error()}}
 	}
-	return &plan, nil
+	return planOf{plan: &plan}
 }
 
-// scope returns the targets of a specification, with the NodeGroups that the application selects by their labels.
-func (w *work) scope(spec apps.EdgeApplicationSpec) apps.WorkloadScope {
-	scope := *spec.WorkloadScope.DeepCopy()
+// scope returns the targets of the application, with the NodeGroups that it selects by their labels, or why they are not known.
+func (w *work) scope() (apps.WorkloadScope, *render.Fault) {
+	scope := *w.app.Spec.WorkloadScope.DeepCopy()
 	text := w.app.Annotations[names.AnnotationTargetGroups]
 	if text == "" {
-		return scope
+		return scope, nil
 	}
 	selector, err := labels.Parse(text)
 	if err != nil || selector.Empty() {
-		w.complete = false // who is selected is not known
-		w.faults = append(w.faults, render.Fault{Field: "metadata.annotations[" + names.AnnotationTargetGroups + "]", Reason: fmt.Sprintf("%q is no label selector: %v", text, err)})
-		return scope
+		return scope, &render.Fault{Field: "metadata.annotations[" + names.AnnotationTargetGroups + "]", Reason: fmt.Sprintf("%q is no label selector: %v", text, err)}
 	}
 	for _, g := range w.groups.Groups() {
 		named := slices.ContainsFunc(scope.TargetNodeGroups, func(t apps.TargetNodeGroup) bool { return t.Name == g.Name })
@@ -125,15 +160,15 @@ func (w *work) scope(spec apps.EdgeApplicationSpec) apps.WorkloadScope {
 			scope.TargetNodeGroups = append(scope.TargetNodeGroups, apps.TargetNodeGroup{Name: g.Name})
 		}
 	}
-	return scope
+	return scope, nil
 }
 
-// renderRevision returns the objects of a revision for the targets of the scope. A target's own differences are those of the revision, if it has the
+// renderRevision returns the objects of a revision for all targets. A target's own differences are those of the revision, if it has the
 // target.
-func (w *work) renderRevision(spec apps.EdgeApplicationSpec, scope apps.WorkloadScope) render.Result {
+func (w *work) renderRevision(spec apps.EdgeApplicationSpec) render.Result {
 	app := &apps.EdgeApplication{ObjectMeta: metav1.ObjectMeta{Namespace: w.app.Namespace, Name: w.app.Name}}
 	app.Spec.WorkloadTemplate = spec.WorkloadTemplate
-	app.Spec.WorkloadScope = scope
+	app.Spec.WorkloadScope = *w.targetScope.DeepCopy()
 	for i, t := range app.Spec.WorkloadScope.TargetNodeGroups {
 		at := slices.IndexFunc(spec.WorkloadScope.TargetNodeGroups, func(o apps.TargetNodeGroup) bool { return o.Name == t.Name })
 		if at >= 0 {
@@ -150,23 +185,19 @@ func (w *work) renderRevision(spec apps.EdgeApplicationSpec, scope apps.Workload
 	})
 }
 
-// decide asks package rollout who gets which revision. A plan that cannot be read gives no group anything new.
-func (w *work) decide(ctx context.Context, plan *rollout.Plan, badPlan bool, newest string) (rollout.Decision, error) {
-	scope := w.scope(w.app.Spec)
-	result := w.renderRevision(w.app.Spec, scope)
-	targets, _ := render.Targets(scope)
+// decide asks package rollout who gets which revision.
+func (w *work) decide(plan *rollout.Plan, newest string) (rollout.Decision, error) {
+	result := w.renderRevision(w.app.Spec)
+	targets, _ := render.Targets(w.targetScope)
 	request := rollout.Request{
 		Plan: plan, Newest: newest, Now: time.Now(),
-		Paused: w.app.Annotations[names.AnnotationRolloutPaused] == "true" || badPlan, Approval: w.app.Annotations[names.AnnotationRolloutApproved],
-	}
-	if badPlan {
-		request.Plan = &rollout.Plan{Steps: []rollout.Step{{Percent: 100}}}
+		Paused: w.app.Annotations[names.AnnotationRolloutPaused] == "true", Approval: w.app.Annotations[names.AnnotationRolloutApproved],
 	}
 	if w.app.Status.Rollout != nil {
 		request.Status = *w.app.Status.Rollout
 	}
 	for _, target := range targets {
-		group, err := w.countTarget(ctx, target, newest, result.Objects)
+		group, err := w.countTarget(target, newest, result.Objects)
 		if err != nil {
 			return rollout.Decision{}, err
 		}
@@ -183,7 +214,7 @@ func (w *work) decide(ctx context.Context, plan *rollout.Plan, badPlan bool, new
 }
 
 // countTarget counts the pods of a target as far as its objects are of the newest revision.
-func (w *work) countTarget(_ context.Context, target render.Target, newest string, objects []render.Object) (rollout.Group, error) {
+func (w *work) countTarget(target render.Target, newest string, objects []render.Object) (rollout.Group, error) {
 	g := rollout.Group{Name: target.Name, Revision: newest}
 	var offline int
 	for _, o := range objects {
@@ -208,11 +239,14 @@ func (w *work) countTarget(_ context.Context, target render.Target, newest strin
 
 // collect makes the list of wanted objects: those of each target in its revision, and those that are made once.
 func (w *work) collect(ctx context.Context, decision rollout.Decision, newest string) error {
-	scope := w.scope(w.app.Spec)
-	results := map[string]render.Result{newest: w.renderRevision(w.app.Spec, scope)}
+	results := map[string]render.Result{newest: w.renderRevision(w.app.Spec)}
 	w.faults = append(w.faults, results[newest].Faults...)
 	w.complete = w.complete && results[newest].Complete
-	for _, revision := range decision.Revisions {
+	revisions := slices.Sorted(maps.Values(decision.Revisions))
+	if stable := decision.Status.StableRevision; stable != "" {
+		revisions = append(revisions, stable)
+	}
+	for _, revision := range slices.Compact(revisions) {
 		if _, done := results[revision]; done {
 			continue
 		}
@@ -225,11 +259,16 @@ func (w *work) collect(ctx context.Context, decision rollout.Decision, newest st
 			w.faults = append(w.faults, render.Fault{Field: "status.rollout", Reason: "the ControllerRevision " + revision + " is gone: groups that have it stay as they are"})
 			continue
 		}
-		results[revision] = w.renderRevision(spec, scope)
+		results[revision] = w.renderRevision(spec)
 		w.complete = w.complete && results[revision].Complete
 	}
-	w.aims, _ = render.Targets(scope)
+	w.aims, _ = render.Targets(w.targetScope)
 	w.objects = wantedObjects(results, w.aims, decision, newest)
+	for _, target := range w.aims {
+		if decision.Revisions[target.Name] == "" {
+			w.complete = false // it gets nothing yet, and what another program made for it before stays
+		}
+	}
 	for _, o := range w.objects { // nothing is recorded as made before it is known what can be made
 		if _, err := w.children.Get(o.ID); err != nil && !children.IsUnavailable(err) {
 			return err
@@ -268,6 +307,9 @@ func wantedObjects(results map[string]render.Result, targets []render.Target, de
 	}
 	if stable := decision.Status.StableRevision; stable != "" && stable != newest {
 		add(stable, "")
+	}
+	for _, revision := range slices.Sorted(maps.Values(decision.Revisions)) { // groups may have one that was superseded in the middle of its rollout
+		add(revision, "")
 	}
 	add(newest, "")
 	for _, target := range targets {

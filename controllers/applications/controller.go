@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -113,7 +112,6 @@ type Controller struct {
 
 // appliedObject is what is known of an object: another version means that somebody has changed it.
 type appliedObject struct {
-	app             types.NamespacedName
 	digest, version string
 	// drifted: the fields of the application are not as it set them.
 	drifted bool
@@ -128,7 +126,7 @@ func New(clients Clients, objects cache.Cache, groups Groups, owner controllers.
 		written: map[types.NamespacedName]time.Time{}, applied: map[types.UID]appliedObject{}, groupSeen: map[string]*apps.NodeGroup{},
 	}
 	c.revisions = revisions.New(clients.Kube)
-	c.children = children.New(clients.Dynamic, clients.Mapper, func(app types.NamespacedName) { c.queue.Add(app) })
+	c.children = children.New(clients.Dynamic, clients.Mapper, func(app types.NamespacedName) { c.queue.Add(app) }, c.forgetObject)
 	return c
 }
 
@@ -174,7 +172,10 @@ func (c *Controller) prepare(ctx context.Context) error {
 	if err := c.source.SetWatchErrorHandlerWithContext(c.onWatchError); err != nil {
 		return fmt.Errorf("follow applications: %w", err)
 	}
-	_, err = c.source.AddEventHandler(controllers.TypedHandler(c.enqueue, c.enqueue))
+	_, err = c.source.AddEventHandler(controllers.TypedHandler(c.enqueue, func(o *apps.EdgeApplication) {
+		c.revisions.Forget(o.UID)
+		c.enqueue(o)
+	}))
 	return err
 }
 
@@ -230,6 +231,12 @@ func (c *Controller) onGroupsChanged() {
 	}
 }
 
+func (c *Controller) forgetObject(uid types.UID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.applied, uid)
+}
+
 func (c *Controller) enqueueAll() {
 	for _, o := range c.source.GetStore().List() {
 		if app, ok := o.(*apps.EdgeApplication); ok {
@@ -248,9 +255,7 @@ func (c *Controller) reconcile(ctx context.Context, key types.NamespacedName) er
 	if err != nil || !exists || !ok {
 		c.mu.Lock()
 		delete(c.written, key)
-		maps.DeleteFunc(c.applied, func(_ types.UID, o appliedObject) bool { return o.app == key })
 		c.mu.Unlock()
-		c.revisions.Forget(key)
 		return err // its objects go with it: it is their controller
 	}
 	if app.DeletionTimestamp != nil || !c.owner.Owns(ownerKey(key)) {
@@ -264,7 +269,7 @@ func (c *Controller) reconcile(ctx context.Context, key types.NamespacedName) er
 	defer cancel()
 	next, err := carryOut(ctx, c, app)
 	switch {
-	case errors.Is(err, children.ErrUnread):
+	case errors.Is(err, children.ErrUnread), errors.Is(err, errStale):
 		c.queue.AddAfter(key, unreadRetry)
 		return nil
 	case apierrors.IsConflict(err):

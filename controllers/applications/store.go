@@ -20,6 +20,7 @@ import (
 	"github.com/frond-edge/frond/api/apps"
 	"github.com/frond-edge/frond/controllers/applications/children"
 	"github.com/frond-edge/frond/controllers/applications/contained"
+	"github.com/frond-edge/frond/controllers/applications/render"
 )
 
 // The conditions of an EdgeApplication.
@@ -46,12 +47,18 @@ func getApplication(ctx context.Context, client rest.Interface, key types.Namesp
 	return app, nil
 }
 
-// storeRollout stores the decision before anything is done for it. If another replica has written meanwhile, this is a conflict, and nothing is done.
+// storeRollout stores the decision before anything is done for it. If another replica has written meanwhile, this is a conflict, and nothing is
+// done. What is only for people is left to writeStatus: it changes with every pod.
 func (w *work) storeRollout(ctx context.Context, next apps.RolloutStatus) error {
-	if w.app.Status.Rollout != nil && apiequality.Semantic.DeepEqual(*w.app.Status.Rollout, next) {
-		return nil
+	w.rollout = next
+	if last := w.app.Status.Rollout; last != nil {
+		same := *last.DeepCopy()
+		same.Message = next.Message
+		if apiequality.Semantic.DeepEqual(same, next) {
+			return nil
+		}
 	}
-	w.app.Status.Rollout = &next
+	w.app.Status.Rollout = next.DeepCopy()
 	return w.putStatus(ctx)
 }
 
@@ -63,16 +70,23 @@ func (w *work) putStatus(ctx context.Context) error {
 		return err
 	}
 	w.app.ResourceVersion = updated.ResourceVersion
-	w.mu.Lock()
-	w.written[keyOf(w.app)] = time.Now()
-	w.mu.Unlock()
 	return nil
 }
 
-// writeStatus writes the status if it differs, and not more often than once in statusPeriod.
-func (w *work) writeStatus(ctx context.Context) error {
+// writeFaults writes only that the specification is not valid; all else stays as it was.
+func (w *work) writeFaults(ctx context.Context, faults []render.Fault) error {
+	next := *w.app.Status.DeepCopy()
+	next.ObservedGeneration = w.app.Generation
+	conditionSetter(&next.Conditions, w.app.Generation)(ConditionValid, false, "", "InvalidSpecification", listedFaults(faults))
+	return w.replaceStatus(ctx, next)
+}
+
+// writeStatus writes the status after a pass.
+func (w *work) writeStatus(ctx context.Context) error { return w.replaceStatus(ctx, w.status()) }
+
+// replaceStatus writes a status if it differs, and not more often than once in statusPeriod.
+func (w *work) replaceStatus(ctx context.Context, next apps.EdgeApplicationStatus) error {
 	before := w.app.Status
-	next := w.status()
 	if apiequality.Semantic.DeepEqual(before, next) {
 		return nil
 	}
@@ -87,9 +101,12 @@ func (w *work) writeStatus(ctx context.Context) error {
 	if err := w.putStatus(ctx); err != nil {
 		return err
 	}
+	w.mu.Lock()
+	w.written[keyOf(w.app)] = time.Now()
+	w.mu.Unlock()
 	for _, kind := range []string{ConditionValid, ConditionApplied} {
 		is, was := meta.FindStatusCondition(next.Conditions, kind), meta.FindStatusCondition(before.Conditions, kind)
-		if is.Status == metav1.ConditionFalse && (was == nil || was.Message != is.Message || was.Status != is.Status) {
+		if is != nil && is.Status == metav1.ConditionFalse && (was == nil || was.Message != is.Message || was.Status != is.Status) {
 			about := corev1.ObjectReference{
 				APIVersion: apps.GroupVersion().String(), Kind: apps.EdgeApplicationKind, Namespace: w.app.Namespace, Name: w.app.Name, UID: w.app.UID,
 			}
@@ -102,14 +119,14 @@ func (w *work) writeStatus(ctx context.Context) error {
 // status returns the status of the application after this pass.
 func (w *work) status() apps.EdgeApplicationStatus {
 	next := *w.app.Status.DeepCopy()
-	next.ObservedGeneration, next.Targets, next.WorkloadStatus = w.app.Generation, w.targets, nil
+	next.ObservedGeneration, next.Targets, next.WorkloadStatus, next.Rollout = w.app.Generation, w.targets, nil, &w.rollout
 	var wanted, ready, offline int32
 	unavailable := 0
 	for i, o := range w.objects {
 		s := apps.ManifestStatus{Conditions: apps.ManifestProcessing, Identifier: apps.ResourceIdentifier{
-			Ordinal: o.Ordinal, Group: o.ID.Group, Version: o.ID.Version, Kind: o.ID.Kind, Namespace: o.ID.Namespace, Name: o.ID.Name,
+			Ordinal: o.Ordinal, Group: o.ID.Group, Version: o.Version, Kind: o.ID.Kind, Namespace: o.ID.Namespace, Name: o.ID.Name,
 		}}
-		if resource, err := w.children.Resource(o.ID.GroupVersionKind); err == nil {
+		if resource, err := w.children.Resource(o.ID.GroupKind()); err == nil {
 			s.Identifier.Resource = resource.Resource
 		}
 		if o.Content != nil && w.counted[i].ready >= w.counted[i].wanted {
@@ -122,19 +139,23 @@ func (w *work) status() apps.EdgeApplicationStatus {
 	for _, t := range w.targets {
 		wanted, ready, offline = wanted+t.Wanted, ready+t.Ready, offline+t.Offline
 	}
-	var faults []string
-	for _, f := range w.faults {
-		faults = append(faults, f.String())
-	}
 	set := conditionSetter(&next.Conditions, w.app.Generation)
-	set(ConditionValid, len(faults) == 0, "AllValid", "InvalidSpecification", listed(faults))
+	set(ConditionValid, len(w.faults) == 0, "AllValid", "InvalidSpecification", listedFaults(w.faults))
 	set(ConditionApplied, len(w.failures) == 0, "AllApplied", "ApplyFailed", listed(w.failures))
 	slices.Sort(w.applier.drifted)
 	set(ConditionDrifted, len(w.applier.drifted) > 0, "ChangedByOthers", "AsApplied", listed(w.applier.drifted))
 	counts := fmt.Sprintf("%d of %d pods in %d targets are ready, %d of the others are on nodes without a link; %d of %d objects are not available",
 		ready, wanted, len(w.targets), offline, unavailable, len(w.objects))
-	set(ConditionReady, unavailable == 0 && len(faults) == 0, "AllReady", "NotAllReady", counts)
+	set(ConditionReady, unavailable == 0 && len(w.faults) == 0, "AllReady", "NotAllReady", counts)
 	return next
+}
+
+func listedFaults(faults []render.Fault) string {
+	var texts []string
+	for _, f := range faults {
+		texts = append(texts, f.String())
+	}
+	return listed(texts)
 }
 
 // listed returns the first texts, and how many more there are.
@@ -159,16 +180,22 @@ func conditionSetter(conditions *[]metav1.Condition, generation int64) func(kind
 func (w *work) applyAll(ctx context.Context) error {
 	for _, o := range w.objects {
 		if o.Content == nil {
-			continue // its last version stays
+			w.complete = false // its last version stays, with what that needs
+			continue
 		}
 		switch err := w.applier.applyObject(ctx, o); {
 		case errors.Is(err, children.ErrUnread):
+			w.complete = false
 			w.lookAgain(unreadRetry)
 		case apierrors.IsConflict(err): // somebody writes it at the same time
+			w.complete = false
 			w.lookAgain(unreadRetry)
 		case err != nil && ctx.Err() != nil:
 			return ctx.Err()
+		case errors.Is(err, errStale):
+			return err
 		case err != nil:
+			w.complete = false // what the last version needs must stay
 			w.failures = append(w.failures, fmt.Sprintf("%s: %v", o.ID, err))
 			w.lookAgain(retryMax)
 		}
@@ -233,7 +260,11 @@ func (w *work) prune(ctx context.Context) error {
 	}
 	var left contained.List
 	for _, e := range made.Without(w.wanted()) {
-		if err := w.applier.deleteObject(ctx, e.ID()); err != nil {
+		err := w.applier.deleteObject(ctx, e.ID())
+		if errors.Is(err, errStale) {
+			return err
+		}
+		if err != nil {
 			w.failures = append(w.failures, fmt.Sprintf("%s is not deleted: %v", e.ID(), err))
 			w.lookAgain(retryMax)
 			left = append(left, e)

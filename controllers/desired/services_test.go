@@ -267,6 +267,22 @@ func TestEngine_MoveKeepsWhatIsAskedFor(t *testing.T) {
 	before := w.heldMessages(node)
 	requests.set(node, true, wire.ServiceScopes()...)
 	engine.RefreshScopes(node)
+	var marked time.Time
+	for _, m := range before {
+		if _, marker := wire.ScopeOf(m.Key); marker && m.Time.After(marked) {
+			marked = m.Time
+		}
+	}
+	if marked.IsZero() {
+		t.Fatal("the stream holds no marker, or not when it was made")
+	}
+	// In the second of a marker, what is created after it cannot be told from what the stream has lost: see MarkerStale.
+	kubetest.Eventually(w, 20*time.Second, func() error {
+		if now := time.Now(); !now.Truncate(time.Second).After(marked) {
+			return fmt.Errorf("it is %v, in the second of the marker of %v", now, marked)
+		}
+		return nil
+	})
 	engine.Resync(node)
 	w.createService(w.ns, "later")
 	w.eventuallyMessage(node, wire.Key{Resource: "services", Namespace: w.ns, Name: "later"}, "the scope goes on", isApplied)

@@ -131,7 +131,7 @@ func (p *Pod) MarkedNotReady() bool { return p.markedNotReady }
 func isMarkedNotReady(pod *corev1.Pod) bool {
 	var ready, containers corev1.PodCondition
 	for _, c := range pod.Status.Conditions {
-		switch c.Type {
+		switch c.Type { //nolint:exhaustive // the others say nothing here
 		case corev1.PodReady:
 			ready = c
 		case corev1.ContainersReady:

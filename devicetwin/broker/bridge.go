@@ -38,6 +38,8 @@ type bridge struct {
 	metrics *metrics
 	// limits has the devices that have sent something.
 	limits map[types.NamespacedName]*rate.Limiter
+	rate   rate.Limit
+	burst  int
 	// recorder may be nil. stream identifies the stream of the stored messages.
 	recorder Recorder
 	stream   string
@@ -210,7 +212,7 @@ func (b *bridge) allow(id types.NamespacedName, received time.Time) bool {
 	}
 	limiter := b.limits[id]
 	if limiter == nil {
-		limiter = rate.NewLimiter(deviceRate, deviceBurst)
+		limiter = rate.NewLimiter(b.rate, b.burst)
 		b.limits[id] = limiter
 	}
 	return limiter.AllowN(received, 1)

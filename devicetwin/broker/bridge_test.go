@@ -224,11 +224,12 @@ func TestBridge_BatchesMessages(t *testing.T) {
 }
 
 func TestBridge_LimitsADevice(t *testing.T) {
-	b := start(t, newTwinStore(), nil)
+	b := launchWith(t, newTwinStore(), nil, func(s *broker.Server) { s.LimitDevices(1, 50) }) // fewer than the slowest machine sends
 	b.setDevice(t, "t1", "", 1)
 	b.setDevice(t, "t2", "", 1)
+	b.load(t)
 	app := b.newApp(t, device+"t2/twin/get/result")
-	const sent = 4000
+	const sent = 200
 	for range sent {
 		app.Publish(device+"t1/twin/get", 1, false, `{"event_id":"e"}`)
 	}

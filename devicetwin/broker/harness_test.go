@@ -120,6 +120,12 @@ func (r *running) load(t testing.TB) {
 // launch runs a broker that does not know its devices yet.
 func launch(t testing.TB, store *twinStore, change func(*broker.Config)) *running {
 	t.Helper()
+	return launchWith(t, store, change, func(*broker.Server) {})
+}
+
+// launchWith is launch with a server that was prepared.
+func launchWith(t testing.TB, store *twinStore, change func(*broker.Config), prepare func(*broker.Server)) *running {
+	t.Helper()
 	r := &running{metrics: prometheus.NewRegistry()}
 	cfg := broker.Config{Node: "edge-1", Dir: t.TempDir(), Listen: "127.0.0.1:0", AllowAnonymous: true, Metrics: r.metrics}
 	if change != nil {
@@ -127,6 +133,7 @@ func launch(t testing.TB, store *twinStore, change func(*broker.Config)) *runnin
 	}
 	server, err := broker.New(cfg, devicetwin.NewTwins(store, time.Now), zaptest.NewLogger(t, zaptest.Level(zap.WarnLevel)))
 	kit.Must(t, err)
+	prepare(server)
 	r.Server = server
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

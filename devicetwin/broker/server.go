@@ -86,7 +86,7 @@ func New(cfg Config, twins *devicetwin.Twins, log *zap.Logger) (*Server, error) 
 	}
 	s := &Server{cfg: cfg.withDefaults(), log: log.Named("mqtt"), metrics: m, ready: make(chan struct{}), changes: make(chan change), reports: make(chan received)}
 	s.bridge = &bridge{
-		node: cfg.Node, twins: twins, apps: s, now: time.Now, log: s.log, metrics: m, limits: map[types.NamespacedName]*rate.Limiter{}, recorder: cfg.Recorder, observer: cfg.Observer,
+		node: cfg.Node, twins: twins, apps: s, now: time.Now, log: s.log, metrics: m, limits: map[types.NamespacedName]*rate.Limiter{}, rate: deviceRate, burst: deviceBurst, recorder: cfg.Recorder, observer: cfg.Observer,
 	}
 	return s, nil
 }

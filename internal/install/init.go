@@ -152,12 +152,9 @@ func (w *installWriter) runOnce(ctx context.Context, asked Settings) (Report, er
 	r := Report{
 		Settings: settings, Rollover: rollover, Namespace: names.Namespace, Files: changes, Objects: []Applied{}, Warnings: found, Plan: plan, Material: files,
 	}
-	fixed, err := loadManifests(settings)
+	fixed, err := w.manifests(settings)
 	if err != nil {
 		return r, err
-	}
-	if w.keysOnly {
-		fixed = nil
 	}
 	for _, o := range fixed {
 		done, err := w.applyObject(ctx, o)
@@ -184,6 +181,14 @@ func (w *installWriter) runOnce(ctx context.Context, asked Settings) (Report, er
 		configMap(BundleName, map[string]string{EntryBundle: string(files.Bundle())}),
 		settings.toConfigMap(), // last: it marks the installation as complete
 	})
+}
+
+// manifests returns the objects that are the same in each installation.
+func (w *installWriter) manifests(settings Settings) ([]*unstructured.Unstructured, error) {
+	if w.keysOnly {
+		return nil, nil
+	}
+	return loadManifests(settings)
 }
 
 // collectWarnings returns what an administrator should know about the installation and its cluster.

@@ -103,7 +103,7 @@ func TestPump_LostLinkMakesPartsSmaller(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	parts := make(chan *nats.Msg, 64) // more than arrive
+	parts := make(chan *nats.Msg, 64)                                                                                     // more than arrive
 	if _, err := streamstest.Connect(t, hub).ChanSubscribe(subject.CallPrefix+"*."+subject.VerbPart, parts); err != nil { // never answers
 		t.Fatal(err)
 	}

@@ -104,6 +104,21 @@ func TestConn_ResetCarriesItsReason(t *testing.T) {
 	}
 }
 
+// A user that an error has woken may close the stream before breakStream removes it.
+func TestConn_ClosedBecauseOfItsErrorIsCountedAsBroken(t *testing.T) {
+	e := startPair(t, tunnel.Config{}, tunnel.Config{})
+	cloud, _ := e.dialStream(t)
+	cloud.WakeWithError(&tunnel.BrokenError{Code: protocol.CodeSilent, Text: "nothing heard of the peer"})
+	_, err := cloud.Read(make([]byte, 1))
+	requireBroken(t, err, protocol.CodeSilent)
+	if err := cloud.Close(); err != nil {
+		t.Error(err)
+	}
+	if n := sumMetric(t, e.cloudMetrics, "frond_tunnel_broken_total", string(protocol.CodeSilent)); n != 1 {
+		t.Errorf("%v streams counted as broken, want 1", n)
+	}
+}
+
 func TestDialer_RefusalReachesTheCaller(t *testing.T) {
 	e := startPair(t, tunnel.Config{}, tunnel.Config{})
 	refused := func(err error, code protocol.Code, text string) {

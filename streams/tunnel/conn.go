@@ -154,14 +154,16 @@ func (c *Conn) Close() error {
 	if err := c.state.Close(); err != nil {
 		return c.wrapError("close", err)
 	}
-	receives := c.state.Status().Broken == nil && !c.sender.PeerClosed()
+	// breakStream may not have removed the stream yet: the user closes it because of the error that has woken it.
+	broken, _ := c.state.Status().Broken.(*BrokenError) //nolint:errorlint // as breakStream has stored it
+	receives := broken == nil && !c.sender.PeerClosed()
 	c.receiver.Close()
 	c.sender.Close()
 	var err error
 	if receives {
 		_, err = c.send(nil, protocol.FlagFin|protocol.FlagClosed)
 	}
-	c.mux.removeStream(c, nil)
+	c.mux.removeStream(c, broken)
 	return c.wrapError("close", err)
 }
 

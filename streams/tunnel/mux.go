@@ -185,7 +185,7 @@ func (m *mux) ensurePeer(token string) *peer {
 	return p
 }
 
-// removeStream removes a stream, once, and logs its lifetime. why is nil if it was closed in order.
+// removeStream removes a stream, once, and logs its lifetime. why is nil if this end closed it before it broke.
 func (m *mux) removeStream(c *Conn, why *BrokenError) {
 	m.mu.Lock()
 	if m.streams[c.key] != c {

@@ -33,7 +33,7 @@ type Revision struct {
 
 // revisionsOf returns the revisions of an application, the newest first.
 func (c clients) revisionsOf(ctx context.Context, app *apps.EdgeApplication) ([]Revision, error) {
-	list, err := c.kube.AppsV1().ControllerRevisions(c.namespace).List(ctx, metav1.ListOptions{LabelSelector: rollout.LabelApplication + "=" + app.Name})
+	list, err := c.kube.AppsV1().ControllerRevisions(c.namespace).List(ctx, metav1.ListOptions{LabelSelector: rollout.LabelApplication + "=" + rollout.LabelValue(app.Name)})
 	if err != nil {
 		return nil, err
 	}

@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -32,11 +34,13 @@ type Cache struct {
 	client  dynamic.Interface
 	mapper  meta.ResettableRESTMapper
 	changed func(app types.NamespacedName)
+	deleted func(types.UID)
 
-	mu      sync.Mutex
-	group   *errgroup.Group                              // guarded by mu; nil before start
-	ctx     context.Context                              //nolint:containedctx // of the informers; guarded by mu
+	mu sync.Mutex
+	// follow runs an informer until the Cache ends; guarded by mu, nil before Start.
+	follow  func(*childSource)
 	sources map[schema.GroupVersionResource]*childSource // guarded by mu
+	unknown map[schema.GroupKind]time.Time               // when a kind was not found; guarded by mu
 }
 
 // childSource follows the objects of one kind.
@@ -68,21 +72,29 @@ func (s *childSource) onWatchError(ctx context.Context, r *toolscache.Reflector,
 	s.fault = unavailableError{fmt.Errorf("cloudcore may not read objects of this kind: bind a role to it that may (docs/operations/applications.md): %w", err)}
 }
 
-// New returns a Cache that calls changed for the application of an object that has changed, appeared or gone. changed must not block.
-func New(client dynamic.Interface, mapper meta.ResettableRESTMapper, changed func(app types.NamespacedName)) *Cache {
-	return &Cache{client: client, mapper: mapper, changed: changed, sources: map[schema.GroupVersionResource]*childSource{}}
+// New returns a Cache that calls changed for the application of an object that has changed, appeared or gone, and deleted for one that has gone. They must not block.
+func New(client dynamic.Interface, mapper meta.ResettableRESTMapper, changed func(app types.NamespacedName), deleted func(types.UID)) *Cache {
+	return &Cache{
+		client: client, mapper: mapper, changed: changed, deleted: deleted,
+		sources: map[schema.GroupVersionResource]*childSource{}, unknown: map[schema.GroupKind]time.Time{},
+	}
 }
 
 // Start lets Get follow kinds until ctx ends; the group waits for them.
 func (c *Cache) Start(ctx context.Context, g *errgroup.Group) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.ctx, c.group = ctx, g
+	c.follow = func(source *childSource) {
+		g.Go(func() error {
+			source.RunWithContext(ctx) // returns at once if ctx has ended
+			return nil
+		})
+	}
 }
 
 // Get returns an object, nil if there is none. The error is ErrUnread as long as it is not known, or one of IsUnavailable.
 func (c *Cache) Get(id render.ID) (*unstructured.Unstructured, error) {
-	of, err := c.Resource(id.GroupVersionKind)
+	of, err := c.Resource(id.GroupKind())
 	if err != nil {
 		return nil, err
 	}
@@ -113,16 +125,19 @@ func IsUnavailable(err error) bool {
 	return errors.As(err, &kind)
 }
 
-// Resource returns the resource of a kind.
-func (c *Cache) Resource(of schema.GroupVersionKind) (schema.GroupVersionResource, error) {
-	mapping, err := c.mapper.RESTMapping(of.GroupKind(), of.Version)
-	if meta.IsNoMatchError(err) {
+// unknownFor is how long a kind that the cluster does not have is not looked up again: each look reads all kinds.
+const unknownFor = 30 * time.Second
+
+// Resource returns the resource of a kind, in the version that is named or in the cluster's preferred one.
+func (c *Cache) Resource(of schema.GroupKind, versions ...string) (schema.GroupVersionResource, error) {
+	mapping, err := c.mapper.RESTMapping(of, versions...)
+	if meta.IsNoMatchError(err) && c.mayLookUp(of) {
 		c.mapper.Reset() // it may be new
-		mapping, err = c.mapper.RESTMapping(of.GroupKind(), of.Version)
+		mapping, err = c.mapper.RESTMapping(of, versions...)
 	}
 	switch {
 	case meta.IsNoMatchError(err):
-		return schema.GroupVersionResource{}, unavailableError{fmt.Errorf("the cluster has no kind %s in %s", of.Kind, of.GroupVersion())}
+		return schema.GroupVersionResource{}, unavailableError{fmt.Errorf("the cluster has no kind %s in %s", of.Kind, path.Join(append([]string{of.Group}, versions...)...))}
 	case err != nil:
 		return schema.GroupVersionResource{}, fmt.Errorf("look up %s: %w", of, err)
 	case mapping.Scope.Name() != meta.RESTScopeNameNamespace:
@@ -131,13 +146,24 @@ func (c *Cache) Resource(of schema.GroupVersionKind) (schema.GroupVersionResourc
 	return mapping.Resource, nil
 }
 
+// mayLookUp reports whether a kind that was not found may be looked up again now.
+func (c *Cache) mayLookUp(of schema.GroupKind) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if time.Since(c.unknown[of]) < unknownFor {
+		return false
+	}
+	c.unknown[of] = time.Now()
+	return true
+}
+
 func (c *Cache) source(of schema.GroupVersionResource) (*childSource, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if source := c.sources[of]; source != nil {
 		return source, nil
 	}
-	if c.ctx == nil || c.ctx.Err() != nil {
+	if c.follow == nil {
 		return nil, ErrUnread
 	}
 	source := &childSource{
@@ -146,16 +172,15 @@ func (c *Cache) source(of schema.GroupVersionResource) (*childSource, error) {
 	if err := errors.Join(source.SetTransform(keepSummary), source.SetWatchErrorHandlerWithContext(source.onWatchError)); err != nil {
 		return nil, err
 	}
-	handler := controllers.TypedHandler(c.onChange, c.onChange)
+	handler := controllers.TypedHandler(c.onChange, func(o *unstructured.Unstructured) {
+		c.deleted(o.GetUID())
+		c.onChange(o)
+	})
 	if _, err := source.AddEventHandler(handler); err != nil {
 		return nil, err
 	}
 	c.sources[of] = source
-	ctx := c.ctx
-	c.group.Go(func() error {
-		source.RunWithContext(ctx)
-		return nil
-	})
+	c.follow(source)
 	return source, nil
 }
 

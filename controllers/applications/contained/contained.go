@@ -7,15 +7,13 @@ import (
 	"fmt"
 	"slices"
 
-	"k8s.io/apimachinery/pkg/runtime/schema"
-
 	"github.com/frond-edge/frond/controllers/applications/render"
 )
 
 // Annotation of an application holds the list.
 const Annotation = "apps.kubeedge.io/last-contained-resources"
 
-// Entry is one object. Its ordinal is not compared: manifests may be reordered.
+// Entry is one object. Its ordinal and version are not compared: manifests may be reordered, and an object has several versions.
 type Entry struct {
 	Ordinal   int    `json:"ordinal"`
 	Group     string `json:"group,omitempty"`
@@ -30,7 +28,7 @@ type List []Entry
 
 // ID returns the identity of the object.
 func (e Entry) ID() render.ID {
-	return render.ID{GroupVersionKind: schema.GroupVersionKind{Group: e.Group, Version: e.Version, Kind: e.Kind}, Namespace: e.Namespace, Name: e.Name}
+	return render.ID{Group: e.Group, Kind: e.Kind, Namespace: e.Namespace, Name: e.Name}
 }
 
 // maxBytes leaves room for other annotations: Kubernetes takes 256 KiB of all of them.
@@ -66,28 +64,15 @@ func Of(objects []render.Object) List {
 	list := make(List, 0, len(objects))
 	for _, o := range objects {
 		list = append(list, Entry{
-			Ordinal: o.Ordinal, Group: o.ID.Group, Version: o.ID.Version, Kind: o.ID.Kind, Namespace: o.ID.Namespace, Name: o.ID.Name,
+			Ordinal: o.Ordinal, Group: o.ID.Group, Version: o.Version, Kind: o.ID.Kind, Namespace: o.ID.Namespace, Name: o.ID.Name,
 		})
 	}
 	return list
 }
 
-// key identifies an object whatever version of its kind it is read in: the objects of autoscaling/v1 are those of autoscaling/v2.
-type key struct{ group, kind, namespace, name string }
-
-func keyOf(id render.ID) key { return key{id.Group, id.Kind, id.Namespace, id.Name} }
-
-func (l List) keys() map[key]bool {
-	keys := make(map[key]bool, len(l))
-	for _, e := range l {
-		keys[keyOf(e.ID())] = true
-	}
-	return keys
-}
-
 // Has reports whether the list names an object.
 func (l List) Has(id render.ID) bool {
-	return slices.ContainsFunc(l, func(e Entry) bool { return keyOf(e.ID()) == keyOf(id) })
+	return slices.ContainsFunc(l, func(e Entry) bool { return e.ID() == id })
 }
 
 // Union returns the list with the entries of another one that it does not have.
@@ -97,8 +82,11 @@ func (l List) Union(other List) List {
 
 // Without returns the entries that another list does not have.
 func (l List) Without(other List) List {
-	known := other.keys()
-	return slices.DeleteFunc(slices.Clone(l), func(e Entry) bool { return known[keyOf(e.ID())] })
+	known := make(map[render.ID]bool, len(other))
+	for _, e := range other {
+		known[e.ID()] = true
+	}
+	return slices.DeleteFunc(slices.Clone(l), func(e Entry) bool { return known[e.ID()] })
 }
 
 // Same reports whether two lists name the same objects in the same order.

@@ -4,59 +4,55 @@ import (
 	"strings"
 	"testing"
 
-	"k8s.io/apimachinery/pkg/runtime/schema"
-
 	"github.com/frond-edge/frond/controllers/applications/contained"
 	"github.com/frond-edge/frond/controllers/applications/render"
 )
 
-func list(ids ...render.ID) contained.List {
-	var objects []render.Object
-	for i, id := range ids {
-		objects = append(objects, render.Object{Ordinal: i, ID: id})
-	}
+func object(kind, version, name string) render.Object {
+	return render.Object{ID: render.ID{Group: "autoscaling", Kind: kind, Namespace: "n", Name: name}, Version: version}
+}
+
+func listOf(objects ...render.Object) contained.List {
 	return contained.Of(objects)
 }
 
-func id(group, version, kind, name string) render.ID {
-	return render.ID{GroupVersionKind: schema.GroupVersionKind{Group: group, Version: version, Kind: kind}, Namespace: "shop", Name: name}
+// TestList_OtherVersionIsTheSameObject: a manifest that moves from v1 to v2 must not have its object deleted.
+func TestList_OtherVersionIsTheSameObject(t *testing.T) {
+	before, now := listOf(object("Scaler", "v1", "a"), object("Scaler", "v1", "b")), listOf(object("Scaler", "v2", "a"))
+	if gone := before.Without(now); len(gone) != 1 || gone[0].Name != "b" {
+		t.Errorf("no longer wanted: %+v", gone)
+	}
+	if all := now.Union(before); len(all) != 2 || all[0].Version != "v2" {
+		t.Errorf("union %+v", all)
+	}
+	if !before.Same(listOf(object("Scaler", "v2", "a"), object("Scaler", "v2", "b"))) || before.Same(now) {
+		t.Error("lists are compared wrongly")
+	}
 }
 
-// TestList_VersionsAreOneObject: an object that is written in another version of its kind must not be deleted as the old one.
-func TestList_VersionsAreOneObject(t *testing.T) {
-	old, next := id("autoscaling", "v1", "HorizontalPodAutoscaler", "web"), id("autoscaling", "v2", "HorizontalPodAutoscaler", "web")
-	other := id("", "v1", "ConfigMap", "web")
-	if gone := list(old).Without(list(next)); len(gone) != 0 {
-		t.Errorf("%v would be deleted", gone)
+func TestParse(t *testing.T) {
+	list, err := contained.Parse(`[{"ordinal":3,"group":"apps","version":"v1","kind":"Deployment","resource":"deployments","namespace":"n","name":"a"}]`)
+	if err != nil || len(list) != 1 || list[0].ID() != (render.ID{Group: "apps", Kind: "Deployment", Namespace: "n", Name: "a"}) {
+		t.Errorf("%+v, %v", list, err)
 	}
-	if all := list(next).Union(list(old, other)); len(all) != 2 || !all.Has(old) || !all.Has(other) || all[0].Version != "v2" {
-		t.Errorf("union %v", all)
+	if list, err := contained.Parse(""); err != nil || list != nil {
+		t.Errorf("%+v, %v", list, err)
 	}
-	if list(next).Same(list(old)) {
-		t.Error("the stored version would stay the old one")
-	}
-	if gone := list(old, other).Without(list(next)); len(gone) != 1 || gone[0].Kind != "ConfigMap" {
-		t.Errorf("deleted %v", gone)
+	if _, err := contained.Parse("{"); err == nil || !strings.Contains(err.Error(), contained.Annotation) {
+		t.Errorf("got %v", err)
 	}
 }
 
 func TestList_Format(t *testing.T) {
-	text, err := list(id("apps", "v1", "Deployment", "web")).Format()
-	if want := `[{"ordinal":0,"group":"apps","version":"v1","kind":"Deployment","namespace":"shop","name":"web"}]`; err != nil || text != want {
+	text, err := listOf(object("Scaler", "v1", "a")).Format()
+	if want := `[{"ordinal":0,"group":"autoscaling","version":"v1","kind":"Scaler","namespace":"n","name":"a"}]`; err != nil || text != want {
 		t.Errorf("%s, %v", text, err)
 	}
-	back, err := contained.Parse(text)
-	if err != nil || len(back) != 1 || back[0].ID() != id("apps", "v1", "Deployment", "web") {
-		t.Errorf("%v, %v", back, err)
-	}
-	var many []render.ID
+	var many []render.Object
 	for range 1000 {
-		many = append(many, id("apps", "v1", "Deployment", strings.Repeat("w", 240)))
+		many = append(many, object("Scaler", "v1", strings.Repeat("w", 240)))
 	}
-	if _, err := list(many...).Format(); err == nil || !strings.Contains(err.Error(), "1000 objects") {
+	if _, err := listOf(many...).Format(); err == nil || !strings.Contains(err.Error(), "1000 objects") {
 		t.Errorf("no error for a list that Kubernetes refuses: %v", err)
-	}
-	if _, err := contained.Parse("{"); err == nil {
-		t.Error("no error")
 	}
 }

@@ -286,12 +286,12 @@ func overrideImage(image string, by apps.ImageOverrider) (string, error) {
 	if by.Component == "Tag" {
 		value = strings.TrimPrefix(value, "@") // of a digest
 	}
-	switch {
-	case by.Operator == "remove":
+	switch by.Operator {
+	case "remove":
 		*component = ""
-	case by.Operator == "add":
+	case "add":
 		*component += value
-	case by.Operator == "replace":
+	case "replace":
 		*component = value
 	default:
 		return "", errOperator(by.Operator)

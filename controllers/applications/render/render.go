@@ -39,16 +39,22 @@ type Object struct {
 	// Ordinal is the position of the manifest, Target the name of the target, "" for an object that is made once.
 	Ordinal int
 	Target  string
-	// ID is the object's identity.
-	ID ID
+	// ID is the object's identity, Version the version of its kind in the manifest.
+	ID      ID
+	Version string
 	// Content is nil if the object cannot be made.
 	Content *unstructured.Unstructured
 }
 
-// ID identifies an object.
-type ID struct {
-	schema.GroupVersionKind
-	Namespace, Name string
+// ID identifies an object. The version of its kind is not part of it: the same object has several.
+type ID struct{ Group, Kind, Namespace, Name string }
+
+// GroupKind returns the kind.
+func (id ID) GroupKind() schema.GroupKind { return schema.GroupKind{Group: id.Group, Kind: id.Kind} }
+
+func idOf(o *unstructured.Unstructured, name string) ID {
+	kind := o.GroupVersionKind()
+	return ID{kind.Group, kind.Kind, o.GetNamespace(), name}
 }
 
 func (id ID) String() string { return fmt.Sprintf("%s %s/%s", id.Kind, id.Namespace, id.Name) }
@@ -150,6 +156,7 @@ type renderer struct {
 	seen        map[ID]string // field of the manifest that made the object
 	// containers are those of all manifests that are made for each target.
 	containers map[string]bool
+	version    string // of the manifest at hand
 	result     Result
 }
 
@@ -184,6 +191,7 @@ func (r *renderer) parseManifest(ordinal int, manifest apps.Manifest) *unstructu
 
 func (r *renderer) renderManifest(ordinal int, template *unstructured.Unstructured, targets []Target) {
 	field := manifestField(ordinal)
+	r.version = template.GroupVersionKind().Version
 	patches, err := takePatches(template)
 	if err != nil {
 		err = fmt.Errorf("metadata.annotations[%s]: %w", AnnotationPatches, err)
@@ -191,7 +199,7 @@ func (r *renderer) renderManifest(ordinal int, template *unstructured.Unstructur
 	if !isMultiplied(template) {
 		if len(patches) > 0 || err != nil {
 			r.addFault(field, "", errors.Join(err, fmt.Errorf("the annotation %s is for manifests that are made for each target: add %s", AnnotationPatches, AnnotationMultiply)))
-			r.add(field, Object{Ordinal: ordinal, ID: idOf(template)})
+			r.add(field, Object{Ordinal: ordinal, ID: idOf(template, template.GetName())})
 			return
 		}
 		r.renderOnce(ordinal, field, template)
@@ -200,10 +208,6 @@ func (r *renderer) renderManifest(ordinal int, template *unstructured.Unstructur
 	for _, target := range targets {
 		r.renderFor(ordinal, field, template, target, patches, err)
 	}
-}
-
-func idOf(o *unstructured.Unstructured) ID {
-	return ID{o.GroupVersionKind(), o.GetNamespace(), o.GetName()}
 }
 
 // parse reads a manifest. What a server sets is removed: manifests are often copied from clusters.
@@ -224,8 +228,14 @@ func (r *renderer) parse(manifest apps.Manifest) (*unstructured.Unstructured, er
 	}
 	o.SetNamespace(r.app.Namespace)
 	for _, path := range [][]string{
-		{"status"}, {"metadata", "creationTimestamp"}, {"metadata", "uid"}, {"metadata", "resourceVersion"}, {"metadata", "generation"},
-		{"metadata", "managedFields"}, {"metadata", "ownerReferences"}, {"spec", "template", "metadata", "creationTimestamp"},
+		{"status"},
+		{"metadata", "creationTimestamp"},
+		{"metadata", "uid"},
+		{"metadata", "resourceVersion"},
+		{"metadata", "generation"},
+		{"metadata", "managedFields"},
+		{"metadata", "ownerReferences"},
+		{"spec", "template", "metadata", "creationTimestamp"},
 	} {
 		unstructured.RemoveNestedField(o.Object, path...)
 	}
@@ -279,14 +289,15 @@ func (r *renderer) renderFor(ordinal int, field string, template *unstructured.U
 		r.addFault(field, target.Name, err)
 		made.Content = nil
 	}
-	made.ID = ID{o.GroupVersionKind(), o.GetNamespace(), template.GetName() + "-" + target.Name}
+	made.ID = idOf(o, template.GetName()+"-"+target.Name)
 	r.add(field, made)
 }
 
 func (r *renderer) add(field string, made Object) {
 	if made.Content != nil {
-		made.ID = idOf(made.Content)
+		made.ID = idOf(made.Content, made.Content.GetName())
 	}
+	made.Version = r.version
 	if first, again := r.seen[made.ID]; again {
 		r.addFault(field, made.Target, fmt.Errorf("makes %s, as %s does", made.ID, first))
 		return

@@ -70,11 +70,14 @@ const pod = "spec.template.spec"
 
 func TestRender_Overriders(t *testing.T) {
 	for overriders, want := range map[string]map[string]string{
-		`{}`: {"spec.replicas": "1", "metadata.name": `"web-north"`, "metadata.namespace": `"shop"`, "metadata.labels": `{"app":"web"}`,
-			pod + ".nodeSelector": `{"apps.kubeedge.io/belonging-to":"north"}`, "status": "null"},
+		`{}`: {
+			"spec.replicas": "1", "metadata.name": `"web-north"`, "metadata.namespace": `"shop"`, "metadata.labels": `{"app":"web"}`,
+			pod + ".nodeSelector": `{"apps.kubeedge.io/belonging-to":"north"}`, "status": "null",
+		},
 		`{replicas: 0}`: {"spec.replicas": "0"},
 		`{imageOverriders: [{component: Tag, operator: replace, value: v2}]}`: {
-			pod + ".containers.0.image": `"registry.example.com:5000/shop/web:v2"`, pod + ".containers.1.image": `"logger:v2"`, pod + ".initContainers.0.image": `"busybox"`},
+			pod + ".containers.0.image": `"registry.example.com:5000/shop/web:v2"`, pod + ".containers.1.image": `"logger:v2"`, pod + ".initContainers.0.image": `"busybox"`,
+		},
 		`{imageOverriders: [{component: Tag, operator: add, value: -arm}]}`:                                                                  {pod + ".containers.0.image": `"registry.example.com:5000/shop/web:v1-arm"`},
 		`{imageOverriders: [{component: Tag, operator: remove}]}`:                                                                            {pod + ".containers.0.image": `"registry.example.com:5000/shop/web"`},
 		`{imageOverriders: [{component: Tag, operator: replace, value: "@sha256:ab"}]}`:                                                      {pod + ".containers.1.image": `"logger@sha256:ab"`},
@@ -87,12 +90,15 @@ func TestRender_Overriders(t *testing.T) {
 		`{argsOverriders: [{containerName: log, operator: add, value: [-v]}]}`:                                                               {pod + ".containers.1.args": `["-v"]`},
 		`{argsOverriders: [{containerName: log, operator: remove, value: [-v]}]}`:                                                            {pod + ".containers.1.args": "null"},
 		`{envOverriders: [{containerName: web, operator: replace, value: [{name: C, value: "3"}, {name: A, value: "9"}]}]}`: {
-			pod + ".containers.0.env": `[{"name":"A","value":"9"},{"name":"B","value":"2"},{"name":"C","value":"3"}]`},
+			pod + ".containers.0.env": `[{"name":"A","value":"9"},{"name":"B","value":"2"},{"name":"C","value":"3"}]`,
+		},
 		`{envOverriders: [{containerName: web, operator: remove, value: [{name: A}, {name: B}]}]}`: {pod + ".containers.0.env": "null"},
 		`{envOverriders: [{containerName: log, operator: add, value: [{name: NODE, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}]}]}`: {
-			pod + ".containers.1.env": `[{"name":"NODE","valueFrom":{"fieldRef":{"fieldPath":"spec.nodeName"}}}]`},
+			pod + ".containers.1.env": `[{"name":"NODE","valueFrom":{"fieldRef":{"fieldPath":"spec.nodeName"}}}]`,
+		},
 		`{resourcesOverriders: [{containerName: web, value: {limits: {memory: 1Gi, nvidia.com/gpu: "1"}}}]}`: {
-			pod + ".containers.0.resources": `{"limits":{"memory":"1Gi","nvidia.com/gpu":"1"}}`},
+			pod + ".containers.0.resources": `{"limits":{"memory":"1Gi","nvidia.com/gpu":"1"}}`,
+		},
 	} {
 		t.Run(overriders, func(t *testing.T) {
 			result := render.Render(application(t, "targetNodeGroups: [{name: north, overriders: "+overriders+"}]", deployment), nil)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
@@ -27,23 +28,25 @@ type Store struct {
 	kube kubernetes.Interface
 
 	mu    sync.Mutex
-	specs map[types.NamespacedName]apps.EdgeApplicationSpec // guarded by mu
+	specs map[revisionKey]apps.EdgeApplicationSpec // guarded by mu
+}
+
+// revisionKey is a revision of an application. An application that is deleted and made again is another one.
+type revisionKey struct {
+	app  types.UID
+	name string
 }
 
 // New returns a Store.
 func New(kube kubernetes.Interface) *Store {
-	return &Store{kube: kube, specs: map[types.NamespacedName]apps.EdgeApplicationSpec{}}
+	return &Store{kube: kube, specs: map[revisionKey]apps.EdgeApplicationSpec{}}
 }
 
 // Forget frees the memory of the revisions of an application.
-func (r *Store) Forget(app types.NamespacedName) {
+func (r *Store) Forget(app types.UID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for key := range r.specs {
-		if key.Namespace == app.Namespace && len(key.Name) == len(app.Name)+11 && key.Name[:len(app.Name)] == app.Name {
-			delete(r.specs, key)
-		}
-	}
+	maps.DeleteFunc(r.specs, func(key revisionKey, _ apps.EdgeApplicationSpec) bool { return key.app == app })
 }
 
 // Ensure stores the application's present specification, and returns its name.
@@ -52,7 +55,7 @@ func (r *Store) Ensure(ctx context.Context, app *apps.EdgeApplication) (string, 
 	if err != nil {
 		return "", err
 	}
-	key := types.NamespacedName{Namespace: app.Namespace, Name: name}
+	key := revisionKey{app.UID, name}
 	r.mu.Lock()
 	_, known := r.specs[key]
 	r.mu.Unlock()
@@ -70,7 +73,7 @@ func (r *Store) Ensure(ctx context.Context, app *apps.EdgeApplication) (string, 
 
 func (r *Store) create(ctx context.Context, app *apps.EdgeApplication, name string) error {
 	client := r.kube.AppsV1().ControllerRevisions(app.Namespace)
-	all, err := client.List(ctx, metav1.ListOptions{LabelSelector: rollout.LabelApplication + "=" + app.Name})
+	all, err := client.List(ctx, metav1.ListOptions{LabelSelector: rollout.LabelApplication + "=" + rollout.LabelValue(app.Name)})
 	if err != nil {
 		return fmt.Errorf("list revisions: %w", err)
 	}
@@ -88,11 +91,11 @@ func (r *Store) create(ctx context.Context, app *apps.EdgeApplication, name stri
 	}
 	_, err = client.Create(ctx, &appsv1.ControllerRevision{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: name, Labels: map[string]string{rollout.LabelApplication: app.Name}, OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(app, apps.GroupVersion().WithKind(apps.EdgeApplicationKind))},
+			Name: name, Labels: map[string]string{rollout.LabelApplication: rollout.LabelValue(app.Name)}, OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(app, apps.GroupVersion().WithKind(apps.EdgeApplicationKind))},
 		},
 		Data: runtime.RawExtension{Raw: text}, Revision: last + 1,
 	}, metav1.CreateOptions{})
-	if err != nil && !apierrors.IsAlreadyExists(err) {
+	if err != nil { // one of that name may belong to an application that was deleted, and go with it soon
 		return fmt.Errorf("store revision %s: %w", name, err)
 	}
 	return r.prune(ctx, app, own)
@@ -116,13 +119,16 @@ func (r *Store) prune(ctx context.Context, app *apps.EdgeApplication, own []apps
 		if err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("delete revision %s: %w", own[i].Name, err)
 		}
+		r.mu.Lock()
+		delete(r.specs, revisionKey{app.UID, own[i].Name})
+		r.mu.Unlock()
 	}
 	return nil
 }
 
 // Spec returns the specification of a revision; found is false if somebody has deleted it.
 func (r *Store) Spec(ctx context.Context, app *apps.EdgeApplication, name string) (spec apps.EdgeApplicationSpec, found bool, err error) {
-	key := types.NamespacedName{Namespace: app.Namespace, Name: name}
+	key := revisionKey{app.UID, name}
 	r.mu.Lock()
 	spec, found = r.specs[key]
 	r.mu.Unlock()

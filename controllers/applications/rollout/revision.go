@@ -9,7 +9,7 @@ import (
 	"github.com/frond-edge/frond/api/apps"
 )
 
-// LabelApplication of a ControllerRevision is the name of its application.
+// LabelApplication of a ControllerRevision is the LabelValue of its application.
 const LabelApplication = "frond.io/edgeapplication"
 
 // RevisionName returns the name of the ControllerRevision of a specification. Equal specifications have one, so that to go back to one
@@ -20,5 +20,18 @@ func RevisionName(app string, spec apps.EdgeApplicationSpec) (string, error) {
 		return "", fmt.Errorf("encode the specification: %w", err)
 	}
 	digest := sha256.Sum256(text)
-	return app + "-" + hex.EncodeToString(digest[:5]), nil
+	return app[:min(len(app), maxNamePart)] + "-" + hex.EncodeToString(digest[:5]), nil
+}
+
+// maxNamePart leaves room in a name of 253 characters.
+const maxNamePart = 240
+
+// LabelValue returns the name of an application as the value of a label, which has at most 63 characters.
+func LabelValue(app string) string {
+	const most = 63
+	if len(app) <= most {
+		return app
+	}
+	digest := sha256.Sum256([]byte(app))
+	return "sha256-" + hex.EncodeToString(digest[:16])
 }

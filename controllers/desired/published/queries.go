@@ -7,7 +7,9 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 )
 
-// MarkerStale reports whether the stream holds a scope's marker and lacks objects that are older: it has lost them.
+// MarkerStale reports whether the stream holds a scope's marker and lacks objects that are older: it has lost them. Kubernetes tells the
+// second in which an object was created. One of the marker's second counts as older: a marker that is made again costs a message, and one
+// that is kept would hide a loss.
 func (s *State) MarkerStale(marker wire.Key, born map[wire.Key]time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
