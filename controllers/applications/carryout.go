@@ -2,13 +2,11 @@ package applications
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/frond-edge/frond/api/apps"
 	"github.com/frond-edge/frond/api/names"
@@ -27,7 +25,8 @@ type work struct {
 	applier  *applier
 	// tooLong: there are more objects than the list of what was made can name.
 	tooLong bool
-	// targetScope are the targets.
+	// annotations are those of the groups, targetScope the targets.
+	annotations func(group string) map[string]string
 	targetScope apps.WorkloadScope
 	// rollout is the decision's status.
 	rollout apps.RolloutStatus
@@ -58,7 +57,9 @@ func carryOut(ctx context.Context, c *Controller, app *apps.EdgeApplication) (ti
 		}
 	}
 	plan, faults := readPlan(w.app), []render.Fault(nil)
-	scope, fault := w.scope()
+	groups := c.groups.Groups()
+	w.annotations = render.Annotations(groups)
+	scope, fault := render.Scope(w.app, groups)
 	if plan.fault != nil {
 		faults = append(faults, *plan.fault)
 	}
@@ -143,26 +144,6 @@ func readPlan(app *apps.EdgeApplication) planOf {
 	return planOf{plan: &plan}
 }
 
-// scope returns the targets of the application, with the NodeGroups that it selects by their labels, or why they are not known.
-func (w *work) scope() (apps.WorkloadScope, *render.Fault) {
-	scope := *w.app.Spec.WorkloadScope.DeepCopy()
-	text := w.app.Annotations[names.AnnotationTargetGroups]
-	if text == "" {
-		return scope, nil
-	}
-	selector, err := labels.Parse(text)
-	if err != nil || selector.Empty() {
-		return scope, &render.Fault{Field: "metadata.annotations[" + names.AnnotationTargetGroups + "]", Reason: fmt.Sprintf("%q is no label selector: %v", text, err)}
-	}
-	for _, g := range w.groups.Groups() {
-		named := slices.ContainsFunc(scope.TargetNodeGroups, func(t apps.TargetNodeGroup) bool { return t.Name == g.Name })
-		if !named && g.DeletionTimestamp == nil && selector.Matches(labels.Set(g.Labels)) {
-			scope.TargetNodeGroups = append(scope.TargetNodeGroups, apps.TargetNodeGroup{Name: g.Name})
-		}
-	}
-	return scope, nil
-}
-
 // renderRevision returns the objects of a revision for all targets. A target's own differences are those of the revision, if it has the
 // target.
 func (w *work) renderRevision(spec apps.EdgeApplicationSpec) render.Result {
@@ -175,14 +156,7 @@ func (w *work) renderRevision(spec apps.EdgeApplicationSpec) render.Result {
 			app.Spec.WorkloadScope.TargetNodeGroups[i] = spec.WorkloadScope.TargetNodeGroups[at]
 		}
 	}
-	return render.Render(app, func(group string) map[string]string {
-		for _, g := range w.groups.Groups() {
-			if g.Name == group {
-				return g.Annotations
-			}
-		}
-		return nil
-	})
+	return render.Render(app, w.annotations)
 }
 
 // decide asks package rollout who gets which revision.

@@ -66,13 +66,13 @@ func takePatches(template *unstructured.Unstructured) ([]Patch, error) {
 	return patches, nil
 }
 
-// applyPatches changes an object for a target. What it is and where its pods run stays as it was: the object would be another target's else.
-func (r *renderer) applyPatches(o *unstructured.Unstructured, patches []Patch, target Target) error {
+// applyPatches changes an object for a target; expandIn replaces the values in a patch. What it is and where its pods run stays as it was: the object would be another target's else.
+func applyPatches(o *unstructured.Unstructured, patches []Patch, target Target, expandIn func(*unstructured.Unstructured, Target) error) error {
 	for i, p := range patches {
 		if len(p.Targets) > 0 && !slices.Contains(p.Targets, target.Name) {
 			continue
 		}
-		changed, err := r.applyPatch(o, p, target)
+		changed, err := applyPatch(o, p, target, expandIn)
 		if err == nil {
 			err = checkIdentity(o, changed, target)
 		}
@@ -84,12 +84,12 @@ func (r *renderer) applyPatches(o *unstructured.Unstructured, patches []Patch, t
 	return nil
 }
 
-func (r *renderer) applyPatch(o *unstructured.Unstructured, p Patch, target Target) (*unstructured.Unstructured, error) {
+func applyPatch(o *unstructured.Unstructured, p Patch, target Target, expandIn func(*unstructured.Unstructured, Target) error) (*unstructured.Unstructured, error) {
 	if p.JSON != nil {
 		return applyJSONPatch(o, p.JSON)
 	}
 	patch := &unstructured.Unstructured{Object: runtime.DeepCopyJSON(p.Patch)}
-	if err := r.expandIn(patch, target); err != nil {
+	if err := expandIn(patch, target); err != nil {
 		return nil, err
 	}
 	typed, err := scheme.Scheme.New(o.GroupVersionKind())

@@ -278,7 +278,7 @@ func (r *renderer) renderFor(ordinal int, field string, template *unstructured.U
 		err = bindToTarget(o, target)
 	}
 	if err == nil {
-		err = r.applyPatches(o, patches, target)
+		err = applyPatches(o, patches, target, r.expandIn)
 	}
 	if err == nil {
 		if faults := validation.IsDNS1123Subdomain(o.GetName()); len(faults) > 0 {
