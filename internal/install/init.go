@@ -42,8 +42,7 @@ type Options struct {
 	Rotate bool
 	// DryRun only reports the planned changes.
 	DryRun bool
-	// KeysOnly writes only Secrets and ConfigMaps of Frond's namespace, of an installation that is there: what a job may do that renews
-	// certificates and has no rights elsewhere.
+	// KeysOnly writes only Secrets and ConfigMaps of Frond's namespace, of an installation that is there: for a job without rights elsewhere.
 	KeysOnly bool
 	// Files are used for the Secrets that the cluster lacks: a development cluster has them before it has an apiserver.
 	Files Files
@@ -152,7 +151,7 @@ func (w *installWriter) runOnce(ctx context.Context, asked Settings) (Report, er
 	r := Report{
 		Settings: settings, Rollover: rollover, Namespace: names.Namespace, Files: changes, Objects: []Applied{}, Warnings: found, Plan: plan, Material: files,
 	}
-	fixed, err := w.manifests(settings)
+	fixed, err := loadManifests(settings, w.keysOnly)
 	if err != nil {
 		return r, err
 	}
@@ -181,14 +180,6 @@ func (w *installWriter) runOnce(ctx context.Context, asked Settings) (Report, er
 		configMap(BundleName, map[string]string{EntryBundle: string(files.Bundle())}),
 		settings.toConfigMap(), // last: it marks the installation as complete
 	})
-}
-
-// manifests returns the objects that are the same in each installation.
-func (w *installWriter) manifests(settings Settings) ([]*unstructured.Unstructured, error) {
-	if w.keysOnly {
-		return nil, nil
-	}
-	return loadManifests(settings)
 }
 
 // collectWarnings returns what an administrator should know about the installation and its cluster.

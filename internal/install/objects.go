@@ -78,8 +78,12 @@ func (f Files) Put(folder string, entries map[string][]byte) {
 	}
 }
 
-// loadManifests returns the namespace, cloudcore's roles, Frond's custom resource definitions and its admission policies, in this order.
-func loadManifests(s Settings) ([]*unstructured.Unstructured, error) {
+// loadManifests returns the namespace, cloudcore's roles, Frond's custom resource definitions and its admission policies, in this order;
+// none of them for keys only.
+func loadManifests(s Settings, keysOnly bool) ([]*unstructured.Unstructured, error) {
+	if keysOnly {
+		return nil, nil
+	}
 	definitions, err := crd.Definitions()
 	if err != nil {
 		return nil, err
