@@ -86,7 +86,7 @@ func (o *ownership) Changed() <-chan struct{} {
 
 // env is a cluster with controllers. The names of its groups begin with the namespace.
 type env struct {
-	*testing.T
+	testing.TB
 	client    kubernetes.Interface
 	kinds     dynamic.Interface
 	namespace string
@@ -95,12 +95,12 @@ type env struct {
 	events []string // guarded by mu
 }
 
-func newEnv(t *testing.T) *env {
+func newEnv(t testing.TB) *env {
 	t.Helper()
 	cluster := shared.Cluster(t)
 	kinds, err := dynamic.NewForConfig(cluster.Config())
 	kit.Must(t, err)
-	e := &env{T: t, client: cluster.Client(t), kinds: kinds, namespace: cluster.Namespace(t)}
+	e := &env{TB: t, client: cluster.Client(t), kinds: kinds, namespace: cluster.Namespace(t)}
 	all, err := crd.Definitions()
 	kit.Must(t, err)
 	definitions := kinds.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
