@@ -80,6 +80,17 @@ func TestApp_StatusHistoryUndo(t *testing.T) {
 			t.Errorf("frond %s: %q is not in\n%s", test.args, test.want, out)
 		}
 	}
+	file := filepath.Join(t.TempDir(), "shop.yaml")
+	const same = `{apiVersion: apps.kubeedge.io/v1alpha1, kind: EdgeApplication, metadata: {name: shop}, spec: {workloadScope: {targetNodeGroups: [{name: north}]}}}`
+	for text, want := range map[string]int{same: 0, strings.Replace(same, "spec: {", "spec: {workloadTemplate: {manifests: [{apiVersion: v1, kind: Service, metadata: {name: web}}]}, ", 1): 3, strings.Replace(same, "name: shop", "name: other", 1): 0} {
+		kit.Must(t, os.WriteFile(file, []byte(text), 0o600))
+		if code, stdout, stderr := i.runCommand("app", "diff", "-f", file); code != want || (want == 3) != strings.Contains(stdout, "Service default/web added") {
+			t.Errorf("diff of %s: exit code %d\n%s%s", text, code, stdout, stderr)
+		}
+	}
+	if code, _, stderr := i.runCommand("app", "diff", "shop"); code != 1 || !strings.Contains(stderr, "there is no revision shop-old") {
+		t.Errorf("diff without an earlier specification: exit code %d, %s", code, stderr)
+	}
 	o, err = applications.Get(t.Context(), "shop", metav1.GetOptions{})
 	kit.Must(t, err)
 	if got := o.GetAnnotations(); got[names.AnnotationRolloutApproved] != rollout.FormatApproval("shop-new", 1, false) || got[names.AnnotationRolloutPaused] != "true" {

@@ -86,7 +86,7 @@ func (o *ownership) Changed() <-chan struct{} {
 
 // env is a cluster with controllers. The names of its groups begin with the namespace.
 type env struct {
-	*testing.T
+	testing.TB
 	client    kubernetes.Interface
 	kinds     dynamic.Interface
 	namespace string
@@ -95,12 +95,12 @@ type env struct {
 	events []string // guarded by mu
 }
 
-func newEnv(t *testing.T) *env {
+func newEnv(t testing.TB) *env {
 	t.Helper()
 	cluster := shared.Cluster(t)
 	kinds, err := dynamic.NewForConfig(cluster.Config())
 	kit.Must(t, err)
-	e := &env{T: t, client: cluster.Client(t), kinds: kinds, namespace: cluster.Namespace(t)}
+	e := &env{TB: t, client: cluster.Client(t), kinds: kinds, namespace: cluster.Namespace(t)}
 	all, err := crd.Definitions()
 	kit.Must(t, err)
 	definitions := kinds.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
@@ -494,24 +494,26 @@ func TestController_LeavesForeignObjects(t *testing.T) {
 	e.awaitCondition("shop", applications.ConditionApplied, metav1.ConditionTrue, "")
 }
 
+// setImage changes a Deployment as a person does.
+func (e *env) setImage(suffix, image string) {
+	e.Helper()
+	patch := fmt.Sprintf(`{"spec":{"template":{"spec":{"containers":[{"name":"web","image":%q}]}}}}`, image)
+	_, err := e.client.AppsV1().Deployments(e.namespace).Patch(e.Context(), "web-"+e.group(suffix), types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{})
+	kit.Must(e, err)
+}
+
 func TestController_DriftIsReportedOrCorrected(t *testing.T) {
 	e := newEnv(t)
 	e.startOwner()
 	e.put("shop", nil, manifests("1"), "north")
 	e.awaitCondition("shop", applications.ConditionApplied, metav1.ConditionTrue, "")
-	change := func(image string) {
-		t.Helper()
-		patch := fmt.Sprintf(`{"spec":{"template":{"spec":{"containers":[{"name":"web","image":%q}]}}}}`, image)
-		_, err := e.client.AppsV1().Deployments(e.namespace).Patch(t.Context(), "web-"+e.group("north"), types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{})
-		kit.Must(t, err)
-	}
-	change("web:mine")
+	e.setImage("north", "web:mine")
 	e.awaitCondition("shop", applications.ConditionDrifted, metav1.ConditionTrue, "Deployment "+e.namespace+"/web-")
 	if images := e.images(); images["north"] != "web:mine" {
 		t.Errorf("images %v", images)
 	}
 	e.annotate("shop", names.AnnotationDrift, "correct")
-	change("web:mine2")
+	e.setImage("north", "web:mine2")
 	e.awaitImages(map[string]string{"north": "web:1"})
 	e.awaitCondition("shop", applications.ConditionDrifted, metav1.ConditionFalse, "")
 	// What the application does not set is not drift.

@@ -77,6 +77,9 @@ func (a *applier) applyObject(ctx context.Context, o render.Object) error {
 		if live.GetAnnotations()[annotationDigest] == digest && metav1.IsControlledBy(live, a.app) {
 			return a.checkDrift(ctx, client, o, live, digest)
 		}
+		if err := takeFields(ctx, client, live); err != nil {
+			return err
+		}
 	}
 	return a.send(ctx, client, o, digest)
 }
@@ -116,15 +119,19 @@ func (a *applier) checkDrift(ctx context.Context, client dynamic.ResourceInterfa
 	a.mu.Lock()
 	last, known := a.applied[live.GetUID()]
 	a.mu.Unlock()
-	version := versionOf(live)
 	correct := a.app.Annotations[names.AnnotationDrift] == "correct"
-	if known && last.digest == digest && last.version == version && (!last.drifted || !correct) {
+	if known && last.digest == digest && last.version == versionOf(live) && (!last.drifted || !correct) {
 		if last.drifted {
 			a.drifted = append(a.drifted, o.ID.String())
 		}
 		return nil
 	}
-	body, err := a.body(o, digest)
+	whole, err := getObject(ctx, client, o.ID.Name)
+	if err != nil || whole == nil {
+		return errors.Join(err, children.ErrUnread)
+	}
+	// With the version, because what somebody else writes in between, as the controller of Deployments does, would look like drift.
+	body, err := a.body(o, digest, whole.GetResourceVersion())
 	if err != nil {
 		return err
 	}
@@ -132,18 +139,13 @@ func (a *applier) checkDrift(ctx context.Context, client dynamic.ResourceInterfa
 	if err != nil {
 		return err
 	}
-	whole, err := getObject(ctx, client, o.ID.Name)
-	if err != nil || whole == nil {
-		return errors.Join(err, children.ErrUnread)
-	}
 	drifted := !sameContent(tried, whole)
 	if drifted && correct {
-		if since := time.Since(last.at); known && since < correctEvery {
-			a.again(correctEvery - since)
-			a.drifted = append(a.drifted, o.ID.String())
-			return nil
+		since := time.Since(last.at)
+		if !known || since >= correctEvery {
+			return a.send(ctx, client, o, digest)
 		}
-		return a.send(ctx, client, o, digest)
+		a.again(correctEvery - since)
 	}
 	a.remember(whole.GetUID(), appliedObject{digest: digest, version: versionOf(whole), drifted: drifted, at: last.at})
 	if drifted {
@@ -173,15 +175,27 @@ func sameContent(a, b *unstructured.Unstructured) bool {
 	return apiequality.Semantic.DeepEqual(plain(a), plain(b))
 }
 
+// isDrifted reports whether somebody has changed what the application sets: ready pods of such an object show nothing about the application.
+func (c *Controller) isDrifted(live *unstructured.Unstructured) bool {
+	if live == nil {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.applied[live.GetUID()].drifted
+}
+
 func (a *applier) remember(uid types.UID, o appliedObject) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.applied[uid] = o
 }
 
-// body returns an object as it is sent: with its digest, and the application as its controller.
-func (a *applier) body(o render.Object, digest string) ([]byte, error) {
+// body returns an object as it is sent: with its digest, and the application as its controller. It is refused if the object has another version than
+// the given one, "" for any.
+func (a *applier) body(o render.Object, digest, version string) ([]byte, error) {
 	sent := o.Content.DeepCopy()
+	sent.SetResourceVersion(version)
 	annotations := sent.GetAnnotations()
 	if annotations == nil {
 		annotations = map[string]string{}
@@ -196,7 +210,7 @@ func (a *applier) send(ctx context.Context, client dynamic.ResourceInterface, o 
 	if err := a.confirm(ctx); err != nil {
 		return err
 	}
-	body, err := a.body(o, digest)
+	body, err := a.body(o, digest, "")
 	if err != nil {
 		return err
 	}

@@ -2,13 +2,11 @@ package applications
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/frond-edge/frond/api/apps"
 	"github.com/frond-edge/frond/api/names"
@@ -25,7 +23,10 @@ type work struct {
 	faults   []render.Fault
 	failures []string
 	applier  *applier
-	// targetScope are the targets.
+	// tooLong: there are more objects than the list of what was made can name.
+	tooLong bool
+	// annotations are those of the groups, targetScope the targets.
+	annotations func(group string) map[string]string
 	targetScope apps.WorkloadScope
 	// rollout is the decision's status.
 	rollout apps.RolloutStatus
@@ -36,6 +37,7 @@ type work struct {
 	// objects are what is wanted, in order; counted is parallel to it.
 	objects []render.Object
 	counted []podCounts
+	aims    []render.Target
 	targets []apps.TargetStatus
 	// wait is when to look again, 0 for never.
 	wait time.Duration
@@ -55,7 +57,9 @@ func carryOut(ctx context.Context, c *Controller, app *apps.EdgeApplication) (ti
 		}
 	}
 	plan, faults := readPlan(w.app), []render.Fault(nil)
-	scope, fault := w.scope()
+	groups := c.groups.Groups()
+	w.annotations = render.Annotations(groups)
+	scope, fault := render.Scope(w.app, groups)
 	if plan.fault != nil {
 		faults = append(faults, *plan.fault)
 	}
@@ -84,11 +88,18 @@ func carryOut(ctx context.Context, c *Controller, app *apps.EdgeApplication) (ti
 	if err := w.recordUnion(ctx); err != nil {
 		return 0, err
 	}
-	if err := w.applyAll(ctx); err != nil {
+	if !w.tooLong {
+		if err := w.applyAll(ctx); err != nil {
+			return 0, err
+		}
+	}
+	if err := w.count(decision); err != nil {
 		return 0, err
 	}
-	if err := w.prune(ctx); err != nil {
-		return 0, err
+	if !w.tooLong {
+		if err := w.prune(ctx); err != nil {
+			return 0, err
+		}
 	}
 	return w.wait, w.writeStatus(ctx)
 }
@@ -133,26 +144,6 @@ func readPlan(app *apps.EdgeApplication) planOf {
 	return planOf{plan: &plan}
 }
 
-// scope returns the targets of the application, with the NodeGroups that it selects by their labels, or why they are not known.
-func (w *work) scope() (apps.WorkloadScope, *render.Fault) {
-	scope := *w.app.Spec.WorkloadScope.DeepCopy()
-	text := w.app.Annotations[names.AnnotationTargetGroups]
-	if text == "" {
-		return scope, nil
-	}
-	selector, err := labels.Parse(text)
-	if err != nil || selector.Empty() {
-		return scope, &render.Fault{Field: "metadata.annotations[" + names.AnnotationTargetGroups + "]", Reason: fmt.Sprintf("%q is no label selector: %v", text, err)}
-	}
-	for _, g := range w.groups.Groups() {
-		named := slices.ContainsFunc(scope.TargetNodeGroups, func(t apps.TargetNodeGroup) bool { return t.Name == g.Name })
-		if !named && g.DeletionTimestamp == nil && selector.Matches(labels.Set(g.Labels)) {
-			scope.TargetNodeGroups = append(scope.TargetNodeGroups, apps.TargetNodeGroup{Name: g.Name})
-		}
-	}
-	return scope, nil
-}
-
 // renderRevision returns the objects of a revision for all targets. A target's own differences are those of the revision, if it has the
 // target.
 func (w *work) renderRevision(spec apps.EdgeApplicationSpec) render.Result {
@@ -165,14 +156,7 @@ func (w *work) renderRevision(spec apps.EdgeApplicationSpec) render.Result {
 			app.Spec.WorkloadScope.TargetNodeGroups[i] = spec.WorkloadScope.TargetNodeGroups[at]
 		}
 	}
-	return render.Render(app, func(group string) map[string]string {
-		for _, g := range w.groups.Groups() {
-			if g.Name == group {
-				return g.Annotations
-			}
-		}
-		return nil
-	})
+	return render.Render(app, w.annotations)
 }
 
 // decide asks package rollout who gets which revision.
@@ -219,7 +203,7 @@ func (w *work) countTarget(target render.Target, newest string, objects []render
 		if !applied {
 			g.Revision = ""
 		}
-		n := countPods(o, live, applied)
+		n := countPods(o, live, applied && !w.isDrifted(live))
 		g.Wanted, g.Ready = g.Wanted+n.wanted, g.Ready+n.ready
 		offline += w.offlinePods(target, o.ID)
 	}
@@ -252,8 +236,23 @@ func (w *work) collect(ctx context.Context, decision rollout.Decision, newest st
 		results[revision] = w.renderRevision(spec)
 		w.complete = w.complete && results[revision].Complete
 	}
-	targets, _ := render.Targets(w.targetScope)
-	w.objects = wantedObjects(results, targets, decision, newest)
+	w.aims, _ = render.Targets(w.targetScope)
+	w.objects = wantedObjects(results, w.aims, decision, newest)
+	for _, target := range w.aims {
+		if decision.Revisions[target.Name] == "" {
+			w.complete = false // it gets nothing yet, and what another program made for it before stays
+		}
+	}
+	for _, o := range w.objects { // nothing is recorded as made before it is known what can be made
+		if _, err := w.children.Get(o.ID); err != nil && !children.IsUnavailable(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+// count counts the pods of all objects, once it is known which objects somebody has changed.
+func (w *work) count(decision rollout.Decision) error {
 	for i := range w.objects {
 		n, err := w.countObject(w.objects[i])
 		if err != nil {
@@ -261,10 +260,7 @@ func (w *work) collect(ctx context.Context, decision rollout.Decision, newest st
 		}
 		w.counted = append(w.counted, n)
 	}
-	for _, target := range targets {
-		if decision.Revisions[target.Name] == "" {
-			w.complete = false // it gets nothing yet, and what another program made for it before stays
-		}
+	for _, target := range w.aims {
 		w.targets = append(w.targets, w.targetStatus(target, decision.Revisions[target.Name]))
 	}
 	return nil
@@ -304,7 +300,8 @@ func (w *work) countObject(o render.Object) (podCounts, error) {
 	if err != nil && !children.IsUnavailable(err) {
 		return podCounts{}, err
 	}
-	return countPods(o, live, o.Content != nil && live != nil && live.GetAnnotations()[annotationDigest] == digestOf(o.Content)), nil
+	applied := o.Content != nil && live != nil && live.GetAnnotations()[annotationDigest] == digestOf(o.Content)
+	return countPods(o, live, applied && !w.isDrifted(live)), nil
 }
 
 func (w *work) targetStatus(target render.Target, revision string) apps.TargetStatus {

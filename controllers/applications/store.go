@@ -14,7 +14,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
@@ -188,6 +187,9 @@ func (w *work) applyAll(ctx context.Context) error {
 		case errors.Is(err, children.ErrUnread):
 			w.complete = false
 			w.lookAgain(unreadRetry)
+		case apierrors.IsConflict(err): // somebody writes it at the same time
+			w.complete = false
+			w.lookAgain(unreadRetry)
 		case err != nil && ctx.Err() != nil:
 			return ctx.Err()
 		case errors.Is(err, errStale):
@@ -202,15 +204,7 @@ func (w *work) applyAll(ctx context.Context) error {
 }
 
 // wanted returns the list of what is wanted.
-func (w *work) wanted() contained.List {
-	return contained.Of(w.objects, func(kind schema.GroupKind) string {
-		resource, err := w.children.Resource(kind)
-		if err != nil {
-			return ""
-		}
-		return resource.Resource
-	})
-}
+func (w *work) wanted() contained.List { return contained.Of(w.objects) }
 
 // makeable returns what is wanted without the objects that cannot be made, unless they were made before.
 func (w *work) makeable(made contained.List) contained.List {
@@ -237,12 +231,13 @@ func (w *work) record(ctx context.Context, made, list contained.List) error {
 	if made.Same(list) {
 		return nil
 	}
-	text, err := json.Marshal(list)
-	if err != nil {
-		return err
+	text, err := list.Format()
+	if err != nil { // nothing may be made that the list does not name
+		w.tooLong, w.failures = true, append(w.failures, err.Error())
+		return nil
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"resourceVersion": w.app.ResourceVersion, "annotations": map[string]string{contained.Annotation: string(text)},
+		"resourceVersion": w.app.ResourceVersion, "annotations": map[string]string{contained.Annotation: text},
 	}})
 	if err != nil {
 		return err

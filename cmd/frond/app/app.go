@@ -21,7 +21,7 @@ import (
 // NewCommand returns frond app.
 func NewCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "app", Short: "Show EdgeApplications, what they make, and their rollouts"}
-	cmd.AddCommand(newStatus(), newRender(), newHistory(), newUndo(), newApprove(), newPause(), newResume())
+	cmd.AddCommand(newStatus(), newRender(), newDiff(), newHistory(), newUndo(), newApprove(), newPause(), newResume())
 	return cmd
 }
 
@@ -32,7 +32,13 @@ type cluster struct{ kubeflags.Flags }
 type clients struct {
 	namespace    string
 	kube         kubernetes.Interface
+	objects      dynamic.Interface
 	applications dynamic.ResourceInterface
+}
+
+// in returns the applications of a namespace.
+func (c clients) in(namespace string) dynamic.ResourceInterface {
+	return c.objects.Resource(apps.GroupVersion().WithResource(apps.EdgeApplicationsResource)).Namespace(namespace)
 }
 
 func (c *cluster) connect() (clients, error) {
@@ -52,9 +58,9 @@ func (c *cluster) connect() (clients, error) {
 	if err != nil {
 		return clients{}, fmt.Errorf("reach the cluster: %w", err)
 	}
-	return clients{
-		namespace: namespace, kube: kube, applications: objects.Resource(apps.GroupVersion().WithResource(apps.EdgeApplicationsResource)).Namespace(namespace),
-	}, nil
+	all := clients{namespace: namespace, kube: kube, objects: objects}
+	all.applications = all.in(namespace)
+	return all, nil
 }
 
 // errNoKind says that the cluster does not have the kind.
@@ -84,7 +90,7 @@ func (c clients) get(ctx context.Context, name string) (*apps.EdgeApplication, e
 
 func decode(fields map[string]any, into any) error {
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(fields, into); err != nil {
-		return fmt.Errorf("understand the EdgeApplication: %w", err)
+		return fmt.Errorf("understand %T: %w", into, err)
 	}
 	return nil
 }

@@ -34,7 +34,8 @@ func newRender() *cobra.Command {
 		Long: `Print the objects that an EdgeApplication makes, with the code that cloudcore uses, and without a cluster. The command fails if a part of the
 application is not valid, and names the field.
 
-Values of annotations (${group.annotations.KEY}) come from NodeGroups in files that --group-file names.`,
+Values of annotations (${group.annotations.KEY}) and groups that the application selects by their labels (frond.io/target-node-groups) come from
+NodeGroups in files that --group-file names.`,
 		Example: "  frond app render -f shop.yaml --group north",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return r.Run(cmd.InOrStdin(), cmd.OutOrStdout()) },
@@ -50,25 +51,18 @@ Values of annotations (${group.annotations.KEY}) come from NodeGroups in files t
 
 // Run prints the objects.
 func (r *renderCommand) Run(in io.Reader, out io.Writer) error {
-	app := &apps.EdgeApplication{}
-	if err := readFile(r.file, in, app); err != nil {
+	app, err := readApplication(r.file, r.namespace, in)
+	if err != nil {
 		return err
 	}
-	if app.Kind != apps.EdgeApplicationKind {
-		return fmt.Errorf("%s holds a %q, not an EdgeApplication", r.file, app.Kind)
+	groups, err := readGroups(r.files, in)
+	if err != nil {
+		return err
 	}
-	if app.Namespace == "" {
-		app.Namespace = r.namespace
+	result, err := renderAll(app, groups)
+	if err != nil {
+		return err
 	}
-	annotations := map[string]map[string]string{}
-	for _, file := range r.files {
-		group := &apps.NodeGroup{}
-		if err := readFile(file, in, group); err != nil {
-			return err
-		}
-		annotations[group.Name] = group.Annotations
-	}
-	result := render.Render(app, func(group string) map[string]string { return annotations[group] })
 	objects := []map[string]any{}
 	for _, o := range result.Objects {
 		if o.Content != nil && (len(r.groups) == 0 || slices.Contains(r.groups, o.Target)) {
@@ -78,11 +72,52 @@ func (r *renderCommand) Run(in io.Reader, out io.Writer) error {
 	if err := r.print(objects, out); err != nil {
 		return err
 	}
+	return errors.Join(faultsOf(result)...)
+}
+
+func readApplication(file, namespace string, in io.Reader) (*apps.EdgeApplication, error) {
+	app := &apps.EdgeApplication{}
+	if err := readFile(file, in, app); err != nil {
+		return nil, err
+	}
+	if app.Kind != apps.EdgeApplicationKind {
+		return nil, fmt.Errorf("%s holds a %q, not an EdgeApplication", file, app.Kind)
+	}
+	if app.Namespace == "" {
+		app.Namespace = namespace
+	}
+	return app, nil
+}
+
+func readGroups(files []string, in io.Reader) ([]*apps.NodeGroup, error) {
+	var groups []*apps.NodeGroup
+	for _, file := range files {
+		group := &apps.NodeGroup{}
+		if err := readFile(file, in, group); err != nil {
+			return nil, err
+		}
+		groups = append(groups, group)
+	}
+	return groups, nil
+}
+
+// renderAll makes the objects of an application as cloudcore does.
+func renderAll(app *apps.EdgeApplication, groups []*apps.NodeGroup) (render.Result, error) {
+	scope, fault := render.Scope(app, groups)
+	if fault != nil {
+		return render.Result{}, errors.New(fault.String())
+	}
+	app = app.DeepCopy()
+	app.Spec.WorkloadScope = scope
+	return render.Render(app, render.Annotations(groups)), nil
+}
+
+func faultsOf(result render.Result) []error {
 	var faults []error
 	for _, fault := range result.Faults {
 		faults = append(faults, errors.New(fault.String()))
 	}
-	return errors.Join(faults...)
+	return faults
 }
 
 func (r *renderCommand) print(objects []map[string]any, out io.Writer) error {

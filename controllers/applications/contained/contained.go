@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"slices"
 
-	"k8s.io/apimachinery/pkg/runtime/schema"
-
 	"github.com/frond-edge/frond/controllers/applications/render"
 )
 
@@ -21,7 +19,6 @@ type Entry struct {
 	Group     string `json:"group,omitempty"`
 	Version   string `json:"version,omitempty"`
 	Kind      string `json:"kind,omitempty"`
-	Resource  string `json:"resource,omitempty"`
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name,omitempty"`
 }
@@ -32,6 +29,22 @@ type List []Entry
 // ID returns the identity of the object.
 func (e Entry) ID() render.ID {
 	return render.ID{Group: e.Group, Kind: e.Kind, Namespace: e.Namespace, Name: e.Name}
+}
+
+// maxBytes leaves room for other annotations: Kubernetes takes 256 KiB of all of them.
+const maxBytes = 224 << 10
+
+// Format returns the annotation. The error says that the list is too long for one.
+func (l List) Format() (string, error) {
+	text, err := json.Marshal(l)
+	if err != nil {
+		return "", fmt.Errorf("encode the list of objects: %w", err)
+	}
+	if len(text) > maxBytes {
+		return "", fmt.Errorf("the application has %d objects, those that it no longer wants included, and their list needs %d bytes of the %d that fit into the annotation %s: divide it into several applications",
+			len(l), len(text), maxBytes, Annotation)
+	}
+	return string(text), nil
 }
 
 // Parse reads the annotation; an empty one is an empty list.
@@ -46,12 +59,12 @@ func Parse(text string) (List, error) {
 	return list, nil
 }
 
-// Of returns the list of objects. resource returns the resource of a kind, or "".
-func Of(objects []render.Object, resource func(schema.GroupKind) string) List {
+// Of returns the list of objects.
+func Of(objects []render.Object) List {
 	list := make(List, 0, len(objects))
 	for _, o := range objects {
 		list = append(list, Entry{
-			Ordinal: o.Ordinal, Group: o.ID.Group, Version: o.Version, Kind: o.ID.Kind, Resource: resource(o.ID.GroupKind()), Namespace: o.ID.Namespace, Name: o.ID.Name,
+			Ordinal: o.Ordinal, Group: o.ID.Group, Version: o.Version, Kind: o.ID.Kind, Namespace: o.ID.Namespace, Name: o.ID.Name,
 		})
 	}
 	return list
@@ -64,18 +77,16 @@ func (l List) Has(id render.ID) bool {
 
 // Union returns the list with the entries of another one that it does not have.
 func (l List) Union(other List) List {
-	all := slices.Clone(l)
-	for _, e := range other {
-		if !all.Has(e.ID()) {
-			all = append(all, e)
-		}
-	}
-	return all
+	return append(slices.Clone(l), other.Without(l)...)
 }
 
 // Without returns the entries that another list does not have.
 func (l List) Without(other List) List {
-	return slices.DeleteFunc(slices.Clone(l), func(e Entry) bool { return other.Has(e.ID()) })
+	known := make(map[render.ID]bool, len(other))
+	for _, e := range other {
+		known[e.ID()] = true
+	}
+	return slices.DeleteFunc(slices.Clone(l), func(e Entry) bool { return known[e.ID()] })
 }
 
 // Same reports whether two lists name the same objects in the same order.

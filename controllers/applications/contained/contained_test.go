@@ -4,8 +4,6 @@ import (
 	"strings"
 	"testing"
 
-	"k8s.io/apimachinery/pkg/runtime/schema"
-
 	"github.com/frond-edge/frond/controllers/applications/contained"
 	"github.com/frond-edge/frond/controllers/applications/render"
 )
@@ -15,7 +13,7 @@ func object(kind, version, name string) render.Object {
 }
 
 func listOf(objects ...render.Object) contained.List {
-	return contained.Of(objects, func(kind schema.GroupKind) string { return strings.ToLower(kind.Kind) + "s" })
+	return contained.Of(objects)
 }
 
 // TestList_OtherVersionIsTheSameObject: a manifest that moves from v1 to v2 must not have its object deleted.
@@ -24,7 +22,7 @@ func TestList_OtherVersionIsTheSameObject(t *testing.T) {
 	if gone := before.Without(now); len(gone) != 1 || gone[0].Name != "b" {
 		t.Errorf("no longer wanted: %+v", gone)
 	}
-	if all := now.Union(before); len(all) != 2 || all[0].Version != "v2" || all[0].Resource != "scalers" {
+	if all := now.Union(before); len(all) != 2 || all[0].Version != "v2" {
 		t.Errorf("union %+v", all)
 	}
 	if !before.Same(listOf(object("Scaler", "v2", "a"), object("Scaler", "v2", "b"))) || before.Same(now) {
@@ -42,5 +40,19 @@ func TestParse(t *testing.T) {
 	}
 	if _, err := contained.Parse("{"); err == nil || !strings.Contains(err.Error(), contained.Annotation) {
 		t.Errorf("got %v", err)
+	}
+}
+
+func TestList_Format(t *testing.T) {
+	text, err := listOf(object("Scaler", "v1", "a")).Format()
+	if want := `[{"ordinal":0,"group":"autoscaling","version":"v1","kind":"Scaler","namespace":"n","name":"a"}]`; err != nil || text != want {
+		t.Errorf("%s, %v", text, err)
+	}
+	var many []render.Object
+	for range 1000 {
+		many = append(many, object("Scaler", "v1", strings.Repeat("w", 240)))
+	}
+	if _, err := listOf(many...).Format(); err == nil || !strings.Contains(err.Error(), "1000 objects") {
+		t.Errorf("no error for a list that Kubernetes refuses: %v", err)
 	}
 }

@@ -14,9 +14,11 @@ import (
 	"github.com/frond-edge/frond/api/apps"
 )
 
-// applyOverriders changes an object for a target, in KubeEdge's order. The first fault ends it: half an override is none.
-func applyOverriders(o *unstructured.Unstructured, by apps.Overriders) error {
-	if by.Replicas != nil {
+// applyOverriders changes an object for a target, in KubeEdge's order. The first fault ends it: half an override is none. Differences concern
+// the objects that have what they change: a ConfigMap has no replicas and no containers. A container that none of the target's objects has is a fault;
+// containers has the names of all.
+func applyOverriders(o *unstructured.Unstructured, by apps.Overriders, containers map[string]bool) error {
+	if by.Replicas != nil && hasReplicas(o) {
 		if *by.Replicas < 0 {
 			return fmt.Errorf("overriders.replicas is %d", *by.Replicas)
 		}
@@ -24,41 +26,84 @@ func applyOverriders(o *unstructured.Unstructured, by apps.Overriders) error {
 			return fmt.Errorf("overriders.replicas: %w", err)
 		}
 	}
+	_, hasPods := podSpecPath(o)
+	workload := hasPods || isWorkloadKind(o)
 	for i, image := range by.ImageOverriders {
+		if !workload && (image.Predicate == nil || !hasPath(o.Object, image.Predicate.Path)) {
+			continue
+		}
 		if err := overrideImages(o, image); err != nil {
 			return fmt.Errorf("overriders.imageOverriders[%d]: %w", i, err)
 		}
 	}
+	if !workload {
+		return nil
+	}
+	c := containerChanger{o, containers}
 	for i, command := range by.CommandOverriders {
-		if err := overrideWords(o, "command", command); err != nil {
+		if err := c.overrideWords("command", command); err != nil {
 			return fmt.Errorf("overriders.commandOverriders[%d]: %w", i, err)
 		}
 	}
 	for i, args := range by.ArgsOverriders {
-		if err := overrideWords(o, "args", args); err != nil {
+		if err := c.overrideWords("args", args); err != nil {
 			return fmt.Errorf("overriders.argsOverriders[%d]: %w", i, err)
 		}
 	}
 	for i, env := range by.EnvOverriders {
-		if err := overrideEnv(o, env); err != nil {
+		if err := c.overrideEnv(env); err != nil {
 			return fmt.Errorf("overriders.envOverriders[%d]: %w", i, err)
 		}
 	}
 	for i, resources := range by.ResourcesOverriders {
-		if err := overrideResources(o, resources); err != nil {
+		if err := c.overrideResources(resources); err != nil {
 			return fmt.Errorf("overriders.resourcesOverriders[%d]: %w", i, err)
 		}
 	}
 	return nil
 }
 
-// changeContainer changes the container of a name.
-func changeContainer(o *unstructured.Unstructured, name string, change func(container map[string]any) error) error {
-	return changeContainers(o, func(containers []any) error {
-		for _, c := range containers {
-			if container, ok := c.(map[string]any); ok && container["name"] == name {
+// hasReplicas reports whether the number of replicas means something to an object.
+func hasReplicas(o *unstructured.Unstructured) bool {
+	switch o.GetKind() {
+	case "Deployment", "ReplicaSet", "ReplicationController", "StatefulSet":
+		return true
+	}
+	return hasPath(o.Object, "/spec/replicas")
+}
+
+// isWorkloadKind reports whether an object without containers is one that should have some.
+func isWorkloadKind(o *unstructured.Unstructured) bool {
+	switch o.GroupVersionKind().Group {
+	case "apps", "batch":
+		return true
+	}
+	return o.GetAPIVersion() == "v1" && o.GetKind() == "Pod"
+}
+
+// hasPath reports whether an object has something at a JSON pointer without items of lists.
+func hasPath(fields map[string]any, pointer string) bool {
+	_, found, err := unstructured.NestedFieldNoCopy(fields, strings.Split(strings.TrimPrefix(pointer, "/"), "/")...)
+	return found && err == nil
+}
+
+// containerChanger changes the containers of an object.
+type containerChanger struct {
+	*unstructured.Unstructured
+	// known are the containers of all manifests that are made for the target.
+	known map[string]bool
+}
+
+// change changes the container of a name.
+func (c containerChanger) change(name string, change func(container map[string]any) error) error {
+	return changeContainers(c.Unstructured, func(containers []any) error {
+		for _, item := range containers {
+			if container, ok := item.(map[string]any); ok && container["name"] == name {
 				return change(container)
 			}
+		}
+		if c.known[name] {
+			return nil // of another manifest
 		}
 		return fmt.Errorf("containerName: there is no container %q", name)
 	})
@@ -81,8 +126,8 @@ func changeContainers(o *unstructured.Unstructured, change func(containers []any
 	return unstructured.SetNestedSlice(o.Object, containers, path...)
 }
 
-func overrideWords(o *unstructured.Unstructured, field string, by apps.CommandArgsOverrider) error {
-	return changeContainer(o, by.ContainerName, func(container map[string]any) error {
+func (c containerChanger) overrideWords(field string, by apps.CommandArgsOverrider) error {
+	return c.change(by.ContainerName, func(container map[string]any) error {
 		words, _, err := unstructured.NestedStringSlice(container, field)
 		if err != nil {
 			return err
@@ -106,8 +151,8 @@ func overrideWords(o *unstructured.Unstructured, field string, by apps.CommandAr
 func errOperator(operator string) error { return fmt.Errorf("operator %q is not understood", operator) }
 
 // overrideEnv keeps the order of what is there, so that the same input always gives the same object.
-func overrideEnv(o *unstructured.Unstructured, by apps.EnvOverrider) error {
-	return changeContainer(o, by.ContainerName, func(container map[string]any) error {
+func (c containerChanger) overrideEnv(by apps.EnvOverrider) error {
+	return c.change(by.ContainerName, func(container map[string]any) error {
 		env, _, err := unstructured.NestedSlice(container, "env")
 		if err != nil {
 			return err
@@ -150,8 +195,8 @@ func variableFields(variable corev1.EnvVar) (map[string]any, error) {
 	return fields, json.Unmarshal(text, &fields)
 }
 
-func overrideResources(o *unstructured.Unstructured, by apps.ResourcesOverrider) error {
-	return changeContainer(o, by.ContainerName, func(container map[string]any) error {
+func (c containerChanger) overrideResources(by apps.ResourcesOverrider) error {
+	return c.change(by.ContainerName, func(container map[string]any) error {
 		for field, quantities := range map[string]corev1.ResourceList{"requests": by.Value.Requests, "limits": by.Value.Limits} {
 			for name, quantity := range quantities {
 				if quantity.IsZero() {

@@ -2,7 +2,6 @@ package render
 
 import (
 	"crypto/sha256"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -11,6 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/frond-edge/frond/api/apps"
@@ -128,43 +128,85 @@ func labelTargetName(labels map[string]string) string {
 
 // Render returns the objects of an application. annotations returns those of a NodeGroup, for values in manifests; it may be nil.
 func Render(app *apps.EdgeApplication, annotations func(group string) map[string]string) Result {
-	r := renderer{app: app, annotations: annotations, seen: map[ID]string{}}
-	r.result.Complete = true
+	r := renderer{app: app, annotations: annotations, seen: map[ID]string{}, containers: map[string]bool{}}
+	r.result.Complete = identified(app.Spec.WorkloadScope)
 	var targets []Target
 	targets, r.result.Faults = Targets(app.Spec.WorkloadScope)
+	templates := make([]*unstructured.Unstructured, len(app.Spec.WorkloadTemplate.Manifests))
 	for i, manifest := range app.Spec.WorkloadTemplate.Manifests {
-		r.renderManifest(i, manifest, targets)
+		templates[i] = r.parseManifest(i, manifest)
+	}
+	for i, template := range templates {
+		if template != nil {
+			r.renderManifest(i, template, targets)
+		}
 	}
 	return r.result
+}
+
+// identified reports whether each target has a name. One without could have any of the objects that were made before.
+func identified(scope apps.WorkloadScope) bool {
+	return !slices.ContainsFunc(scope.TargetNodeGroups, func(t apps.TargetNodeGroup) bool { return t.Name == "" }) &&
+		!slices.ContainsFunc(scope.TargetNodeLabels, func(t apps.TargetNodeLabel) bool { return len(t.LabelSelector.MatchLabels) == 0 })
 }
 
 type renderer struct {
 	app         *apps.EdgeApplication
 	annotations func(group string) map[string]string
 	seen        map[ID]string // field of the manifest that made the object
-	version     string        // of the manifest at hand
-	result      Result
+	// containers are those of all manifests that are made for each target.
+	containers map[string]bool
+	version    string // of the manifest at hand
+	result     Result
 }
 
 func (r *renderer) addFault(field, target string, err error) {
 	r.result.Faults = append(r.result.Faults, Fault{Field: field, Target: target, Reason: err.Error()})
 }
 
-func (r *renderer) renderManifest(ordinal int, manifest apps.Manifest, targets []Target) {
-	field := fmt.Sprintf("spec.workloadTemplate.manifests[%d]", ordinal)
+func manifestField(ordinal int) string {
+	return fmt.Sprintf("spec.workloadTemplate.manifests[%d]", ordinal)
+}
+
+// parseManifest returns nil for what is no object.
+func (r *renderer) parseManifest(ordinal int, manifest apps.Manifest) *unstructured.Unstructured {
 	template, err := r.parse(manifest)
 	if err != nil {
 		r.result.Complete = false
-		r.addFault(field, "", err)
-		return
+		r.addFault(manifestField(ordinal), "", err)
+		return nil
 	}
+	if path, found := podSpecPath(template); found && isMultiplied(template) {
+		containers, _, _ := unstructured.NestedSlice(template.Object, append(path, "containers")...)
+		for _, c := range containers {
+			if container, ok := c.(map[string]any); ok {
+				if name, ok := container["name"].(string); ok {
+					r.containers[name] = true
+				}
+			}
+		}
+	}
+	return template
+}
+
+func (r *renderer) renderManifest(ordinal int, template *unstructured.Unstructured, targets []Target) {
+	field := manifestField(ordinal)
 	r.version = template.GroupVersionKind().Version
+	patches, err := takePatches(template)
+	if err != nil {
+		err = fmt.Errorf("metadata.annotations[%s]: %w", AnnotationPatches, err)
+	}
 	if !isMultiplied(template) {
+		if len(patches) > 0 || err != nil {
+			r.addFault(field, "", errors.Join(err, fmt.Errorf("the annotation %s is for manifests that are made for each target: add %s", AnnotationPatches, AnnotationMultiply)))
+			r.add(field, Object{Ordinal: ordinal, ID: idOf(template, template.GetName())})
+			return
+		}
 		r.renderOnce(ordinal, field, template)
 		return
 	}
 	for _, target := range targets {
-		r.renderFor(ordinal, field, template, target)
+		r.renderFor(ordinal, field, template, target, patches, err)
 	}
 }
 
@@ -222,16 +264,21 @@ func (r *renderer) renderOnce(ordinal int, field string, template *unstructured.
 }
 
 // renderFor makes the object of a target. Its identity is known before anything can go wrong.
-func (r *renderer) renderFor(ordinal int, field string, template *unstructured.Unstructured, target Target) {
+func (r *renderer) renderFor(ordinal int, field string, template *unstructured.Unstructured, target Target, patches []Patch, err error) {
 	o := template.DeepCopy()
 	o.SetName(template.GetName() + "-" + target.Name)
 	made := Object{Ordinal: ordinal, Target: target.Name, Content: o}
-	err := r.expandValues(o, target)
 	if err == nil {
-		err = applyOverriders(o, target.Overriders)
+		err = r.expandValues(o, target)
+	}
+	if err == nil {
+		err = applyOverriders(o, target.Overriders, r.containers)
 	}
 	if err == nil {
 		err = bindToTarget(o, target)
+	}
+	if err == nil {
+		err = applyPatches(o, patches, target, r.expandIn)
 	}
 	if err == nil {
 		if faults := validation.IsDNS1123Subdomain(o.GetName()); len(faults) > 0 {
@@ -286,76 +333,4 @@ func podSpecPath(o *unstructured.Unstructured) (path []string, found bool) {
 		}
 	}
 	return nil, false
-}
-
-// expandValues replaces ${group.name} and ${group.annotations.KEY} in all texts of an object. Other texts stay, also ${other}, which shells and
-// Kubernetes understand.
-func (r *renderer) expandValues(o *unstructured.Unstructured, target Target) error {
-	if target.Group == "" {
-		return nil
-	}
-	var annotations map[string]string
-	if r.annotations != nil {
-		annotations = r.annotations(target.Group)
-	}
-	name := o.GetName()
-	expanded, err := expand(o.Object, target.Group, annotations)
-	if err != nil {
-		return err
-	}
-	fields, ok := expanded.(map[string]any)
-	if !ok {
-		return errors.New("is no object")
-	}
-	o.Object = fields
-	o.SetName(name)
-	return nil
-}
-
-func expand(value any, group string, annotations map[string]string) (any, error) {
-	var err error
-	switch v := value.(type) {
-	case string:
-		return expandText(v, group, annotations)
-	case []any:
-		for i := range v {
-			if v[i], err = expand(v[i], group, annotations); err != nil {
-				return nil, err
-			}
-		}
-	case map[string]any:
-		for key := range v {
-			if v[key], err = expand(v[key], group, annotations); err != nil {
-				return nil, fmt.Errorf("%s: %w", key, err)
-			}
-		}
-	}
-	return value, nil
-}
-
-func expandText(text, group string, annotations map[string]string) (string, error) {
-	const prefix, annotationPrefix = "${group.", "annotations."
-	var out strings.Builder
-	for {
-		before, rest, found := strings.Cut(text, prefix)
-		out.WriteString(before)
-		if !found {
-			return out.String(), nil
-		}
-		name, after, closed := strings.Cut(rest, "}")
-		key, annotation := strings.CutPrefix(name, annotationPrefix)
-		switch value, known := annotations[key]; {
-		case !closed:
-			return "", fmt.Errorf("%q has no }", prefix+rest)
-		case name == "name":
-			out.WriteString(group)
-		case annotation && known:
-			out.WriteString(value)
-		case annotation:
-			return "", fmt.Errorf("the NodeGroup %s has no annotation %s", group, key)
-		default:
-			return "", fmt.Errorf("${group.%s} is neither ${group.name} nor ${group.annotations.KEY}", name)
-		}
-		text = after
-	}
 }
