@@ -130,7 +130,7 @@ var dependencyHomes = map[string][]string{
 	"k8s.io/kubectl":                         {"cmd/frond"},
 	"k8s.io/cli-runtime":                     {"cmd/frond"},
 	"github.com/vishvananda":                 {"internal/devcluster", "edged/hostaddr", "edged/uplink"},
-	"github.com/evanphx/json-patch":           {"controllers/applications/render"},
+	"github.com/evanphx/json-patch":          {"controllers/applications/render"},
 	"github.com/go-jose/go-jose":             {"leaf/access"},
 	"filippo.io/age":                         {"internal/backup"},
 	"github.com/hanwen/go-fuse":              {"test/faultfs"},

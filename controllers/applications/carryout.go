@@ -60,6 +60,9 @@ func carryOut(ctx context.Context, c *Controller, app *apps.EdgeApplication) (ti
 	groups := c.groups.Groups()
 	w.annotations = render.Annotations(groups)
 	scope, fault := render.Scope(w.app, groups)
+	if selector := w.app.Annotations[names.AnnotationTargetGroups]; selector != "" && !c.groups.Installed() {
+		fault = &render.Fault{Field: "metadata.annotations[" + names.AnnotationTargetGroups + "]", Reason: "the cluster has no kind NodeGroup: frond init installs it"}
+	}
 	if plan.fault != nil {
 		faults = append(faults, *plan.fault)
 	}

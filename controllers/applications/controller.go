@@ -67,6 +67,8 @@ func MadeKinds() []rbacv1.PolicyRule {
 type Groups interface {
 	// Ready reports whether groups and Nodes are read; before, the other answers mean nothing.
 	Ready() bool
+	// Installed reports whether the kind exists; without it nobody knows which groups there should be.
+	Installed() bool
 	Groups() []*apps.NodeGroup
 	Members(group string) []string
 	// WindowOf reports whether a group may be updated now, and when that changes.
