@@ -20,14 +20,16 @@ type record struct {
 	// size is that of the lines when they are decompressed.
 	size   int
 	source Source
-	data   []byte
+	// attempt tells records apart; "" of an older version.
+	attempt string
+	data    []byte
 }
 
 // last is the number of the last sample.
 func (r *record) last() uint64 { return r.first + r.count - 1 }
 
 func parseRecord(m *jetstream.RawStreamMsg) (*record, error) {
-	r := &record{sequence: m.Sequence, run: m.Header.Get(lines.HeaderRun), data: m.Data}
+	r := &record{sequence: m.Sequence, run: m.Header.Get(lines.HeaderRun), attempt: m.Header.Get(headerAttempt), data: m.Data}
 	var err error
 	if r.first, err = strconv.ParseUint(m.Header.Get(headerFirst), 10, 64); err != nil {
 		return nil, fmt.Errorf("header %s: %w", headerFirst, err)

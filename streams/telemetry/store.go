@@ -45,6 +45,8 @@ const (
 	headerCount  = "Frond-Count"
 	headerSource = "Frond-Source"
 	headerSize   = "Frond-Size" // of its lines when they are decompressed
+	// headerAttempt tells two records apart that were to have the same numbers.
+	headerAttempt = "Frond-Attempt"
 )
 
 // ErrClosed says that the store has stopped.
@@ -91,6 +93,7 @@ type Store struct {
 	next     uint64            // the number of the next line
 	sequence uint64            // that of the last record, 0 without one
 	previous map[string]uint64 // the last number of each group since the start
+	attempt  string            // of the last record that was read
 	unknown  bool              // an append failed: run, next and sequence must be read again
 
 	mu     sync.Mutex
@@ -149,6 +152,7 @@ func (s *Store) readPosition(ctx context.Context) error {
 		return nil
 	}
 	s.setPosition(record.run, record.first+record.count, last.Sequence)
+	s.attempt = record.attempt
 	s.setSource(record.source)
 	return nil
 }
@@ -404,16 +408,30 @@ func nextRecord(batch []*appending) []*appending {
 	return batch
 }
 
-// storeRecord stores a record.
+// errNumbersTaken says that another record has the numbers of one that is to be stored: an earlier one, whose attempt the disk has finished late.
+var errNumbersTaken = errors.New("an earlier record has these numbers")
+
+// storeRecord stores a record, behind any whose storing was given up and that is stored all the same.
 func (s *Store) storeRecord(ctx context.Context, batch []*appending) error {
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
-	if s.unknown {
-		if err := s.readPosition(ctx); err != nil {
+	for {
+		if s.unknown {
+			if err := s.readPosition(ctx); err != nil {
+				return err
+			}
+			s.unknown = false
+		}
+		err := s.storeOnce(ctx, batch)
+		if !errors.Is(err, errNumbersTaken) || ctx.Err() != nil {
 			return err
 		}
-		s.unknown = false
+		clear(s.previous) // what the other record holds is not known here
 	}
+}
+
+// storeOnce stores a record with the next numbers.
+func (s *Store) storeOnce(ctx context.Context, batch []*appending) error {
 	var list []lines.Line
 	number, previous, source := s.next, map[string]uint64{}, s.Source()
 	for _, a := range batch {
@@ -440,7 +458,7 @@ func (s *Store) storeRecord(ctx context.Context, batch []*appending) error {
 	}
 	msg := &nats.Msg{Subject: s.kind.LeafSubject, Data: data, Header: nats.Header{
 		lines.HeaderRun: {s.currentRun()}, headerFirst: {strconv.FormatUint(s.next, 10)}, headerCount: {strconv.Itoa(len(list))},
-		headerSize: {strconv.Itoa(size)},
+		headerSize: {strconv.Itoa(size)}, headerAttempt: {rand.Text()},
 	}}
 	if source.Stream != "" {
 		msg.Header[headerSource] = []string{source.Stream + "/" + strconv.FormatUint(source.Sequence, 10)}
@@ -482,8 +500,10 @@ func (s *Store) publish(ctx context.Context, msg *nats.Msg, first, next uint64) 
 				return err
 			}
 			switch {
-			case s.currentRun() == run && s.next == next: // an attempt before has stored it
+			case s.currentRun() == run && s.next == next && s.attempt == msg.Header.Get(headerAttempt): // an attempt before has stored it
 				return nil
+			case s.currentRun() == run && s.next > first:
+				return errNumbersTaken
 			case s.currentRun() != run && s.next != 1 || s.currentRun() == run && s.next != first:
 				return err
 			}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/klauspost/compress/zstd"
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap/zaptest"
@@ -479,6 +480,49 @@ func TestStore_LostAnswersStoreOnce(t *testing.T) {
 	}
 	if n := stream.CachedInfo().State.Msgs; n != 5 {
 		t.Errorf("%d records of 5 samples", n)
+	}
+}
+
+// A record that was given up, because the disk stood still for too long, may be stored all the same, with the numbers that the next record has. That
+// one was not stored then, and must not be taken for it.
+func TestStore_LateRecordDisplacesNone(t *testing.T) {
+	own := leaftest.StartLeaf(t, leaf.Config{}).Client()
+	store, err := telemetry.OpenStore(t.Context(), telemetry.Samples(), limits, own, telemetry.NewStoreMetrics(telemetry.Samples(), nil), zaptest.NewLogger(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	streamstest.StartPart(t, store.Start)
+	if err := store.Append(t.Context(), telemetry.Exact, samplesOf(0, 1)); err != nil {
+		t.Fatal(err)
+	}
+	js, err := jetstream.New(own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream, err := js.Stream(t.Context(), subject.LeafTelemetryStream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, err := stream.GetMsg(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	late := &nats.Msg{Subject: first.Subject, Header: first.Header, Data: first.Data}
+	late.Header.Set("Frond-First", "2")
+	late.Header.Set("Frond-Attempt", "late")
+	late.Header.Del(jetstream.ExpectedLastSubjSeqHeader)
+	if _, err := js.PublishMsg(t.Context(), late); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Append(t.Context(), telemetry.Exact, samplesOf(1, 2)); err != nil {
+		t.Fatal(err)
+	}
+	last, err := stream.GetMsg(t.Context(), 3)
+	if err != nil {
+		t.Fatalf("the sample is not stored: %v", err)
+	}
+	if got := last.Header.Get("Frond-First"); got != "3" {
+		t.Errorf("it has the number %s, want 3", got)
 	}
 }
 
