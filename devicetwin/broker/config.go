@@ -95,6 +95,7 @@ type User = access.User
 
 // Peer is another broker, whose apps are told what those of this one are told.
 type Peer interface {
+	// Publish must not wait for the other broker: the devices wait for it.
 	Publish(ctx context.Context, messages ...Message) error
 }
 

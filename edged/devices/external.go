@@ -22,6 +22,7 @@ import (
 // disk hold up no device. It implements broker.Peer.
 type externalBroker struct {
 	devices, custom *external.Client
+	answers         *answers
 	// server is set before start.
 	server    *broker.Server
 	gate      *messages.Gate
@@ -44,7 +45,8 @@ func newExternalBroker(node string, m config.MQTT, gate *messages.Gate, reg prom
 		}, []string{"session"}),
 		events: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "frond", Subsystem: "mqtt", Name: "external_events_total",
-			Help: "Lost connections (lost), messages of QoS 0 that were dropped (dropped), messages that the broker sent again and that were known (repeated).",
+			Help: "Lost connections (lost), messages of QoS 0 that were dropped (dropped), messages that the broker sent again and that were known (repeated), " +
+				"answers to apps that were not sent (unsent).",
 		}, []string{"session", "event"}),
 	}
 	cfg := externalConfig(m.External)
@@ -52,6 +54,7 @@ func newExternalBroker(node string, m config.MQTT, gate *messages.Gate, reg prom
 	if e.devices, err = external.New(cfg, "frond-"+node, deviceFilters(), e.receive, sessionObserver{e, "devices"}, e.log); err != nil {
 		return nil, fmt.Errorf("devices.mqtt.external: %w", err)
 	}
+	e.answers = newAnswers(e.devices.Publish, func() { e.events.WithLabelValues("devices", "unsent").Inc() }, e.log)
 	if e.custom, err = external.New(cfg, "frond-"+node+"-messages", messages.Filters(), e.receiveCustom, sessionObserver{e, "messages"}, e.log); err != nil {
 		return nil, fmt.Errorf("devices.mqtt.external: %w", err)
 	}
@@ -74,31 +77,31 @@ func deviceFilters() []string {
 	return []string{device + "twin/update", device + "twin/get", device + "state/update", "$hw/events/node/+/membership/get"}
 }
 
-// start runs both sessions until ctx ends.
+// start runs both sessions, and sends answers, until ctx ends.
 func (e *externalBroker) start(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return e.devices.Start(gctx) })
 	g.Go(func() error { return e.custom.Start(gctx) })
+	g.Go(func() error {
+		e.answers.start(gctx)
+		return nil
+	})
 	return g.Wait()
 }
 
-// Publish sends what the gateway says to apps, as KubeEdge does with QoS 1. An app that is away gets it if its session does.
-func (e *externalBroker) Publish(ctx context.Context, all ...broker.Message) error {
-	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
-	defer cancel()
-	var errs []error
+// Publish takes what the gateway says to apps, which is sent as KubeEdge does with QoS 1. It does not wait for the broker. An app that is away gets
+// it if its session does.
+func (e *externalBroker) Publish(_ context.Context, all ...broker.Message) error {
+	var err error
 	for _, m := range all {
-		if err := e.devices.Publish(ctx, m.Topic, m.Payload); err != nil {
-			errs = append(errs, err)
-			if ctx.Err() != nil || errors.Is(err, external.ErrNotConnected) {
-				break
-			}
+		if queued := e.answers.enqueue(m); queued != nil {
+			err = queued
 		}
 	}
-	return errors.Join(errs...)
+	return err
 }
 
-// publishTimeout bounds how long answers hold up the devices.
+// publishTimeout bounds how long one answer holds up those behind it.
 const publishTimeout = 2 * time.Second
 
 // receive gives a message of a device's app to the twins.

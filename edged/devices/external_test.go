@@ -17,6 +17,7 @@ import (
 	"github.com/frond-edge/frond/streams/subject"
 	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/mosquittotest"
+	"github.com/frond-edge/frond/test/kit/relaytest"
 )
 
 // external makes a gateway one with mosquitto beside or instead of its own broker.
@@ -227,6 +228,39 @@ func TestDevices_ExternalMessagesHoldUpNoDevice(t *testing.T) {
 	_, err = js.UpdateStream(t.Context(), cfg)
 	kit.Must(t, err)
 	kit.Within(t, time.Minute, "all messages are on the disk", func() bool { return g.custom() == 32 })
+}
+
+// An external broker that does not answer, over a connection that is not yet known to be lost, holds up no device of the gateway's own.
+func TestDevices_SilentExternalBrokerHoldsUpNoDevice(t *testing.T) {
+	b := mosquittotest.Start(t)
+	relay := relaytest.Start(t, b.Addr, relaytest.Config{})
+	g := newGateway(t)
+	g.setModel("INT")
+	g.setDevice("a", "edge-1", "20")
+	g.start(func(d *config.Devices) {
+		external(config.MQTTBoth, b)(d)
+		d.MQTT.External.URL, d.MQTT.External.KeepAlive = "tcp://"+relay.Addr(), config.Duration(10*time.Minute)
+	})
+	g.reported("a", `"Differs"`)
+	other := g.app(at(b, "app"))
+	heard := listen(t, other)
+	const result = "$hw/events/device/default/a/twin/update/result"
+	g.publish(other, "a", "0")
+	kit.Within(t, 20*time.Second, "the result at the external broker", func() bool { return heard.count(result) > 0 })
+	relay.Silence()
+	app := g.app(nil)
+	near := &ear{heard: map[string]int{}}
+	token := app.Subscribe(result, 1, near.hear)
+	if !token.WaitTimeout(10 * time.Second) {
+		t.Fatal("no SUBACK")
+	}
+	kit.Must(t, token.Error())
+	const updates = 60
+	for i := range updates {
+		g.publish(app, "a", fmt.Sprint(i+1))
+	}
+	kit.Within(t, 30*time.Second, "the results at the own broker", func() bool { return near.count(result) >= updates }) // each in turn takes 2 s and more
+	g.reported("a", fmt.Sprintf("%q", fmt.Sprint(updates)))
 }
 
 // gauge returns the value of a metric without labels, -1 if there is none.
