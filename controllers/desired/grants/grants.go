@@ -55,7 +55,8 @@ type grantedScope struct {
 	waiting map[wire.Key]struct{}
 	// fillNumber is the number of that filling; work that began before it does not count.
 	fillNumber uint64
-	// withdrawn: the marker that the stream may hold is not valid, and is removed until nothing waits.
+	// withdrawn: the marker that the stream may hold is not valid. It is removed, also if nothing waits any more: the next one follows the
+	// objects.
 	withdrawn bool
 }
 
@@ -344,6 +345,7 @@ func (b *Book) EnqueueScoped(key wire.Key) {
 func (b *Book) Reconciled(n *Node, key wire.Key, fills uint64, gone bool) {
 	if marked, ok := wire.ScopeOf(key); ok {
 		b.sweepScope(n, marked, gone)
+		b.renewMarker(n, marked)
 	}
 	if b.servicesMoved(n, key, gone) {
 		return
@@ -360,6 +362,13 @@ func (b *Book) Reconciled(n *Node, key wire.Key, fills uint64, gone bool) {
 			sc.waiting = nil // an emptied map keeps its memory
 			b.cfg.Enqueue(n, id.toScope().Marker(), controllers.Background)
 		}
+	}
+}
+
+// renewMarker enqueues the marker of a scope that lacks nothing else, once one that was not valid is removed.
+func (b *Book) renewMarker(n *Node, of wire.Scope) {
+	if sc := n.scopes[scopeIDOf(of)]; sc != nil && sc.withdrawn && sc.complete() && !n.published.Holds(of.Marker()) {
+		b.cfg.Enqueue(n, of.Marker(), controllers.Background)
 	}
 }
 
@@ -382,6 +391,8 @@ func (b *Book) Marker(n *Node, of wire.Scope, gone bool) (want *payload.Payload,
 		return nil, false, nil
 	case sc == nil:
 		return nil, !n.loaded, nil
+	case sc.withdrawn && n.published.Holds(of.Marker()):
+		return nil, false, nil
 	case !sc.complete():
 		return nil, !sc.withdrawn, nil
 	}
