@@ -121,6 +121,14 @@ func newLinkSupervisor(cfg Config, r hubLink, server *Server, m *linkMetrics, lo
 	}
 }
 
+// beginDialling dials for the first time. It is called once, before run.
+func (s *linkSupervisor) beginDialling() {
+	s.limitPauses()
+	s.backoff.StartOutage(time.Now())
+	s.dialHub(time.Now())
+}
+
+// run watches the link that beginDialling asked for, and those after it, until ctx ends.
 func (s *linkSupervisor) run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.superviseLink(ctx) })
@@ -133,9 +141,6 @@ func (s *linkSupervisor) run(ctx context.Context) error {
 func (s *linkSupervisor) superviseLink(ctx context.Context) error {
 	t := time.NewTicker(linkPollInterval)
 	defer t.Stop()
-	s.limitPauses()
-	s.backoff.StartOutage(time.Now())
-	s.dialHub(time.Now())
 	for {
 		select {
 		case <-ctx.Done():

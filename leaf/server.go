@@ -124,6 +124,12 @@ func (s *Server) runServer(ctx context.Context, opts *server.Options) error {
 		return err
 	}
 	born := isUnhealthy(ns) // before any stream can be created: a stream in creation looks broken, too
+	var sup *linkSupervisor
+	if len(s.cfg.Hub) > 0 || s.cfg.Hubs != nil {
+		sup = newLinkSupervisor(s.cfg, newRemoteDialer(ns, s.cfg), s, s.metrics, s.log)
+		sup.state = s.Link() // of the previous server
+		sup.beginDialling()  // before clients create streams: nats-server reads options for a new stream that a reload writes
+	}
 	s.setNATS(ns)
 	s.readyOnce.Do(func() { close(s.ready) })
 	s.log.Info("leaf server ready", zap.String("dir", s.cfg.Dir), zap.String("domain", opts.JetStreamDomain))
@@ -138,9 +144,7 @@ func (s *Server) runServer(ctx context.Context, opts *server.Options) error {
 		}
 	})
 	g.Go(func() error { return s.disk.watch(gctx, ns, born) })
-	if len(s.cfg.Hub) > 0 || s.cfg.Hubs != nil {
-		sup := newLinkSupervisor(s.cfg, newRemoteDialer(ns, s.cfg), s, s.metrics, s.log)
-		sup.state = s.Link() // of the previous server
+	if sup != nil {
 		g.Go(func() error { return sup.run(gctx) })
 	}
 	return g.Wait()
