@@ -179,11 +179,11 @@ func (h *hubConns) kickClient(ctx context.Context, server string, client uint64)
 
 // newHubWatcher creates the watcher of the hub's servers.
 func newHubWatcher(f *foundation, notifyNode func(node, server string) error) *membership.HubWatcher {
-	dial := func(url string) (*nats.Conn, error) {
+	dial := func(url string, opts ...nats.Option) (*nats.Conn, error) {
 		cfg := f.cfg.Hub
 		cfg.URLs = []string{url}
 		// These connections carry nothing; the watcher logs the loss of one once.
-		return dialHub(cfg, "cloudcore "+f.cfg.ID+" watch", prometheus.NewCounter(prometheus.CounterOpts{}), zap.NewNop(), nats.IgnoreDiscoveredServers())
+		return dialHub(cfg, "cloudcore "+f.cfg.ID+" watch", prometheus.NewCounter(prometheus.CounterOpts{}), zap.NewNop(), append(opts, nats.IgnoreDiscoveredServers())...)
 	}
 	return membership.NewHubWatcher(f.cfg.Hub.URLs, dial, f.ownedNodes, notifyNode, f.log.Named("deaths"))
 }

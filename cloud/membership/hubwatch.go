@@ -20,13 +20,13 @@ const (
 	notifyPause = 200 * time.Millisecond
 )
 
-// HubWatcher keeps a connection to each server of the hub, only to detect when it breaks. The consumers of a server
-// live in its memory, so the nodes whose consumer was there must attach again. By missing heartbeats alone they would
-// find out after 6 to 9 s.
+// HubWatcher keeps a connection to each server of the hub, only to detect when it breaks or when the server announces that
+// it stops (lame duck mode). The consumers of a server live in its memory, so the nodes whose consumer was there must attach
+// again. By missing heartbeats alone they would find out after 6 to 9 s.
 type HubWatcher struct {
 	// servers are the configured URLs of the hub; other servers are not watched.
 	servers []string
-	dial    func(url string) (*nats.Conn, error)
+	dial    func(url string, opts ...nats.Option) (*nats.Conn, error)
 	// ownedNodes lists the nodes that this cloudcore owns.
 	ownedNodes func(ctx context.Context) ([]string, error)
 	// notifyNode tells a node which server died. It must not block.
@@ -39,7 +39,7 @@ type HubWatcher struct {
 
 // NewHubWatcher creates the watcher of these servers, each of which dial connects to. ownedNodes lists the nodes that
 // this replica owns; notifyNode tells one of them which server or replica is gone and must not block.
-func NewHubWatcher(servers []string, dial func(url string) (*nats.Conn, error), ownedNodes func(ctx context.Context) ([]string, error),
+func NewHubWatcher(servers []string, dial func(url string, opts ...nats.Option) (*nats.Conn, error), ownedNodes func(ctx context.Context) ([]string, error),
 	notifyNode func(node, server string) error, log *zap.Logger,
 ) *HubWatcher {
 	return &HubWatcher{
@@ -55,14 +55,20 @@ func (d *HubWatcher) Lost() chan<- string { return d.lost }
 func (d *HubWatcher) Start(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
 	for _, url := range d.servers {
-		nc, err := d.dial(url)
+		stopping := make(chan struct{}, 1) // one: a server announces its stop once, and its name is looked up when it is received
+		nc, err := d.dial(url, nats.LameDuckModeHandler(func(*nats.Conn) {
+			select {
+			case stopping <- struct{}{}:
+			default:
+			}
+		}))
 		if err != nil {
 			d.log.Warn("hub server not watched", zap.String("url", url), zap.Error(err))
 			continue
 		}
 		g.Go(func() error {
 			defer nc.Close()
-			return watchServer(gctx, nc, d.grace, d.lost)
+			return watchServer(gctx, nc, stopping, d.grace, d.lost)
 		})
 	}
 	g.Go(func() error { return d.announceLosses(gctx, d.lost) })
@@ -101,8 +107,18 @@ func (l *lossDetector) observeGraceEnd(connected bool) (lost string) {
 	return l.name
 }
 
-// watchServer sends to died when the server behind a connection is gone, or was replaced by another process.
-func watchServer(ctx context.Context, nc *nats.Conn, patience time.Duration, died chan<- string) error {
+// observeLameDuck takes the announcement that the connected server stops: its JetStream has ended already. It returns the server that is
+// lost, or "".
+func (l *lossDetector) observeLameDuck(id string) (lost string) {
+	if l.reported || id != l.id {
+		return ""
+	}
+	l.reported = true
+	return l.name
+}
+
+// watchServer sends to died when the server behind a connection announces that it stops, is gone, or was replaced by another process.
+func watchServer(ctx context.Context, nc *nats.Conn, stopping <-chan struct{}, patience time.Duration, died chan<- string) error {
 	changes := nc.StatusChanged(nats.CONNECTED, nats.RECONNECTING)
 	defer nc.RemoveStatusListener(changes)
 	grace := time.NewTimer(patience)
@@ -119,6 +135,8 @@ func watchServer(ctx context.Context, nc *nats.Conn, patience time.Duration, die
 			} else {
 				grace.Reset(patience)
 			}
+		case <-stopping:
+			lost = detector.observeLameDuck(nc.ConnectedServerId())
 		case <-grace.C:
 			lost = detector.observeGraceEnd(nc.IsConnected())
 		}

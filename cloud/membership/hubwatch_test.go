@@ -2,6 +2,7 @@ package membership
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"sync/atomic"
@@ -48,6 +49,67 @@ func runPart(t *testing.T, start func(ctx context.Context) error) {
 	})
 }
 
+// dialForever connects to one server, and again whenever that is possible.
+func dialForever(url string, opts ...nats.Option) (*nats.Conn, error) {
+	return nats.Connect(url, append(opts, nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond), nats.ReconnectJitter(0, 0), nats.IgnoreDiscoveredServers())...)
+}
+
+// TestHubWatcher_NotifiesNodesOfStoppingServer: the nodes are notified, once, of a server that announces its stop, while it still answers.
+func TestHubWatcher_NotifiesNodesOfStoppingServer(t *testing.T) {
+	s, err := server.NewServer(&server.Options{
+		ServerName: "one", Host: "127.0.0.1", Port: server.RANDOM_PORT, NoLog: true, NoSigs: true,
+		LameDuckDuration: time.Minute, LameDuckGracePeriod: 50 * time.Second, // it serves its clients until the test ends
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+	t.Cleanup(func() {
+		s.Shutdown()
+		s.WaitForShutdown()
+	})
+	if !s.ReadyForConnections(time.Minute) {
+		t.Fatal("hub not ready")
+	}
+	notified := make(chan string, 10)
+	d := NewHubWatcher([]string{s.ClientURL()}, dialForever, func(context.Context) ([]string, error) { return []string{"edge-1"}, nil },
+		func(_, server string) error {
+			notified <- server
+			return nil
+		}, zaptest.NewLogger(t))
+	runPart(t, d.Start)
+	kit.Succeeds(t, time.Minute, func() error { // a server tells only clients that have logged in
+		z, err := s.Connz(nil)
+		if err != nil {
+			return err
+		}
+		if len(z.Conns) == 0 || z.Conns[0].Lang == "" {
+			return errors.New("the watcher has not logged in")
+		}
+		return nil
+	})
+	var stopping errgroup.Group
+	stopping.Go(func() error {
+		s.LameDuckShutdown()
+		return nil
+	})
+	if got := <-notified; got != "one" {
+		t.Errorf("notified of %q", got)
+	}
+	if s.NumClients() != 1 {
+		t.Errorf("the server had %d clients", s.NumClients())
+	}
+	s.Shutdown()
+	if err := stopping.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case server := <-notified:
+		t.Errorf("notified of %q again when it was gone", server)
+	case <-time.After(3 * serverLossGrace):
+	}
+}
+
 // The nodes are notified of a server that dies, once, also when another process takes its place, and not of one whose
 // connections are only cut.
 func TestHubWatcher_NotifiesNodesOnceOfLostServer(t *testing.T) {
@@ -55,9 +117,7 @@ func TestHubWatcher_NotifiesNodesOnceOfLostServer(t *testing.T) {
 	var ones, twos atomic.Int32
 	d := &HubWatcher{
 		servers: []string{one.ClientURL(), two.ClientURL()},
-		dial: func(url string) (*nats.Conn, error) {
-			return nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond), nats.ReconnectJitter(0, 0), nats.IgnoreDiscoveredServers())
-		},
+		dial:       dialForever,
 		ownedNodes: func(context.Context) ([]string, error) { return []string{"edge-1", "edge-2"}, nil },
 		notifyNode: func(_, server string) error {
 			map[string]*atomic.Int32{"one": &ones, "two": &twos}[server].Add(1)
@@ -119,7 +179,7 @@ func TestLossDetector_ReportsEachLossOnce(t *testing.T) {
 		id   string // of a connection; "" for one that is lost when it is handled
 		want string
 	}
-	const graceEnd, graceEndConnected = "grace ends", "grace ends, connected"
+	const graceEnd, graceEndConnected, lameDuck = "grace ends", "grace ends, connected", "lame duck"
 	cases := map[string][]event{
 		"lost, back, lost":               {{graceEnd, "one"}, {"2", ""}, {graceEnd, "one"}},
 		"stays away":                     {{graceEnd, "one"}, {graceEnd, ""}},
@@ -130,6 +190,9 @@ func TestLossDetector_ReportsEachLossOnce(t *testing.T) {
 		"back, lost and back as another": {{graceEnd, "one"}, {"", ""}, {"3", "one"}},
 		"a cut that ends in another cut": {{"", ""}, {"1", ""}, {graceEndConnected, ""}},
 		"twice within one grace":         {{"", ""}, {graceEnd, "one"}, {graceEnd, ""}},
+		"announced, then gone":           {{lameDuck, "one"}, {graceEnd, ""}, {"2", ""}, {graceEnd, "one"}},
+		"announced twice":                {{lameDuck, "one"}, {lameDuck, ""}},
+		"announced by the next one":      {{graceEnd, "one"}, {"2", ""}, {lameDuck, "one"}},
 	}
 	for name, events := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -139,6 +202,8 @@ func TestLossDetector_ReportsEachLossOnce(t *testing.T) {
 				switch e.id {
 				case graceEnd, graceEndConnected:
 					got = detector.observeGraceEnd(e.id == graceEndConnected)
+				case lameDuck:
+					got = detector.observeLameDuck(detector.id)
 				case "":
 					got = detector.observeConnected("", "")
 				default:

@@ -110,7 +110,8 @@ func (c Config) Validate() error {
 // Every listener speaks TLS 1.3. Clients and servers present certificates. Leafs present none, receive nothing before TLS, and have an
 // identity only after a cloudcore confirms it. Without compression and with isolated interest a leaf costs little; with pings each 5 s
 // both ends find a half-open link in under 20 s. sync_interval always: an acked message is on disk. The servers are in one data centre, so
-// they do not compress either.
+// they do not compress either. A server that stops in lame duck mode hands over what it leads, announces it, serves its links for two more
+// seconds, in which nodes attach elsewhere, and closes them over half a minute, so that gateways do not all dial at once.
 func (c Config) Render() ([]byte, error) {
 	if err := c.Validate(); err != nil {
 		return nil, fmt.Errorf("configuration of %s: %w", c.Name, err)
@@ -182,6 +183,8 @@ max_payload: 8MB
 ping_interval: "5s"
 ping_max: 2
 write_deadline: "10s"
+lame_duck_grace_period: "2s"
+lame_duck_duration: "30s"
 tls { {{template "mutual" .}} }
 
 jetstream {

@@ -27,6 +27,7 @@ type Publisher struct {
 	codec   *envelope.Codec
 	streams desiredStreams
 	metrics *metrics.Metrics
+	answers answerTimer
 }
 
 // desiredStreams reads the streams of desired state.
@@ -90,18 +91,23 @@ const (
 	publishRetryWait = 250 * time.Millisecond
 )
 
-// publishAttemptTimeout bounds the wait for the answer to one attempt. An attempt that was lost with its server is never answered. If it
-// was stored after all, the server recognises the repetition by its id.
-const publishAttemptTimeout = 4 * time.Second
-
-// publishMessage sends a message until it is answered or ctx ends.
+// publishMessage sends a message until it is answered or ctx ends. An attempt whose server stopped, or stopped leading the stream, is never
+// answered; if it was stored after all, the server recognises the repetition by its id.
 func (p *Publisher) publishMessage(ctx context.Context, msg *nats.Msg, opts ...jetstream.PublishOpt) (*jetstream.PubAck, error) {
-	for {
-		tctx, cancel := context.WithTimeout(ctx, publishAttemptTimeout)
+	for attempt := 0; ; attempt++ {
+		began := time.Now()
+		tctx, cancel := context.WithTimeout(ctx, p.answers.timeout(attempt))
 		ack, err := p.js.PublishMsg(tctx, msg, opts...)
 		cancel()
-		if (err == nil || !errors.Is(err, context.DeadlineExceeded) && !isInFlight(err)) || ctx.Err() != nil {
+		if err == nil && attempt == 0 {
+			p.answers.observe(time.Since(began))
+		}
+		unanswered := errors.Is(err, context.DeadlineExceeded)
+		if (err == nil || !unanswered && !isInFlight(err)) || ctx.Err() != nil {
 			return ack, err
+		}
+		if unanswered {
+			continue
 		}
 		select {
 		case <-ctx.Done():

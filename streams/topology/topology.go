@@ -212,14 +212,18 @@ func ensureConsumer(ctx context.Context, js jetstream.JetStream, c Consumer) err
 	})
 }
 
-// ensureTimeout bounds one request of Ensure. When two processes create the same stream at the same moment, the server (2.15.2) creates it
-// and answers neither; it answers a repeated request at once.
-const ensureTimeout = time.Second
+// A request of RetryUnanswered waits for its answer at first for answerTimeout, and for ensureTimeout when it is repeated. When two processes
+// create the same stream at the same moment, the server (2.15.2) creates it and answers neither; it answers a repeated request at once. A
+// server that stops hands its leaderships over, and the requests that it had accepted are never answered.
+const (
+	answerTimeout = 500 * time.Millisecond
+	ensureTimeout = time.Second
+)
 
 // RetryUnanswered repeats an unanswered request until ctx ends.
 func RetryUnanswered(ctx context.Context, request func(context.Context) error) error {
-	for {
-		rctx, cancel := context.WithTimeout(ctx, ensureTimeout)
+	for timeout := answerTimeout; ; timeout = ensureTimeout {
+		rctx, cancel := context.WithTimeout(ctx, timeout)
 		err := request(rctx)
 		cancel()
 		if !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
