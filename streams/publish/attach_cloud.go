@@ -22,10 +22,12 @@ import (
 )
 
 const (
-
-	// deleteConsumerTimeout bounds the deletion of a node's old consumer, and the attempt to create one in its place: if the consumer's
-	// server is down, neither request is answered.
-	deleteConsumerTimeout = time.Second
+	// createConsumerTimeout bounds the first attempt to create a node's consumer: if one of an earlier attach exists on a server that is
+	// down, the request may not be answered.
+	createConsumerTimeout = time.Second
+	// deleteConsumerTimeout bounds the wait until the old consumer's server confirms the deletion, usually some milliseconds. If that server
+	// is down, nobody does, and the consumer is gone as soon as the hub's leader has recorded that.
+	deleteConsumerTimeout = 250 * time.Millisecond
 
 	// maxInFlightPerNode is the number of messages in flight to one node. 256 fills a link of 100 ms round trip at 2,500/s.
 	maxInFlightPerNode = 256
@@ -167,6 +169,26 @@ func (a *Attacher) checkPrepared(ctx context.Context, stream jetstream.Stream, n
 // ErrPreparing reports that a node's desired state is not yet published completely; the node attaches again.
 var ErrPreparing = errors.New("the desired state of this node is being prepared")
 
+// replaceConsumer deletes the consumer and creates another one. An unconfirmed deletion may not have been recorded when the creation arrives,
+// which is refused then, so both are repeated for a while.
+func (a *Attacher) replaceConsumer(ctx context.Context, stream, name string, create func(timeout time.Duration) error) error {
+	ctx, cancel := context.WithTimeout(ctx, topology.StepTimeout)
+	defer cancel()
+	for {
+		dctx, cancel := context.WithTimeout(ctx, deleteConsumerTimeout)
+		deleted := a.js.DeleteConsumer(dctx, stream, name)
+		cancel()
+		failpoint.At("attach.forgotten")
+		created := create(topology.StepTimeout)
+		if created == nil || ctx.Err() != nil || !errors.Is(created, jetstream.ErrConsumerExists) {
+			if created != nil {
+				created = errors.Join(deleted, created)
+			}
+			return created
+		}
+	}
+}
+
 // createConsumer creates the node's consumer, which starts after the snapshot. It deletes an existing consumer even if that one starts
 // there, which ends the requests open on it. The pull of an agent that is gone may stay open, because the server cannot see through an
 // account import on another server whether there is a subscriber; messages sent to that pull would come again only after ackWait. awaits
@@ -186,14 +208,10 @@ func (a *Attacher) createConsumer(ctx context.Context, node string, reply *wire.
 			return err
 		})
 	}
-	if err := create(deleteConsumerTimeout); err != nil {
+	if err := create(createConsumerTimeout); err != nil {
 		// A consumer of an earlier attach exists, or its server is down. In the second case the deletion is never confirmed.
-		fctx, cancel := context.WithTimeout(ctx, deleteConsumerTimeout)
-		forgotten := a.js.DeleteConsumer(fctx, stream, name)
-		cancel()
-		failpoint.At("attach.forgotten")
-		if again := create(topology.StepTimeout); again != nil {
-			return fmt.Errorf("make the consumer of %s: %w", node, errors.Join(err, forgotten, again))
+		if again := a.replaceConsumer(ctx, stream, name, create); again != nil {
+			return fmt.Errorf("make the consumer of %s: %w", node, errors.Join(err, again))
 		}
 	}
 	failpoint.At("attach.ready")
