@@ -151,7 +151,7 @@ func buildNodeHealth(f *foundation, p publishing) (healthChecks, []lifecycle.Par
 	approver := csrs.New(names, f.clients.Own, f.objects, owns, warn, f.registry, f.log.Named("csrs"))
 	evictor := evictions.New(protectedNamespaces(f.cfg), f.objects, owns, f.deletePodAsNode, warn, f.registry, f.log.Named("evictions"))
 	lost := nodehealth.NewLostNodeResync(f.objects, owns, requestReports, f.log.Named("unwell"))
-	watcher := newHubWatcher(f, command(call.VerbDied))
+	watcher := newHubWatcher(f, membership.NodeCommands{ServerLost: command(call.VerbDied), ServerStops: command(call.VerbStops)})
 	fencer := membership.NewPeerFencer(f.members.FailedPeers(), f.hub.kickClient, watcher.Lost(), f.registry, f.log.Named("replicas"))
 	return checks, []lifecycle.Part{
 		{Name: "csrs", Start: approver.Start},
@@ -178,14 +178,14 @@ func (h *hubConns) kickClient(ctx context.Context, server string, client uint64)
 }
 
 // newHubWatcher creates the watcher of the hub's servers.
-func newHubWatcher(f *foundation, notifyNode func(node, server string) error) *membership.HubWatcher {
+func newHubWatcher(f *foundation, nodes membership.NodeCommands) *membership.HubWatcher {
 	dial := func(url string, opts ...nats.Option) (*nats.Conn, error) {
 		cfg := f.cfg.Hub
 		cfg.URLs = []string{url}
 		// These connections carry nothing; the watcher logs the loss of one once.
 		return dialHub(cfg, "cloudcore "+f.cfg.ID+" watch", prometheus.NewCounter(prometheus.CounterOpts{}), zap.NewNop(), append(opts, nats.IgnoreDiscoveredServers())...)
 	}
-	return membership.NewHubWatcher(f.cfg.Hub.URLs, dial, f.ownedNodes, notifyNode, f.log.Named("deaths"))
+	return membership.NewHubWatcher(f.cfg.Hub.URLs, dial, f.ownedNodes, nodes, f.log.Named("deaths"))
 }
 
 // ownedNodes lists the nodes that this replica owns.

@@ -74,6 +74,10 @@ func (s *Server) Redial() {
 	}
 }
 
+// ExpectStop takes the announcement that a server of the hub stops and closes its links one by one: a link to it that is lost within three
+// minutes is dialled again without a pause.
+func (s *Server) ExpectStop(hubServer string) { s.stops.set(hubServer, time.Now()) }
+
 func (s *Server) setLink(l LinkState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -87,8 +91,8 @@ func (s *Server) setLink(l LinkState) {
 
 // hubLink is the supervisor's interface to the server's link.
 type hubLink interface {
-	// connectionID returns the id of the current link; 0 for none.
-	connectionID() uint64
+	// connection returns the id of the current link and the name of the hub server at its other end; 0 for none.
+	connection() (id uint64, server string)
 	// messagesReceived returns how many messages arrived over a link; partly received ones do not count.
 	messagesReceived(id uint64) int64
 	// closeLink closes a link.
@@ -108,6 +112,7 @@ type linkSupervisor struct {
 	state         LinkState
 	lastSeenID    uint64 // id of the connection at the last check
 	linkID        uint64 // id of the connection that counts as the link
+	linkServer    string // the hub server at the other end of the link
 	probeTargets  chan uint64
 	lastDialError string // why the last dial was not started
 }
@@ -155,7 +160,7 @@ func (s *linkSupervisor) superviseLink(ctx context.Context) error {
 
 // checkLink compares the server's links with the announced state, and dials when it is time.
 func (s *linkSupervisor) checkLink(now time.Time) {
-	id := s.remote.connectionID()
+	id, hub := s.remote.connection()
 	// A link counts when it has survived two checks: a hub that refuses the node closes it in between.
 	confirmed := id != 0 && id == s.lastSeenID
 	s.lastSeenID = id
@@ -163,6 +168,7 @@ func (s *linkSupervisor) checkLink(now time.Time) {
 	case s.linkID != 0 && id != s.linkID:
 		s.handleLinkLost(now)
 	case s.linkID == 0 && confirmed:
+		s.linkServer = hub
 		s.handleLinkUp(now, id)
 	}
 	if id == 0 && s.backoff.Due(now) {
@@ -201,6 +207,9 @@ func (s *linkSupervisor) handleLinkLost(now time.Time) {
 	s.state = LinkState{Since: now, Reconnects: s.state.Reconnects}
 	s.metrics.up.Set(0)
 	s.server.setLink(s.state)
+	if s.server.stops.announced(s.linkServer, now) { // it closes its links one by one, so this dial need not wait for its turn
+		s.dialHub(now)
+	}
 }
 
 func (s *linkSupervisor) handleLinkUp(now time.Time, id uint64) {
@@ -249,7 +258,7 @@ func (s *linkSupervisor) probeLink(ctx context.Context, id uint64) {
 			return
 		case <-t.C:
 		}
-		if s.remote.connectionID() != id {
+		if now, _ := s.remote.connection(); now != id {
 			return // the next link is watched by its own call
 		}
 		if now := s.remote.messagesReceived(id); now != received {

@@ -10,7 +10,7 @@ import (
 // idleRemote is a hub that is never reached.
 type idleRemote struct{}
 
-func (idleRemote) connectionID() uint64          { return 0 }
+func (idleRemote) connection() (uint64, string)  { return 0, "" }
 func (idleRemote) messagesReceived(uint64) int64 { return 0 }
 func (idleRemote) closeLink(uint64)              {}
 func (idleRemote) replaceRemote() error          { return nil }

@@ -22,20 +22,21 @@ func newRemoteDialer(ns *server.Server, cfg Config) *remoteDialer {
 	return &remoteDialer{nats: ns, cfg: cfg, turn: rand.Uint64N(maxTurnOffset)}
 }
 
-// connectionID returns the newest link's id.
-func (d *remoteDialer) connectionID() uint64 {
+// connection returns the newest link's id, and the name of the hub server at its other end.
+func (d *remoteDialer) connection() (id uint64, server string) {
 	if d.nats.NumLeafNodes() == 0 {
-		return 0
+		return 0, ""
 	}
 	z, err := d.nats.Leafz(nil)
 	if err != nil {
-		return 0
+		return 0, ""
 	}
-	var id uint64
 	for _, l := range z.Leafs {
-		id = max(id, l.ID)
+		if l.ID > id {
+			id, server = l.ID, l.Name
+		}
 	}
-	return id
+	return id, server
 }
 
 // messagesReceived returns how many messages arrived over a link; 0 for one that is gone.

@@ -42,6 +42,8 @@ type Server struct {
 	redialRequests chan struct{}
 	// dial is the progress of the current dial.
 	dial dialProgress
+	// stops is the last announcement that a hub server stops.
+	stops stopAnnouncement
 
 	mu          sync.Mutex // guards all below
 	nats        *server.Server

@@ -2,6 +2,7 @@ package membership
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -29,22 +30,30 @@ type HubWatcher struct {
 	dial    func(url string, opts ...nats.Option) (*nats.Conn, error)
 	// ownedNodes lists the nodes that this cloudcore owns.
 	ownedNodes func(ctx context.Context) ([]string, error)
-	// notifyNode tells a node which server died. It must not block.
-	notifyNode func(node, server string) error
+	nodes      NodeCommands
 	grace      time.Duration
 	// lost receives the servers that are gone, and the cloudcores that have failed: requests of nodes to either may be lost.
-	lost chan string
-	log  *zap.Logger
+	// stopping receives the servers that announce their stop.
+	lost, stopping chan string
+	log            *zap.Logger
+}
+
+// NodeCommands tell a node about a server of the hub, by its name. They must not block.
+type NodeCommands struct {
+	// ServerLost says that its JetStream is gone, and what it had not answered.
+	ServerLost func(node, server string) error
+	// ServerStops says that it closes its links one by one. It comes before ServerLost.
+	ServerStops func(node, server string) error
 }
 
 // NewHubWatcher creates the watcher of these servers, each of which dial connects to. ownedNodes lists the nodes that
-// this replica owns; notifyNode tells one of them which server or replica is gone and must not block.
+// this replica owns; nodes tell one of them which server or replica is gone.
 func NewHubWatcher(servers []string, dial func(url string, opts ...nats.Option) (*nats.Conn, error), ownedNodes func(ctx context.Context) ([]string, error),
-	notifyNode func(node, server string) error, log *zap.Logger,
+	nodes NodeCommands, log *zap.Logger,
 ) *HubWatcher {
 	return &HubWatcher{
-		servers: servers, dial: dial, ownedNodes: ownedNodes, notifyNode: notifyNode,
-		grace: serverLossGrace, lost: make(chan string), log: log,
+		servers: servers, dial: dial, ownedNodes: ownedNodes, nodes: nodes,
+		grace: serverLossGrace, lost: make(chan string), stopping: make(chan string), log: log,
 	}
 }
 
@@ -68,10 +77,10 @@ func (d *HubWatcher) Start(ctx context.Context) error {
 		}
 		g.Go(func() error {
 			defer nc.Close()
-			return watchServer(gctx, nc, stopping, d.grace, d.lost)
+			return d.watchServer(gctx, nc, stopping)
 		})
 	}
-	g.Go(func() error { return d.announceLosses(gctx, d.lost) })
+	g.Go(func() error { return d.announceLosses(gctx) })
 	return g.Wait()
 }
 
@@ -117,15 +126,16 @@ func (l *lossDetector) observeLameDuck(id string) (lost string) {
 	return l.name
 }
 
-// watchServer sends to died when the server behind a connection announces that it stops, is gone, or was replaced by another process.
-func watchServer(ctx context.Context, nc *nats.Conn, stopping <-chan struct{}, patience time.Duration, died chan<- string) error {
+// watchServer reports when the server behind a connection announces that it stops (announced), is gone, or was replaced by another process.
+func (d *HubWatcher) watchServer(ctx context.Context, nc *nats.Conn, announced <-chan struct{}) error {
 	changes := nc.StatusChanged(nats.CONNECTED, nats.RECONNECTING)
 	defer nc.RemoveStatusListener(changes)
-	grace := time.NewTimer(patience)
+	grace := time.NewTimer(d.grace)
 	defer grace.Stop()
 	detector := lossDetector{name: nc.ConnectedServerName(), id: nc.ConnectedServerId(), reported: !nc.IsConnected()}
 	for {
 		var lost string
+		report := d.lost
 		select {
 		case <-ctx.Done():
 			return nil
@@ -133,9 +143,10 @@ func watchServer(ctx context.Context, nc *nats.Conn, stopping <-chan struct{}, p
 			if status == nats.CONNECTED {
 				lost = detector.observeConnected(nc.ConnectedServerName(), nc.ConnectedServerId())
 			} else {
-				grace.Reset(patience)
+				grace.Reset(d.grace)
 			}
-		case <-stopping:
+		case <-announced:
+			report = d.stopping
 			lost = detector.observeLameDuck(nc.ConnectedServerId())
 		case <-grace.C:
 			lost = detector.observeGraceEnd(nc.IsConnected())
@@ -144,37 +155,44 @@ func watchServer(ctx context.Context, nc *nats.Conn, stopping <-chan struct{}, p
 			continue
 		}
 		select {
-		case died <- lost:
+		case report <- lost:
 		case <-ctx.Done():
 			return nil
 		}
 	}
 }
 
-// announceLosses notifies the nodes of this cloudcore of each loss.
-func (d *HubWatcher) announceLosses(ctx context.Context, died <-chan string) error {
+// announceLosses notifies the nodes of this cloudcore of each loss and each stop.
+func (d *HubWatcher) announceLosses(ctx context.Context) error {
 	for {
+		what, notify := "failure", d.nodes.ServerLost
+		var server string
 		select {
 		case <-ctx.Done():
 			return nil
-		case server := <-died:
-			nodes, err := d.ownedNodes(ctx)
-			if err != nil {
-				d.log.Warn("nodes not notified of a failure", zap.String("who", server), zap.Error(err))
-				continue
+		case server = <-d.lost:
+		case server = <-d.stopping:
+			what, notify = "planned stop", func(node, server string) error {
+				return errors.Join(d.nodes.ServerStops(node, server), d.nodes.ServerLost(node, server))
 			}
-			d.log.Info("notifying nodes of a failure", zap.String("who", server), zap.Int("nodes", len(nodes)))
-			if err := d.notifyNodes(ctx, server, nodes); err != nil {
-				d.log.Warn("nodes not notified of a failure", zap.String("who", server), zap.Error(err))
-			}
+		}
+		log := d.log.With(zap.String("what", what), zap.String("who", server))
+		nodes, err := d.ownedNodes(ctx)
+		if err != nil {
+			log.Warn("nodes not notified", zap.Error(err))
+			continue
+		}
+		log.Info("notifying nodes", zap.Int("nodes", len(nodes)))
+		if err := notifyNodes(ctx, server, nodes, notify); err != nil {
+			log.Warn("nodes not notified", zap.Error(err))
 		}
 	}
 }
 
-func (d *HubWatcher) notifyNodes(ctx context.Context, server string, nodes []string) error {
+func notifyNodes(ctx context.Context, server string, nodes []string, notify func(node, server string) error) error {
 	for some := range slices.Chunk(nodes, notifyChunk) {
 		for _, node := range some {
-			if err := d.notifyNode(node, server); err != nil {
+			if err := notify(node, server); err != nil {
 				return fmt.Errorf("tell %s: %w", node, err)
 			}
 		}

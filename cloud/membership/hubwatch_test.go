@@ -72,11 +72,14 @@ func TestHubWatcher_NotifiesNodesOfStoppingServer(t *testing.T) {
 		t.Fatal("hub not ready")
 	}
 	notified := make(chan string, 10)
-	d := NewHubWatcher([]string{s.ClientURL()}, dialForever, func(context.Context) ([]string, error) { return []string{"edge-1"}, nil },
-		func(_, server string) error {
-			notified <- server
+	note := func(what string) func(node, server string) error {
+		return func(_, server string) error {
+			notified <- what + server
 			return nil
-		}, zaptest.NewLogger(t))
+		}
+	}
+	d := NewHubWatcher([]string{s.ClientURL()}, dialForever, func(context.Context) ([]string, error) { return []string{"edge-1"}, nil },
+		NodeCommands{ServerLost: note(""), ServerStops: note("stops ")}, zaptest.NewLogger(t))
 	runPart(t, d.Start)
 	kit.Succeeds(t, time.Minute, func() error { // a server tells only clients that have logged in
 		z, err := s.Connz(nil)
@@ -93,8 +96,8 @@ func TestHubWatcher_NotifiesNodesOfStoppingServer(t *testing.T) {
 		s.LameDuckShutdown()
 		return nil
 	})
-	if got := <-notified; got != "one" {
-		t.Errorf("notified of %q", got)
+	if stops, lost := <-notified, <-notified; stops != "stops one" || lost != "one" {
+		t.Errorf("notified of %q and %q", stops, lost)
 	}
 	if s.NumClients() != 1 {
 		t.Errorf("the server had %d clients", s.NumClients())
@@ -116,13 +119,13 @@ func TestHubWatcher_NotifiesNodesOnceOfLostServer(t *testing.T) {
 	one, two := startHubServer(t, "one", server.RANDOM_PORT), startHubServer(t, "two", server.RANDOM_PORT)
 	var ones, twos atomic.Int32
 	d := &HubWatcher{
-		servers: []string{one.ClientURL(), two.ClientURL()},
+		servers:    []string{one.ClientURL(), two.ClientURL()},
 		dial:       dialForever,
 		ownedNodes: func(context.Context) ([]string, error) { return []string{"edge-1", "edge-2"}, nil },
-		notifyNode: func(_, server string) error {
+		nodes: NodeCommands{ServerLost: func(_, server string) error {
 			map[string]*atomic.Int32{"one": &ones, "two": &twos}[server].Add(1)
 			return nil
-		},
+		}},
 		grace: 2 * time.Second, lost: make(chan string), log: zaptest.NewLogger(t),
 	}
 	runPart(t, d.Start)

@@ -11,10 +11,11 @@ import (
 )
 
 // commandHandlers returns the handlers of the cloud's commands to this node.
-func commandHandlers(down downward, again *resync.Reporter, nudges *call.ReportRequests, beater *call.Heartbeater) map[string]func([]byte) {
+func commandHandlers(down downward, again *resync.Reporter, nudges *call.ReportRequests, beater *call.Heartbeater, expectStop func(hubServer string)) map[string]func([]byte) {
 	return map[string]func([]byte){
 		call.VerbResync:  func([]byte) { down.delivery.Resync() },
 		call.VerbDied:    func(server []byte) { down.delivery.ServerDied(string(server)) },
+		call.VerbStops:   func(server []byte) { expectStop(string(server)) },
 		call.VerbReports: func([]byte) { again.RequestReport() },
 		call.VerbReport:  nudges.Enqueue,
 		call.VerbWho:     beater.AnswerProbe,

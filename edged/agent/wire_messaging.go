@@ -108,7 +108,7 @@ func buildMessaging(f *foundation, down downward, sink *outbox.Outbox, api *loca
 	}, f.log.Named("beat"))
 	again := resync.New(node, st.Store, f.link, sink, api.LockKey, compareCall(f), f.log.Named("resync"))
 	nudges := call.NewReportRequests(again.ReportRequested, down.metrics, f.log.Named("nudges"))
-	orders := call.NewCommandListener(node, f.nc, commandHandlers(down, again, nudges, beater), down.metrics, f.log.Named("orders"))
+	orders := call.NewCommandListener(node, f.nc, commandHandlers(down, again, nudges, beater, f.leaf.ExpectStop), down.metrics, f.log.Named("orders"))
 	server := health.New(f.cfg.Listen, f.metrics, readinessChecks(f, down, disk, kubelet)...)
 	return []lifecycle.Part{
 		{Name: "health", Start: server.Start, Ready: server.Ready()},

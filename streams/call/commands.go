@@ -21,6 +21,7 @@ const (
 	VerbFence   = "fence"   // the instance named in the payload is fenced for FenceDuration
 	VerbDied    = "died"    // the payload names a dead hub server (its memory consumers are lost) or cloudcore (its calls are lost)
 	VerbReport  = "report"  // report the object whose key is the payload again
+	VerbStops   = "stops"   // the hub server named in the payload stops as planned: a link to it that ends is dialled again at once
 )
 
 // anyVerb is the last token of the subject that matches all commands to a node.
