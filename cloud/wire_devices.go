@@ -38,6 +38,10 @@ func buildDevices(f *foundation) (d deviceServices, parts []lifecycle.Part, err 
 	if d.messages, err = telemetry.NewMessageReceiver(f.hub.nc, telemetry.NewReceiverMetrics(telemetry.Messages(), f.registry), f.metrics, f.log.Named("messages")); err != nil {
 		return d, nil, err
 	}
-	absence := devicestatus.NewAbsence(d.statuses, f.objects, f.members, f.log.Named("devices"))
-	return d, []lifecycle.Part{{Name: "devices", Start: absence.Start}}, nil
+	statuses, err := devicestatus.NewStatuses(f.clients.ReadRetry, false)
+	if err != nil {
+		return d, nil, err
+	}
+	absence := devicestatus.NewAbsence(d.statuses, f.objects, statuses, f.members, f.log.Named("devices"))
+	return d, []lifecycle.Part{{Name: "devicestatuses", Start: statuses.Start}, {Name: "devices", Start: absence.Start}}, nil
 }
