@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/frond-edge/frond/cloud"
+	"github.com/frond-edge/frond/controllers/devicecopy"
 	"github.com/frond-edge/frond/deploy/rbac"
 )
 
@@ -43,8 +44,13 @@ func expandRules(rules []rbacv1.PolicyRule) map[string]bool {
 // manifestRules reads the rules of the named roles from the manifest, in any namespace.
 func manifestRules(t *testing.T, skip ...string) []rbacv1.PolicyRule {
 	t.Helper()
+	return rulesIn(t, rbac.Cloudcore(), skip...)
+}
+
+func rulesIn(t *testing.T, manifest string, skip ...string) []rbacv1.PolicyRule {
+	t.Helper()
 	var rules []rbacv1.PolicyRule
-	for decoder := yaml.NewYAMLOrJSONDecoder(strings.NewReader(rbac.Cloudcore()), 1<<10); ; {
+	for decoder := yaml.NewYAMLOrJSONDecoder(strings.NewReader(manifest), 1<<10); ; {
 		var role rbacv1.ClusterRole // a Role has the same fields
 		switch err := decoder.Decode(&role); {
 		case errors.Is(err, io.EOF):
@@ -67,6 +73,20 @@ func TestRules_MatchTheManifest(t *testing.T) {
 	granted := expandRules(manifestRules(t, "frond-cloudcore-scopes-network", "frond-cloudcore-scopes-drivers", "frond-scrape"))
 	if diff := cmp.Diff(slices.Sorted(maps.Keys(need)), slices.Sorted(maps.Keys(granted))); diff != "" {
 		t.Errorf("rights (-the code's +the manifest's):\n%s", diff)
+	}
+}
+
+// The right to write Devices is in a manifest of its own.
+func TestRules_OfTheStatusInDevice(t *testing.T) {
+	need := expandRules(devicecopy.Rules())
+	if diff := cmp.Diff(need, expandRules(rulesIn(t, rbac.StatusInDevice()))); diff != "" {
+		t.Errorf("rights (-the code's +the manifest's):\n%s", diff)
+	}
+	granted := expandRules(manifestRules(t))
+	for right := range need {
+		if granted[right] {
+			t.Errorf("cloudcore always has the right %s", right)
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 
 	"k8s.io/client-go/dynamic"
 
+	"github.com/frond-edge/frond/controllers/devicecopy"
 	"github.com/frond-edge/frond/controllers/devicestatus"
 	"github.com/frond-edge/frond/internal/lifecycle"
 	"github.com/frond-edge/frond/streams/consume"
@@ -38,6 +39,23 @@ func buildDevices(f *foundation) (d deviceServices, parts []lifecycle.Part, err 
 	if d.messages, err = telemetry.NewMessageReceiver(f.hub.nc, telemetry.NewReceiverMetrics(telemetry.Messages(), f.registry), f.metrics, f.log.Named("messages")); err != nil {
 		return d, nil, err
 	}
-	absence := devicestatus.NewAbsence(d.statuses, f.objects, f.members, f.log.Named("devices"))
-	return d, []lifecycle.Part{{Name: "devices", Start: absence.Start}}, nil
+	parts, err = buildDeviceControllers(f, d.statuses, kube)
+	return d, parts, err
+}
+
+// buildDeviceControllers creates the parts that follow the DeviceStatuses.
+func buildDeviceControllers(f *foundation, applier *devicestatus.Applier, kube dynamic.Interface) ([]lifecycle.Part, error) {
+	settings := f.cfg.Devices
+	statuses, err := devicestatus.NewStatuses(f.clients.ReadRetry, settings.StatusInDevice)
+	if err != nil {
+		return nil, err
+	}
+	log := f.log.Named("devices")
+	absence := devicestatus.NewAbsence(applier, f.objects, statuses, f.members, log)
+	parts := []lifecycle.Part{{Name: "devicestatuses", Start: statuses.Start}, {Name: "devices", Start: absence.Start}}
+	if settings.StatusInDevice {
+		copier := devicecopy.New(settings.StatusInDevicePerSecond, f.objects, statuses, kube, f.members, f.registry, log.Named("copy"))
+		parts = append(parts, lifecycle.Part{Name: "devicecopy", Start: copier.Start})
+	}
+	return parts, nil
 }

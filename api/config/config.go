@@ -71,6 +71,8 @@ type CloudCore struct {
 	ProtectedNamespaces []string `json:"protectedNamespaces,omitempty"`
 	// Certificates limits the names in gateways' certificates.
 	Certificates Certificates `json:"certificates,omitzero"`
+	// Devices configures what cloudcore does about devices.
+	Devices CloudDevices `json:"devices,omitzero"`
 }
 
 // Gateway configures the listeners through which kube-apiserver and Prometheus reach the nodes; a listener without an address is off.
@@ -207,6 +209,7 @@ func ParseCloudCore(data []byte, hostname string) (CloudCore, error) {
 	c.DeletionGuard.setDefaults()
 	c.Restore.setDefaults()
 	c.Identity.setDefaults(c.Hub)
+	c.Devices.setDefaults()
 	return c, c.Validate()
 }
 
@@ -227,6 +230,7 @@ func (c CloudCore) Validate() error {
 		c.Links.validate(),
 		c.Identity.validate(),
 		c.Certificates.validate(),
+		c.Devices.validate(),
 		validateNamespaces("protectedNamespaces", c.ProtectedNamespaces),
 		c.validateImpersonation(),
 	)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -13,186 +12,215 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/frond-edge/frond/api/devices"
 	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/controllers"
 )
 
+// StateUnknown is the state of a device whose gateway is away, one of KubeEdge's words.
+const StateUnknown = "unknown"
+
+// The reasons for which a state is unknown.
 const (
-	// StateUnknown is the state of a device whose gateway is away, one of KubeEdge's words.
-	StateUnknown = "unknown"
-	// scanInterval is how often the devices of gateways that went away are looked for.
-	scanInterval = 5 * time.Second
+	reasonNotConnected = "GatewayNotConnected"
+	reasonNoNode       = "NodeMissing"
 )
 
-// Absence marks the state of the devices of gateways that are away as unknown, with the time since when. The gateway reports all its devices again
-// when it is back.
+const (
+	// scanInterval is how often the devices of gateways that are away are looked for.
+	scanInterval = 5 * time.Second
+	// unservedInterval is how often a cluster is asked again that has no devices.
+	unservedInterval = time.Minute
+	// settleTime is how long a gateway that is back has for its own reports. It makes none if its link was up all the time.
+	settleTime = time.Minute
+)
+
+// Absence marks the state of the devices of gateways that are away as unknown, with the time since when: also of a device that has never told a state,
+// of one whose report comes late, and of one that moves to such a gateway. The gateway reports all its devices again when its link is back. If it
+// was not the link that failed, the state of before is restored: what the gateway has not reported since has not changed.
 type Absence struct {
-	applier *Applier
-	objects cache.Cache
-	owner   controllers.Ownership
-	log     *zap.Logger
-	// scanEvery holds the constant, or another value in tests.
-	scanEvery time.Duration
-
-	mu sync.Mutex
-	// away has the gateways that are away, since when, and whether their devices are marked. Guarded by mu.
-	away map[string]*absent
+	applier           *Applier
+	objects, statuses cache.Cache
+	owner             controllers.Ownership
+	log               *zap.Logger
+	// scanEvery and settle hold the constants, or other values in tests.
+	scanEvery, settle time.Duration
 }
 
-type absent struct {
-	since  time.Time
-	marked bool
-}
-
-// NewAbsence returns an Absence. objects serves Nodes and Devices.
-func NewAbsence(applier *Applier, objects cache.Cache, owner controllers.Ownership, log *zap.Logger) *Absence {
-	return &Absence{applier: applier, objects: objects, owner: owner, log: log, scanEvery: scanInterval, away: map[string]*absent{}}
+// NewAbsence returns an Absence. objects serves Nodes and Devices, statuses DeviceStatuses (NewStatuses).
+func NewAbsence(applier *Applier, objects, statuses cache.Cache, owner controllers.Ownership, log *zap.Logger) *Absence {
+	return &Absence{applier: applier, objects: objects, statuses: statuses, owner: owner, log: log, scanEvery: scanInterval, settle: settleTime}
 }
 
 // Start runs until ctx ends and then returns nil.
 func (a *Absence) Start(ctx context.Context) error {
-	stop, err := controllers.Follow(ctx, a.objects, &corev1.Node{}, a.observe, func(n *corev1.Node) { a.forget(n.Name) })
-	defer stop()
+	nodes, err := controllers.StoreOf(ctx, a.objects, &corev1.Node{})
 	if err != nil {
-		return err
+		return controllers.IgnoreCanceled(ctx, err)
 	}
-	ticker := time.NewTicker(a.scanEvery)
-	defer ticker.Stop()
 	for {
-		if err := a.scan(ctx); err != nil && ctx.Err() == nil {
+		pause := a.scanEvery
+		switch err := a.scan(ctx, nodes); {
+		case meta.IsNoMatchError(err):
+			pause = unservedInterval // this cluster has no devices
+		case err != nil && ctx.Err() == nil:
 			a.log.Warn("devices of gateways that are away not marked, trying again", zap.Error(err))
 		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-ticker.C:
+		case <-time.After(pause):
 		}
 	}
 }
 
-// observe records whether a gateway is away. One that never was there has reported nothing.
-func (a *Absence) observe(node *corev1.Node) {
+// presence is what is known of a gateway.
+type presence struct {
+	// reason says why it is away; "" if it is there, or has never been a gateway.
+	reason string
+	since  time.Time
+}
+
+// presenceOf reads a Node, which is nil if there is none.
+func presenceOf(node *corev1.Node, now time.Time) presence {
+	if node == nil {
+		return presence{reasonNoNode, now}
+	}
 	for _, c := range node.Status.Conditions {
-		if c.Type != names.ConditionConnected {
-			continue
-		}
-		if c.Status == corev1.ConditionTrue {
-			a.forget(node.Name)
-			return
-		}
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		if a.away[node.Name] == nil {
-			a.away[node.Name] = &absent{since: c.LastTransitionTime.Time}
+		switch {
+		case c.Type != names.ConditionConnected:
+		case c.Status == corev1.ConditionTrue:
+			return presence{since: c.LastTransitionTime.Time}
+		default:
+			return presence{reasonNotConnected, c.LastTransitionTime.Time}
 		}
 	}
+	return presence{since: node.CreationTimestamp.Time}
 }
 
-func (a *Absence) forget(node string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	delete(a.away, node)
-}
-
-// unmarked returns the owned gateways that are away and whose devices are not marked.
-func (a *Absence) unmarked() map[string]time.Time {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	list := map[string]time.Time{}
-	for node, at := range a.away {
-		if !at.marked && a.owner.Owns(node) {
-			list[node] = at.since
-		}
-	}
-	return list
-}
-
-func (a *Absence) setMarked(node string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if at := a.away[node]; at != nil {
-		at.marked = true
-	}
-}
-
-// scan marks the devices of all gateways that have gone away.
-func (a *Absence) scan(ctx context.Context) error {
-	since := a.unmarked()
-	if len(since) == 0 {
+// nodeOf returns a Node of a store, or nil.
+func nodeOf(nodes toolscache.Store, name string) *corev1.Node {
+	found, exists, err := nodes.GetByKey(name)
+	if err != nil || !exists {
 		return nil
 	}
-	list := &unstructured.UnstructuredList{}
-	list.SetGroupVersionKind(gvk(devices.DeviceKind + "List"))
-	err := a.objects.List(ctx, list, client.UnsafeDisableDeepCopy)
-	if meta.IsNoMatchError(err) {
-		return nil // this cluster has no devices
+	node, _ := found.(*corev1.Node)
+	return node
+}
+
+// scan marks the devices of all owned gateways that are away, and restores the state of others.
+func (a *Absence) scan(ctx context.Context, nodes toolscache.Store) error {
+	all, err := list(ctx, a.objects, devices.DeviceKind)
+	if err != nil || len(all) == 0 {
+		return err
 	}
+	statuses, err := byName(ctx, a.statuses)
 	if err != nil {
-		return fmt.Errorf("list devices: %w", err)
+		return err
 	}
-	failed := map[string]error{}
-	for i := range list.Items {
-		device := deviceOf(&list.Items[i])
-		at, away := since[device.Node]
-		if !away {
+	gateways := map[string]presence{}
+	for i := range all {
+		device := deviceOf(&all[i])
+		status := statuses[device.ID]
+		if status == nil || device.Node == "" || !a.owner.Owns(device.Node) {
 			continue
 		}
-		if err := a.mark(ctx, device, at); err != nil {
-			failed[device.Node] = err
+		gateway, found := gateways[device.Node]
+		if !found {
+			gateway = presenceOf(nodeOf(nodes, device.Node), time.Now())
+			gateways[device.Node] = gateway
 		}
-	}
-	for node := range since {
-		if failed[node] == nil {
-			a.setMarked(node)
-		} else {
-			err = failed[node]
+		if a.stepFor(gateway, status) == nothing {
+			continue
+		}
+		if failed := a.correct(ctx, nodes, device, status); failed != nil {
+			err = failed
 		}
 	}
 	return err
 }
 
-// mark sets the state of one device, unless its gateway is back.
-func (a *Absence) mark(ctx context.Context, device Device, since time.Time) error {
+// step is what is to be done with a DeviceStatus.
+type step int
+
+const (
+	nothing step = iota
+	mark
+	restore
+)
+
+func (a *Absence) stepFor(gateway presence, status *unstructured.Unstructured) step {
+	switch marked := isMarked(status); {
+	case gateway.reason != "" && !marked:
+		return mark
+	case gateway.reason == "" && marked && time.Since(gateway.since) > a.settle:
+		return restore
+	}
+	return nothing
+}
+
+// isMarked reports whether the state of a DeviceStatus is unknown because its gateway is away, and not because the device said so.
+func isMarked(status *unstructured.Unstructured) bool {
+	state, _, _ := unstructured.NestedString(status.Object, "status", "state")
+	reason, _, _ := unstructured.NestedString(status.Object, "status", "extensions", extensionKey, "state", "reason")
+	return state == StateUnknown && reason != ""
+}
+
+// extensionKey is ours in status.extensions.
+const extensionKey = "frond"
+
+// correct sets the state of one device, unless its gateway is back, or away, or has just reported.
+func (a *Absence) correct(ctx context.Context, nodes toolscache.Store, device Device, status *unstructured.Unstructured) error {
 	if err := a.applier.limiter.Wait(ctx); err != nil {
 		return err
 	}
-	in := a.applier.statuses.Namespace(device.ID.Namespace)
-	object, err := in.Get(ctx, device.ID.Name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
+	gateway := presenceOf(nodeOf(nodes, device.Node), time.Now())
+	next := a.stepFor(gateway, status)
+	if next == nothing {
 		return nil
 	}
+	patch, err := patchOf(next, gateway, status)
 	if err != nil {
 		return err
 	}
-	if state, _, _ := unstructured.NestedString(object.Object, "status", "state"); state == StateUnknown || state == "" {
-		return nil
+	in := a.applier.statuses.Namespace(device.ID.Namespace)
+	_, err = in.Patch(ctx, device.ID.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: manager})
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		return nil // the cache is behind: the next scan sees what is there
 	}
-	a.mu.Lock()
-	_, away := a.away[device.Node]
-	a.mu.Unlock()
-	if !away {
-		return nil
+	if err != nil {
+		return fmt.Errorf("state of device %s: %w", device.ID, err)
 	}
-	before, _, _ := unstructured.NestedString(object.Object, "status", "state")
+	action := StateUnknown
+	if next == restore {
+		action = "restore"
+	}
+	a.applier.applied.WithLabelValues(action).Inc()
+	return nil
+}
+
+// patchOf returns the patch of a DeviceStatus as it is.
+func patchOf(next step, gateway presence, status *unstructured.Unstructured) ([]byte, error) {
+	var state, details any // null removes a field
+	if next == mark {
+		info := map[string]any{"reason": gateway.reason, "since": metav1.NewTime(gateway.since.UTC())}
+		if before, _, _ := unstructured.NestedString(status.Object, "status", "state"); before != "" {
+			info["before"] = before
+		}
+		state, details = StateUnknown, info
+	} else if before, _, _ := unstructured.NestedString(status.Object, "status", "extensions", extensionKey, "state", "before"); before != "" {
+		state = before
+	}
 	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"resourceVersion": object.GetResourceVersion()},
-		"status": map[string]any{"state": StateUnknown, "extensions": map[string]any{"frond": map[string]any{"state": map[string]any{
-			"before": before, "reason": "GatewayNotConnected", "since": metav1.NewTime(since.UTC()),
-		}}}},
+		"metadata": map[string]any{"resourceVersion": status.GetResourceVersion()},
+		"status":   map[string]any{"state": state, "extensions": map[string]any{extensionKey: map[string]any{"state": details}}},
 	})
 	if err != nil {
-		return fmt.Errorf("encode state: %w", err)
+		return nil, fmt.Errorf("encode state: %w", err)
 	}
-	_, err = in.Patch(ctx, device.ID.Name, "application/merge-patch+json", patch, metav1.PatchOptions{FieldManager: manager})
-	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-		return nil // the gateway has just reported
-	}
-	if err == nil {
-		a.applier.applied.WithLabelValues(StateUnknown).Inc()
-	}
-	return err
+	return patch, nil
 }

@@ -37,7 +37,7 @@ type LatestCheck func(ctx context.Context, m wire.Message) (bool, error)
 func Rules() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{
 		{APIGroups: []string{devices.Group}, Resources: []string{devices.DevicesResource}, Verbs: []string{"get"}},
-		{APIGroups: []string{devices.Group}, Resources: []string{devices.DeviceStatusesResource}, Verbs: []string{"get", "create", "patch", "delete"}},
+		{APIGroups: []string{devices.Group}, Resources: []string{devices.DeviceStatusesResource}, Verbs: []string{"get", "list", "watch", "create", "patch", "delete"}},
 	}
 }
 
@@ -60,8 +60,8 @@ func New(lookup *Lookup, kube dynamic.Interface, isLatest LatestCheck, metrics p
 	return &Applier{
 		lookup: lookup, statuses: kube.Resource(gvr(devices.DeviceStatusesResource)), isLatest: isLatest,
 		limiter: rate.NewLimiter(writesPerSecond, writesBurst), log: log,
-		applied: counter("writes_total", "Writes of DeviceStatus by what was done: patch, create, replace (another Device had the name), unknown (the gateway is away).", "action"),
-		dropped: counter("dropped_total", "Reports of devices that were rightly not applied, by reason: foreign (not the node's device), uid (of an earlier Device of the name), replaced (a newer one is in the stream).", "reason"),
+		applied: counter("writes_total", "Writes of DeviceStatus by what was done: patch, create, replace (another Device had the name), unknown (the gateway is away), restore (it was heard again).", "action"),
+		dropped: counter("dropped_total", "Reports of devices that were rightly not applied, by reason: foreign (not the node's device), moved (not the node's any more), uid (of an earlier Device of the name), replaced (a newer one is in the stream).", "reason"),
 	}
 }
 
@@ -83,6 +83,8 @@ func (a *Applier) Handle(ctx context.Context, m wire.Message) error {
 		return errors.Join(wire.ErrRefused, err)
 	case err != nil:
 		return classify(err)
+	case !found && m.UID != "" && string(device.UID) == m.UID:
+		return a.drop(m, "moved") // its gateway knew the UID: it is late, no foreign one
 	case !found:
 		return a.drop(m, "foreign")
 	case string(device.UID) != m.UID:

@@ -45,6 +45,8 @@ type env struct {
 	admin   dynamic.Interface
 	ns      string
 	objects cache.Cache
+	// user has cloudcore's rights.
+	user    *rest.Config
 	lookup  *devicestatus.Lookup
 	applier *devicestatus.Applier
 	metrics *prometheus.Registry
@@ -62,9 +64,9 @@ func newEnv(t *testing.T) *env {
 	e.createDefinitions()
 	rules := append(devicestatus.Rules(), rbacv1.PolicyRule{APIGroups: []string{devices.Group}, Resources: []string{devices.DevicesResource}, Verbs: []string{"list", "watch"}},
 		rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"list", "watch"}})
-	user := e.cluster.ConfigWithRules(t, "frond-devicestatus-test", rules)
-	e.startCache(user)
-	kube, err := dynamic.NewForConfig(user)
+	e.user = e.cluster.ConfigWithRules(t, "frond-devicestatus-test", rules)
+	e.startCache()
+	kube, err := dynamic.NewForConfig(e.user)
 	kit.Must(t, err)
 	e.lookup = devicestatus.NewLookup(e.objects, kube)
 	e.applier = devicestatus.New(e.lookup, kube, func(context.Context, wire.Message) (bool, error) { return !e.overtaken.Load(), nil }, e.metrics, zaptest.NewLogger(t))
@@ -91,20 +93,14 @@ func (e *env) createDefinitions() {
 	}
 }
 
-func (e *env) startCache(user *rest.Config) {
+func (e *env) startCache() {
 	e.Helper()
 	var err error
 	kubetest.Eventually(e, time.Minute, func() error { // the authorizer and the discovery are behind
-		e.objects, err = cache.New(user, cache.Options{})
+		e.objects, err = cache.New(e.user, cache.Options{})
 		return err
 	})
-	ctx, cancel := context.WithCancel(context.WithoutCancel(e.Context()))
-	done := make(chan error, 1)
-	go func() { done <- e.objects.Start(ctx) }()
-	e.Cleanup(func() {
-		cancel()
-		kit.Must(e, <-done)
-	})
+	streamstest.StartPart(e.T, e.objects.Start)
 	kubetest.Eventually(e, time.Minute, func() error {
 		list := &unstructured.UnstructuredList{}
 		list.SetGroupVersionKind(devices.GroupVersion().WithKind("DeviceList"))
@@ -194,17 +190,48 @@ func TestApplier_WritesStatus(t *testing.T) {
 func TestApplier_RefusesWhatIsNotTheNodes(t *testing.T) {
 	e := newEnv(t)
 	uid := e.createDevice("a", "edge-1")
-	kit.Must(t, e.report("thief", "a", uid, ok))
+	kit.Must(t, e.report("thief", "a", "guessed", ok))
 	kit.Must(t, e.report("edge-1", "none", uid, ok))
 	e.counted("dropped_total", "foreign", 2)
 	kit.Must(t, e.report("edge-1", "a", "another", ok))
 	e.counted("dropped_total", "uid", 1)
+	kit.Must(t, e.report("thief", "a", "another", ok)) // the answer is remembered now
+	e.counted("dropped_total", "foreign", 3)
 	e.overtaken.Store(true)
 	kit.Must(t, e.report("edge-1", "a", uid, ok))
 	e.counted("dropped_total", "replaced", 1)
 	if s := e.status("a"); s != nil {
 		t.Errorf("status %+v", s)
 	}
+}
+
+// What a gateway still reports of a device that has moved away is late, and no sign of a foreign gateway, however often it comes.
+func TestApplier_CountsLateReportsOfMovedDevices(t *testing.T) {
+	e := newEnv(t)
+	uid := e.createDevice("a", "edge-1")
+	kit.Must(t, e.report("edge-1", "a", uid, ok))
+	e.move("a", "edge-2")
+	kubetest.Eventually(t, time.Minute, func() error { // the cache may be behind: until then the reports are taken
+		kit.Must(t, e.report("edge-1", "a", uid, `{"state":"late"}`))
+		if streamstest.SumCounters(t, e.metrics, "frond_devicestatus_dropped_total", "moved") == 0 {
+			return errors.New("no report was late")
+		}
+		return nil
+	})
+	kit.Must(t, e.report("edge-1", "a", uid, ok))
+	e.counted("dropped_total", "moved", 2)
+	e.counted("dropped_total", "foreign", 0)
+	kit.Must(t, e.report("edge-2", "a", uid, ok))
+	if s := e.status("a"); s.Status.State != "ok" {
+		t.Errorf("status %+v", s.Status)
+	}
+}
+
+// move assigns a Device to another node.
+func (e *env) move(name, node string) {
+	e.Helper()
+	_, err := e.resource(devices.DevicesResource).Patch(e.Context(), name, types.MergePatchType, fmt.Appendf(nil, `{"spec":{"nodeName":%q}}`, node), metav1.PatchOptions{})
+	kit.Must(e, err)
 }
 
 // Malformed reports can never be applied.
@@ -272,39 +299,6 @@ func (owner) Owns(string) bool         { return true }
 func (owner) Term(string) uint64       { return 1 }
 func (owner) Changed() <-chan struct{} { return nil }
 func (owner) LeaseValid() bool         { return true }
-
-// While a gateway is away the state of its devices is unknown; what it reports when it is back replaces that.
-func TestAbsence_MarksDevices(t *testing.T) {
-	e := newEnv(t)
-	node := "edge-" + e.ns
-	uid, other := e.createDevice("a", node), e.createDevice("b", "present-"+e.ns)
-	e.setConnected(node, corev1.ConditionTrue)
-	e.setConnected("present-"+e.ns, corev1.ConditionTrue)
-	kit.Must(t, e.report(node, "a", uid, ok))
-	kit.Must(t, e.report("present-"+e.ns, "b", other, ok))
-	absence := devicestatus.NewFastAbsence(e.applier, e.objects, owner{}, zaptest.NewLogger(t))
-	streamstest.StartPart(t, absence.Start)
-	e.setConnected(node, corev1.ConditionFalse)
-	state := func(name, want string) {
-		t.Helper()
-		kubetest.Eventually(t, time.Minute, func() error {
-			if s := e.status(name); s == nil || s.Status.State != want {
-				return fmt.Errorf("status %+v", s)
-			}
-			return nil
-		})
-	}
-	state("a", "unknown")
-	if s := e.status("a"); len(s.Status.Twins) != 1 || !strings.Contains(string(s.Status.Extensions.Raw), `"before":"ok"`) || !strings.Contains(string(s.Status.Extensions.Raw), `"conditions"`) {
-		t.Errorf("status %+v %s", s.Status, s.Status.Extensions.Raw)
-	}
-	e.setConnected(node, corev1.ConditionTrue)
-	kit.Must(t, e.report(node, "a", uid, ok))
-	state("a", "ok")
-	e.setConnected(node, corev1.ConditionUnknown)
-	state("a", "unknown")
-	state("b", "ok")
-}
 
 // setConnected creates the Node, or changes its condition.
 func (e *env) setConnected(node string, status corev1.ConditionStatus) {

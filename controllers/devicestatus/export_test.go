@@ -10,8 +10,8 @@ import (
 )
 
 // NewFastAbsence is NewAbsence with short intervals.
-func NewFastAbsence(applier *Applier, objects cache.Cache, owner controllers.Ownership, log *zap.Logger) *Absence {
-	a := NewAbsence(applier, objects, owner, log)
-	a.scanEvery = 50 * time.Millisecond
+func NewFastAbsence(applier *Applier, objects, statuses cache.Cache, owner controllers.Ownership, log *zap.Logger) *Absence {
+	a := NewAbsence(applier, objects, statuses, owner, log)
+	a.scanEvery, a.settle = 50*time.Millisecond, 2*time.Second
 	return a
 }

@@ -69,8 +69,8 @@ type refusal struct {
 	id   types.NamespacedName
 }
 
-// OfNode returns the Device of a name if Kubernetes assigns it to the node. The cache may be behind: what it does not know as the node's is read from
-// the apiserver.
+// OfNode returns the Device of a name, and whether Kubernetes assigns it to the node. The cache may be behind: what it does not know as the node's is
+// read from the apiserver. A Device that is not the node's may be returned as it was some seconds ago, or without its UID.
 func (l *Lookup) OfNode(ctx context.Context, node string, id types.NamespacedName) (device Device, found bool, err error) {
 	object := &unstructured.Unstructured{}
 	object.SetGroupVersionKind(gvk(devices.DeviceKind))
@@ -80,8 +80,9 @@ func (l *Lookup) OfNode(ctx context.Context, node string, id types.NamespacedNam
 			return device, true, nil
 		}
 	}
-	if _, refused := l.refusals.Get(refusal{node, id}); refused {
-		return Device{}, false, nil
+	if refused, ok := l.refusals.Get(refusal{node, id}); ok {
+		device, _ = refused.(Device)
+		return device, false, nil
 	}
 	if err != nil && !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err) {
 		return Device{}, false, fmt.Errorf("read device %s from the cache: %w", id, err)
@@ -89,6 +90,7 @@ func (l *Lookup) OfNode(ctx context.Context, node string, id types.NamespacedNam
 	if !l.limiter.Allow() {
 		return Device{}, false, ErrBusy
 	}
+	device = Device{ID: id}
 	object, err = l.live.Namespace(id.Namespace).Get(ctx, id.Name, metav1.GetOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return Device{}, false, fmt.Errorf("read device %s: %w", id, err)
@@ -98,8 +100,8 @@ func (l *Lookup) OfNode(ctx context.Context, node string, id types.NamespacedNam
 			return device, true, nil
 		}
 	}
-	l.refusals.Add(refusal{node, id}, true, refusalTTL)
-	return Device{}, false, nil
+	l.refusals.Add(refusal{node, id}, device, refusalTTL)
+	return device, false, nil
 }
 
 // IsAssigned reports whether Kubernetes assigns a device to a node.

@@ -165,6 +165,9 @@ func decode(o *unstructured.Unstructured, into any) error {
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, into); err != nil {
 		return fmt.Errorf("read %s %s/%s: %w", o.GetKind(), o.GetNamespace(), o.GetName(), err)
 	}
+	if device, ok := into.(*devices.Device); ok {
+		device.Generation = devices.SpecGeneration(o) // its gateway hears nothing of copies of its status
+	}
 	return nil
 }
 

@@ -159,7 +159,7 @@ func patch(ctx context.Context, client dynamic.Interface, namespace, name string
 		}
 		changed, err := in.Patch(ctx, name, types.JSONPatchType, body, metav1.PatchOptions{FieldManager: kubeflags.FieldManager})
 		if err == nil {
-			return changed.GetGeneration(), nil
+			return devices.SpecGeneration(changed), nil
 		}
 		now, _, readErr := read(ctx, client, namespace, name)
 		if changedMeanwhile := readErr == nil && now.ResourceVersion != device.ResourceVersion; !changedMeanwhile && !apierrors.IsConflict(err) || try == maxConflicts {

@@ -38,15 +38,22 @@ func (p *Payload) Encoded() bool { return p.source == nil }
 // metadata and status fields may be set; what they point to belongs to the cache and must not change.
 //
 // Versions and managedFields are not digested. Of a pod's status only the parts are digested that others than the
-// kubelet write, so that the node's own reports do not return to it; of a Node's status only the attached volumes. For
-// a node other than their own (abroad), which only reads them, the whole object is digested.
+// kubelet write, so that the node's own reports do not return to it; of a Node's status only the attached volumes; of a
+// Device's only what its users write. For a node other than their own (abroad), which only reads them, the whole object is
+// digested.
 func New(o client.Object, abroad bool) (Payload, error) {
 	p := Payload{UID: string(o.GetUID()), Version: o.GetResourceVersion()}
 	o.SetManagedFields(nil)
 	reduced := o
 	switch o := o.(type) {
 	case *unstructured.Unstructured:
+		if isDevice(o) {
+			withoutReports(o)
+		}
 		reduced = ShallowCopy(o)
+		if isDevice(o) {
+			reduced.SetGeneration(0) // it counts changes of the status, too
+		}
 	case *corev1.Pod:
 		if abroad {
 			p.DeletionReason = wire.DeletionOfCopy

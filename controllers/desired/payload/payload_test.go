@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/frond-edge/frond/api/wire"
@@ -121,5 +122,67 @@ func TestDeletionReason(t *testing.T) {
 		if got := payload.DeletionReason(&tt.pod); got != tt.want {
 			t.Errorf("%s: %q, want %q", name, got, tt.want)
 		}
+	}
+}
+
+// A Device is published again when its users change it, not when somebody writes into its status what its gateway has reported.
+func TestPayload_DigestOfDevices(t *testing.T) {
+	device := func(generation int64, protocol string, status map[string]any) *unstructured.Unstructured {
+		return &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "devices.kubeedge.io/v1beta1", "kind": "Device", "metadata": map[string]any{"name": "a", "generation": generation},
+			"spec": map[string]any{"protocol": map[string]any{"protocolName": protocol}}, "status": status,
+		}}
+	}
+	first := device(1, "modbus", nil)
+	for name, tt := range map[string]struct {
+		b       *unstructured.Unstructured
+		differs bool
+	}{
+		"a copy of its status":     {device(2, "modbus", map[string]any{"state": "ok", "twins": []any{map[string]any{"propertyName": "t"}}}), false},
+		"another rule of reports":  {device(2, "modbus", map[string]any{"state": "ok", "reportToCloud": true}), true},
+		"another protocol":         {device(2, "opcua", nil), true},
+		"a new generation of same": {device(3, "modbus", nil), false},
+	} {
+		a, _, err := digestOf(first)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, _, err := digestOf(tt.b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if (a != b) != tt.differs {
+			t.Errorf("%s: the digest differs: %t, want %t", name, a != b, tt.differs)
+		}
+	}
+}
+
+// What a tool or cloudcore copies into a Device's status is old as soon as it is there: a gateway, which knows better, does not get it.
+func TestPayload_DeviceWithoutItsStatus(t *testing.T) {
+	o := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "devices.kubeedge.io/v1beta1", "kind": "Device", "metadata": map[string]any{"name": "a", "generation": int64(7), "resourceVersion": "5"},
+		"status": map[string]any{"reportToCloud": true, "reportCycle": int64(3), "state": "ok", "twins": []any{map[string]any{"propertyName": "t"}}},
+	}}
+	before := o.DeepCopy()
+	p, err := payload.New(payload.ShallowCopy(o), false)
+	if err == nil {
+		err = p.Encode()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sent map[string]any
+	if err := json.Unmarshal(p.Object, &sent); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]any{
+		"apiVersion": "devices.kubeedge.io/v1beta1", "kind": "Device", "metadata": map[string]any{"name": "a", "generation": 7.0, "resourceVersion": "5"},
+		"status": map[string]any{"reportToCloud": true, "reportCycle": 3.0},
+	}
+	if diff := cmp.Diff(want, sent); diff != "" {
+		t.Errorf("sent (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(before, o); diff != "" {
+		t.Errorf("the cache's object has changed:\n%s", diff)
 	}
 }
