@@ -74,4 +74,6 @@ const (
 	ConditionDelivered = "Delivered"
 	// ConditionApplied: the device reports each desired value.
 	ConditionApplied = "Applied"
+	// ReasonMapperRefused is a reason of Delivered: the mapper answers the Device with an error. It is tried again.
+	ReasonMapperRefused = "MapperRefused"
 )

@@ -1,18 +1,22 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 
 	"github.com/frond-edge/frond/api/devices"
-	"github.com/frond-edge/frond/cmd/frond/device"
+	"github.com/frond-edge/frond/api/deviceview"
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/test/kit"
 )
 
@@ -79,7 +83,7 @@ func TestDevice_ShowsAndSets(t *testing.T) {
 	if out := i.mustRun("device", "get", "b1"); !strings.Contains(out, "setpoint") || !strings.Contains(out, "60") {
 		t.Errorf("get prints\n%s", out)
 	}
-	get := func() (s device.Status) {
+	get := func() (s deviceview.Device) {
 		t.Helper()
 		kit.Must(t, json.Unmarshal([]byte(i.mustRun("device", "get", "b1", "-o", "json")), &s))
 		return s
@@ -100,25 +104,32 @@ func TestDevice_ShowsAndSets(t *testing.T) {
 	}
 }
 
-// TestDevice_SetWaits: --wait ends when the device has its values, and tells what holds it back.
+// TestDevice_SetWaits: --wait ends when the device has its values, and tells what holds it back, also by its exit code.
 func TestDevice_SetWaits(t *testing.T) {
 	i := newInstalledCluster(t)
 	i.mustRun("init")
 	i.putDevice("b3", "gw-3")
 	i.report("b3", 2, "70", "True", "True") // as a gateway that is fast
 	i.mustRun("device", "set", "b3", "setpoint=70", "--wait")
+	set := func(wantCode int, wantErr string, args ...string) {
+		t.Helper()
+		code, _, errs := i.runCommand(append([]string{"device", "set", "b3", "--wait"}, args...)...)
+		if code != wantCode || !strings.Contains(errs, wantErr) {
+			t.Errorf("%v: code %d, want %d, and %q in %s", args, code, wantCode, wantErr, errs)
+		}
+	}
 	i.report("b3", 2, "70", "True", "True")
-	if code, _, errs := i.runCommand("device", "set", "b3", "setpoint=71", "--wait", "--timeout", "1s"); code != 1 || !strings.Contains(errs, "has not reported since the change") {
-		t.Errorf("an old report: %d %s", code, errs)
-	}
+	set(5, "has not reported since the change", "setpoint=71", "--timeout", "1s") // Applied is of an older generation
 	i.report("b3", 4, "70", "False", "False")
-	if code, _, errs := i.runCommand("device", "set", "b3", "setpoint=9999", "--wait", "--timeout", "1m"); code != 1 || !strings.Contains(errs, "Accepted is False") {
-		t.Errorf("refused: %d %s", code, errs)
-	}
-	i.report("b3", 5, "70", "True", "False")
-	if code, _, errs := i.runCommand("device", "set", "b3", "setpoint=72", "--wait", "--timeout", "1s"); code != 1 || !strings.Contains(errs, "Applied is False") {
-		t.Errorf("not yet: %d %s", code, errs)
-	}
+	set(3, "rejected: device default/b3: Accepted is False", "setpoint=9999", "--timeout", "1m")
+	i.report("b3", 4, "70", "False", "False")
+	set(5, "has not reported since the change", "setpoint=72", "--timeout", "1s") // so is this rejection
+	i.report("b3", 6, "70", "True", "False")
+	set(5, "Applied is False", "setpoint=73", "--timeout", "1s")
+	i.setState("b3", "offline", "")
+	set(4, "the device is offline", "setpoint=74", "--timeout", "1s")
+	i.setState("b3", "unknown", "2026-01-01T00:00:00Z")
+	set(4, "its gateway gw-3 is away", "setpoint=75", "--timeout", "1s")
 	for args, want := range map[string]string{
 		"b3 pressure=1": "no property \"pressure\"; it has: temperature, setpoint", "b3 setpoint": "want PROPERTY=VALUE", "b3 a=1 a=2": "twice", "b9 a=1": "not found",
 	} {
@@ -126,4 +137,35 @@ func TestDevice_SetWaits(t *testing.T) {
 			t.Errorf("%s: %d %s", args, code, errs)
 		}
 	}
+}
+
+// TestDevice_SetWaitsForALostGateway: a device that never told a state has no mark of cloudcore's; its Node says that the gateway is away.
+func TestDevice_SetWaitsForALostGateway(t *testing.T) {
+	i := newInstalledCluster(t)
+	i.mustRun("init")
+	i.putDevice("b4", "gw-lost")
+	node, err := i.client.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "gw-lost"}}, metav1.CreateOptions{})
+	kit.Must(t, err)
+	t.Cleanup(func() {
+		kit.Must(t, i.client.CoreV1().Nodes().Delete(context.WithoutCancel(t.Context()), "gw-lost", metav1.DeleteOptions{}))
+	})
+	node.Status.Conditions = []corev1.NodeCondition{{Type: names.ConditionConnected, Status: corev1.ConditionFalse}}
+	_, err = i.client.CoreV1().Nodes().UpdateStatus(t.Context(), node, metav1.UpdateOptions{})
+	kit.Must(t, err)
+	if code, _, errs := i.runCommand("device", "set", "b4", "setpoint=70", "--wait", "--timeout", "1s"); code != 4 || !strings.Contains(errs, "its gateway gw-lost is away") {
+		t.Errorf("code %d, %s", code, errs)
+	}
+}
+
+// setState changes the state of a device; since is when its gateway was last heard, "" if it is there.
+func (i *installedCluster) setState(name, state, since string) {
+	i.t.Helper()
+	status := map[string]any{"state": state}
+	if since != "" {
+		status["extensions"] = map[string]any{"frond": map[string]any{"state": map[string]any{"before": "online", "since": since}}}
+	}
+	body, err := json.Marshal(map[string]any{"status": status})
+	kit.Must(i.t, err)
+	_, err = i.devices(devices.DeviceStatusesResource).Patch(i.t.Context(), name, types.MergePatchType, body, metav1.PatchOptions{})
+	kit.Must(i.t, err)
 }

@@ -33,6 +33,9 @@ func PrintJSON(out io.Writer, v any) error {
 	return e.Encode(v)
 }
 
+// PrintJSONLine writes one line of the output of a command that goes on.
+func PrintJSONLine(out io.Writer, v any) error { return json.NewEncoder(out).Encode(v) }
+
 // CompleteOutput completes the values of -o in the shell.
 func CompleteOutput(cmd *cobra.Command, words ...string) {
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)) // fails only for an unknown flag

@@ -3,7 +3,6 @@ package device
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -12,20 +11,12 @@ import (
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 
 	"github.com/frond-edge/frond/api/devices"
 	"github.com/frond-edge/frond/cmd/frond/kubeflags"
-)
-
-const (
-	// pollInterval is how often --wait looks.
-	pollInterval = 500 * time.Millisecond
-	// defaultWait is how long --wait waits.
-	defaultWait = time.Minute
 )
 
 type setter struct {
@@ -41,7 +32,10 @@ func newSet() *cobra.Command {
 		Short: "Set desired values of a device, and wait until it has them",
 		Long: `Set desired values of a device in its Device, together. An empty value takes the desired value away. With --wait the command ends when the
 device reports all its desired values, and fails when the model does not allow one of them or the time is over. The values are set
-all the same: an offline gateway gets them later.`,
+all the same: an offline gateway gets them later.
+
+Exit codes with --wait: 0 the device reports each desired value; 3 one of them is rejected; 4 the time is over, and the gateway or the
+device is away; 5 the time is over, and the device reports other values.`,
 		Example: "  frond device set boiler setpoint=70 --wait",
 		Args:    cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -72,9 +66,7 @@ func (s *setter) Run(ctx context.Context, name string, assignments []string, out
 	if !s.wait {
 		return nil
 	}
-	wctx, cancel := context.WithTimeout(ctx, s.timeout)
-	defer cancel()
-	if err := await(wctx, client, namespace, name, generation); err != nil {
+	if err := awaitApplied(ctx, client, namespace, name, generation, s.timeout); err != nil {
 		return err
 	}
 	fmt.Fprintf(out, "device %s/%s: applied\n", namespace, name)
@@ -144,11 +136,11 @@ func patch(ctx context.Context, client dynamic.Interface, namespace, name string
 	defer cancel()
 	in := client.Resource(devices.GroupVersion().WithResource(devices.DevicesResource)).Namespace(namespace)
 	for try := 1; ; try++ {
-		device, _, err := read(ctx, client, namespace, name)
-		if err != nil {
+		var device devices.Device
+		if err := get(ctx, client, devices.DevicesResource, namespace, name, &device); err != nil {
 			return 0, err
 		}
-		steps, err := operationsFor(device, values)
+		steps, err := operationsFor(&device, values)
 		if err != nil {
 			return 0, fmt.Errorf("device %s/%s: %w", namespace, name, err)
 		}
@@ -161,62 +153,10 @@ func patch(ctx context.Context, client dynamic.Interface, namespace, name string
 		if err == nil {
 			return devices.SpecGeneration(changed), nil
 		}
-		now, _, readErr := read(ctx, client, namespace, name)
+		var now devices.Device
+		readErr := get(ctx, client, devices.DevicesResource, namespace, name, &now)
 		if changedMeanwhile := readErr == nil && now.ResourceVersion != device.ResourceVersion; !changedMeanwhile && !apierrors.IsConflict(err) || try == maxConflicts {
 			return 0, fmt.Errorf("set values of device %s/%s: %w", namespace, name, err)
 		}
 	}
-}
-
-// await waits until the device reports the desired values of a generation.
-func await(ctx context.Context, client dynamic.Interface, namespace, name string, generation int64) error {
-	ticker := time.NewTicker(pollInterval)
-	defer ticker.Stop()
-	var last Status
-	for {
-		device, status, err := read(ctx, client, namespace, name)
-		if err == nil {
-			last = status
-		}
-		switch {
-		case err != nil && ctx.Err() == nil:
-			return err
-		case err == nil && device.Generation > generation:
-			return fmt.Errorf("device %s/%s: somebody else has changed it meanwhile: frond device get %s shows it", namespace, name, name)
-		case err == nil:
-			done, refused := progress(&status)
-			if refused != nil {
-				return fmt.Errorf("device %s/%s: %w", namespace, name, refused)
-			}
-			if done {
-				return nil
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("device %s/%s does not report its desired values yet: %s. They stay desired", namespace, name, waitsFor(&last))
-		case <-ticker.C:
-		}
-	}
-}
-
-// progress reports whether the device has its desired values, or why it never will.
-func progress(s *Status) (done bool, refused error) {
-	if s.condition(devices.ConditionAccepted) == metav1.ConditionFalse {
-		return false, errors.New(meta.FindStatusCondition(s.Conditions, devices.ConditionAccepted).Message)
-	}
-	return s.condition(devices.ConditionApplied) == metav1.ConditionTrue, nil
-}
-
-// waitsFor says what holds a device back.
-func waitsFor(s *Status) string {
-	switch {
-	case s.Node == "":
-		return "its Device names no node"
-	case s.State == "unknown":
-		return "its gateway " + s.Node + " is away"
-	case s.condition(devices.ConditionApplied) == "":
-		return "its gateway " + s.Node + " has not reported since the change"
-	}
-	return meta.FindStatusCondition(s.Conditions, devices.ConditionApplied).Message
 }

@@ -1,17 +1,14 @@
 package device
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"io"
-	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/frond-edge/frond/api/devices"
+	"github.com/frond-edge/frond/cmd/frond/devicetext"
 	"github.com/frond-edge/frond/cmd/frond/kubeflags"
 	"github.com/frond-edge/frond/internal/cli"
 )
@@ -64,24 +61,7 @@ func (l *lister) Run(ctx context.Context, out, talk io.Writer) error {
 		fmt.Fprintln(talk, "no devices")
 		return nil
 	}
-	return printList(out, all, time.Now())
-}
-
-func printList(out io.Writer, all []Status, now time.Time) error {
-	table := cli.NewTable(out, "NAMESPACE", "NAME", "MODEL", "NODE", "STATE", "LAST", "APPLIED", "AGE")
-	for i := range all {
-		s := &all[i]
-		last, _ := time.Parse(time.RFC3339, s.LastOnline) // "-" if it is none
-		table.AddRow(s.Namespace, s.Name, cli.OrDash(s.Model), cli.OrDash(s.Node), cli.OrDash(s.State), cli.FormatAge(last, now),
-			answerWord(s, devices.ConditionApplied), cli.FormatAge(s.Created, now))
-	}
-	return table.Print()
-}
-
-// answerWord returns a condition in the words of a table.
-func answerWord(s *Status, kind string) string {
-	words := map[metav1.ConditionStatus]string{metav1.ConditionTrue: "yes", metav1.ConditionFalse: "no"}
-	return cmp.Or(words[s.condition(kind)], "?")
+	return devicetext.PrintList(out, all, time.Now())
 }
 
 type getter struct {
@@ -112,16 +92,14 @@ func (g *getter) Run(ctx context.Context, name string, out io.Writer) error {
 		return err
 	}
 	for {
-		rctx, cancel := context.WithTimeout(ctx, kubeflags.Timeout)
-		_, status, err := read(rctx, client, namespace, name)
-		cancel()
+		status, err := readWithin(ctx, client, namespace, name)
 		if err != nil {
 			return err
 		}
 		if g.output.JSON() {
 			err = cli.PrintJSON(out, status)
 		} else {
-			err = printDevice(out, &status, time.Now())
+			err = devicetext.PrintDevice(out, &status, time.Now())
 		}
 		if err != nil || !g.watch {
 			return err
@@ -135,34 +113,4 @@ func (g *getter) Run(ctx context.Context, name string, out io.Writer) error {
 			}
 		}
 	}
-}
-
-func printDevice(out io.Writer, s *Status, now time.Time) error {
-	if err := printList(out, []Status{*s}, now); err != nil {
-		return err
-	}
-	table := cli.NewTable(out, "\nPROPERTY", "DESIRED", "REPORTED", "AT")
-	for _, p := range s.Properties {
-		at := time.Time{}
-		if ms, err := strconv.ParseInt(p.ReportedAt, 10, 64); err == nil {
-			at = time.UnixMilli(ms)
-		}
-		table.AddRow(p.Name, valueOf(p.Desired), valueOf(p.Reported), cli.FormatAge(at, now))
-	}
-	if err := table.Print(); err != nil {
-		return err
-	}
-	for _, c := range s.Conditions {
-		if c.Status != "True" {
-			fmt.Fprintf(out, "\n%s: %s (%s): %s\n", c.Type, c.Status, c.Reason, c.Message)
-		}
-	}
-	return nil
-}
-
-func valueOf(v *string) string {
-	if v == nil {
-		return "-"
-	}
-	return *v
 }

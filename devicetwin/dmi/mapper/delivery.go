@@ -5,6 +5,7 @@ import (
 
 	"google.golang.org/grpc/status"
 
+	"github.com/frond-edge/frond/api/devices"
 	"github.com/frond-edge/frond/devicetwin/dmi/message"
 )
 
@@ -14,7 +15,7 @@ const (
 	ReasonPending           = "Pending"
 	ReasonModelMissing      = "ModelMissing"
 	ReasonMapperUnreachable = "MapperUnreachable"
-	ReasonMapperRefused     = "MapperRefused"
+	ReasonMapperRefused     = devices.ReasonMapperRefused
 )
 
 // Delivery says whether the mapper has a Device as it is now.

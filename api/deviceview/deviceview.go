@@ -1,0 +1,104 @@
+// Package deviceview is a device as Frond's commands show it: its Device joined with what its gateway knows of it.
+package deviceview
+
+import (
+	"encoding/json"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/frond-edge/frond/api/devices"
+)
+
+// Device is what is known of a device. Its JSON is the output of the commands.
+type Device struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	Model     string `json:"model,omitempty"`
+	Node      string `json:"node,omitempty"`
+	// Generation is the Device's.
+	Generation int64 `json:"generation"`
+	// State and LastOnline are as the DeviceStatus has them; State is "" if nothing was reported.
+	State      string `json:"state,omitempty"`
+	LastOnline string `json:"lastOnline,omitempty"`
+	// AwaySince is when the gateway was last heard, while it is away. Nil: it is there, or nothing was reported.
+	AwaySince  *metav1.Time `json:"awaySince,omitempty"`
+	Properties []Property   `json:"properties"`
+	// Conditions are Delivered, Accepted and Applied, with the generation that they are about.
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+	Created    time.Time          `json:"created,omitzero"`
+}
+
+// Property is one property of a device.
+type Property struct {
+	Name string `json:"name"`
+	// Desired and Reported are nil where there is no value; ReportedAt is the device's time in milliseconds.
+	Desired    *string `json:"desired,omitempty"`
+	Reported   *string `json:"reported,omitempty"`
+	ReportedAt string  `json:"reportedAt,omitempty"`
+}
+
+// New joins a Device with its DeviceStatus, which may be nil.
+func New(device *devices.Device, reported *devices.DeviceStatus) Device {
+	d := Device{
+		Namespace: device.Namespace, Name: device.Name, Node: device.Spec.NodeName, Generation: device.Generation, Created: device.CreationTimestamp.Time,
+		Properties: []Property{},
+	}
+	if device.Spec.DeviceModelRef != nil {
+		d.Model = device.Spec.DeviceModelRef.Name
+	}
+	twins := map[string]devices.Twin{}
+	if reported != nil {
+		d.State, d.LastOnline = reported.Status.State, reported.Status.LastOnlineTime
+		known := readExtension(reported)
+		d.Conditions = known.Conditions
+		if known.State != nil {
+			d.AwaySince = &known.State.Since
+		}
+		for _, twin := range reported.Status.Twins {
+			twins[twin.PropertyName] = twin
+		}
+	}
+	for _, p := range device.Spec.Properties {
+		property := Property{Name: p.Name}
+		if p.Desired != nil && p.Desired.Value != "" {
+			property.Desired = &p.Desired.Value
+		}
+		if twin := twins[p.Name]; twin.Reported != nil {
+			property.Reported, property.ReportedAt = &twin.Reported.Value, twin.Reported.Metadata["timestamp"]
+		}
+		d.Properties = append(d.Properties, property)
+	}
+	return d
+}
+
+// extension is Frond's part of status.extensions.
+type extension struct {
+	Conditions []metav1.Condition `json:"conditions"`
+	// State is there while the gateway is away.
+	State *struct {
+		Since metav1.Time `json:"since"`
+	} `json:"state"`
+}
+
+// readExtension returns nothing if another writer has made it unreadable.
+func readExtension(status *devices.DeviceStatus) extension {
+	var extensions struct {
+		Frond extension `json:"frond"`
+	}
+	if status.Status.Extensions == nil || json.Unmarshal(status.Status.Extensions.Raw, &extensions) != nil {
+		return extension{}
+	}
+	return extensions.Frond
+}
+
+// Condition returns a condition of the present generation of the Device. It is nil if none is known: one of an older generation says nothing of the
+// values that are desired now.
+func (d *Device) Condition(kind string) *metav1.Condition {
+	c := meta.FindStatusCondition(d.Conditions, kind)
+	if c == nil || c.ObservedGeneration < d.Generation {
+		return nil
+	}
+	return c
+}
