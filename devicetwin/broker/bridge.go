@@ -113,7 +113,7 @@ func (b *bridge) record(ctx context.Context, batch []received, replies []reply) 
 	if b.recorder == nil {
 		return nil
 	}
-	recorded, origin := b.recorder.Recorded(), Origin{}
+	recorded, origin := b.recorded(b.stream), Origin{}
 	var samples []Sample
 	size := 0
 	for i := range batch {
@@ -127,7 +127,7 @@ func (b *bridge) record(ctx context.Context, batch []received, replies []reply) 
 		} else {
 			size += next
 		}
-		if m.Sequence > 0 && recorded.Stream == b.stream && m.Sequence <= recorded.Sequence {
+		if m.Sequence > 0 && m.Sequence <= recorded {
 			continue
 		}
 		if samples = append(samples, replies[i].samples...); m.Sequence > 0 {
@@ -138,6 +138,17 @@ func (b *bridge) record(ctx context.Context, batch []received, replies []reply) 
 		return nil
 	}
 	return b.recorder.Record(ctx, origin, samples)
+}
+
+// recorded is the last sequence that is recorded of a life of the broker's stream.
+func (b *bridge) recorded(stream string) uint64 {
+	if b.recorder == nil {
+		return 0
+	}
+	if last := b.recorder.Recorded(); last.Stream == stream {
+		return last.Sequence
+	}
+	return 0
 }
 
 // recordSize is what is recorded at a time, so that it is one record of the store.

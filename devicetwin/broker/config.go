@@ -30,6 +30,8 @@ const (
 	minStore = 16 << 20
 	// defaultSyncInterval is how long a message with PUBACK may be lost in a power cut. Syncing each costs 90 % of the throughput (docs/design/0040).
 	defaultSyncInterval = time.Second
+	// defaultSessionExpiry covers a night and a shift.
+	defaultSessionExpiry = 24 * time.Hour
 )
 
 // Config is the configuration of a broker.
@@ -47,6 +49,8 @@ type Config struct {
 	// MaxClients and MaxStore (bytes) are limits; 0 is 256 and 128 MiB.
 	MaxClients int
 	MaxStore   int64
+	// SessionExpiry is how long a client that is away keeps its messages; 0 is a day.
+	SessionExpiry time.Duration
 	// SyncInterval is how often the messages that apps were promised are synced; 0 is a second, below 0 is at once.
 	SyncInterval time.Duration
 	// Peer may be nil. PeerOnly: there is no broker here, only the bridge between Peer's apps and the twins.
@@ -108,6 +112,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.MaxStore == 0 {
 		c.MaxStore = defaultMaxStore
+	}
+	if c.SessionExpiry == 0 {
+		c.SessionExpiry = defaultSessionExpiry
 	}
 	if c.SyncInterval == 0 {
 		c.SyncInterval = defaultSyncInterval

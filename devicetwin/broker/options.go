@@ -8,6 +8,7 @@ import (
 
 	"github.com/frond-edge/frond/devicetwin/broker/access"
 	"github.com/frond-edge/frond/devicetwin/broker/intake"
+	"github.com/frond-edge/frond/devicetwin/broker/recovery"
 	"github.com/frond-edge/frond/devicetwin/mqtt"
 )
 
@@ -18,8 +19,6 @@ const (
 	maxInFlight = 128
 	// redelivery is when a client has a message again that it did not acknowledge, also after it was away: nats-server does not send it at once then.
 	redelivery = 5 * time.Second
-	// sessionExpiry is how long a client that is away keeps its messages.
-	sessionExpiry = 24 * time.Hour
 	// maxPerTopic is how many messages of one topic wait for a client that is away; the oldest goes.
 	maxPerTopic = 1024
 	// maxRetained is how many retained messages there are; the oldest goes. KubeEdge has none.
@@ -60,7 +59,7 @@ func options(cfg Config, auth server.Authentication) (*server.Options, error) {
 	o.MQTT.MaxAckPending = maxInFlight
 	o.MQTT.AckWait = redelivery
 	o.MQTT.JSAPITimeout = storeTimeout
-	o.MQTT.ConsumerInactiveThreshold = sessionExpiry
+	o.MQTT.ConsumerInactiveThreshold = cfg.SessionExpiry
 	return o, nil
 }
 
@@ -75,11 +74,12 @@ func streams(cfg Config) []jetstream.StreamConfig {
 		}
 		transform = &jetstream.SubjectTransformConfig{Source: subjects[0], Destination: stored + ">"}
 	}
+	subjects = append(subjects, recovery.SkipSubject)
 	return []jetstream.StreamConfig{
 		{
 			Name: messagesStream, Subjects: subjects, SubjectTransform: transform, Retention: jetstream.InterestPolicy,
 			// New messages are refused when the stream is full: their publishers get no PUBACK and send them again.
-			Discard: jetstream.DiscardNew, MaxMsgsPerSubject: maxPerTopic, MaxBytes: cfg.MaxStore / 2, MaxAge: sessionExpiry,
+			Discard: jetstream.DiscardNew, MaxMsgsPerSubject: maxPerTopic, MaxBytes: cfg.MaxStore / 2, MaxAge: cfg.SessionExpiry,
 		},
 		{
 			Name: "$MQTT_rmsgs", Subjects: []string{"$MQTT.rmsgs.>"}, MaxMsgsPerSubject: 1, MaxMsgs: maxRetained, MaxBytes: cfg.MaxStore / 8,
@@ -89,10 +89,10 @@ func streams(cfg Config) []jetstream.StreamConfig {
 		},
 		{
 			Name: "$MQTT_qos2in", Subjects: []string{"$MQTT.qos2.in.>"}, Discard: jetstream.DiscardNew, DiscardNewPerSubject: true,
-			MaxMsgsPerSubject: 1, MaxBytes: cfg.MaxStore / 8, MaxAge: sessionExpiry,
+			MaxMsgsPerSubject: 1, MaxBytes: cfg.MaxStore / 8, MaxAge: cfg.SessionExpiry,
 		},
 		{
-			Name: "$MQTT_out", Subjects: []string{"$MQTT.out.>"}, Retention: jetstream.InterestPolicy, MaxBytes: cfg.MaxStore / 8, MaxAge: sessionExpiry,
+			Name: "$MQTT_out", Subjects: []string{"$MQTT.out.>"}, Retention: jetstream.InterestPolicy, MaxBytes: cfg.MaxStore / 8, MaxAge: cfg.SessionExpiry,
 		},
 	}
 }

@@ -23,7 +23,9 @@ import (
 	"github.com/frond-edge/frond/devicetwin"
 	"github.com/frond-edge/frond/devicetwin/broker/access"
 	"github.com/frond-edge/frond/devicetwin/broker/intake"
+	"github.com/frond-edge/frond/devicetwin/broker/recovery"
 	"github.com/frond-edge/frond/devicetwin/broker/serverlog"
+	"github.com/frond-edge/frond/devicetwin/broker/sessions"
 )
 
 // ErrNotRunning reports that the broker has not started or has ended.
@@ -109,6 +111,9 @@ func (s *Server) Start(ctx context.Context) error {
 	if err := os.MkdirAll(s.cfg.Dir, dirMode); err != nil {
 		return fmt.Errorf("folder of the MQTT broker: %w", err)
 	}
+	if err := s.files().Restore(); err != nil {
+		return err
+	}
 	auth := &access.Authenticator{
 		Users: map[string]User{}, Anonymous: s.cfg.AllowAnonymous, Secret: rand.Text(), Open: &s.open, Refused: s.metrics.refused.WithLabelValues("login"),
 	}
@@ -123,7 +128,7 @@ func (s *Server) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("make the MQTT broker: %w", err)
 	}
-	auth.ClientID = clientIDs(ns)
+	auth.ClientID, auth.Resuming = clientIDs(ns), s.checkSession(ctx)
 	logger := serverlog.New(s.log, s.metrics.errors)
 	ns.SetLoggerV2(logger, false, false, false)
 	ns.Start() // does not block without a listener for NATS
@@ -189,7 +194,7 @@ func (s *Server) serve(ctx context.Context, ns *server.Server, opts *server.Opti
 	if err := s.load(ctx); err != nil {
 		return err
 	}
-	consumer, stream, err := prepare(ctx, js, s.cfg)
+	consumer, stream, err := s.prepare(ctx, js)
 	if err != nil {
 		return err
 	}
@@ -268,28 +273,35 @@ func (s *Server) Receive(ctx context.Context, m Message, ack func()) error {
 
 // prepare makes the streams and our consumer, before any client has connected: a message of QoS 1 is stored only if somebody wants it. It also
 // returns what identifies the stream of those messages.
-func prepare(ctx context.Context, js jetstream.JetStream, cfg Config) (jetstream.Consumer, string, error) {
-	for _, stream := range streams(cfg) {
-		if _, err := js.CreateOrUpdateStream(ctx, stream); err != nil {
-			return nil, "", fmt.Errorf("stream %s of the MQTT broker: %w", stream.Name, err)
-		}
-	}
+func (s *Server) prepare(ctx context.Context, js jetstream.JetStream) (jetstream.Consumer, string, error) {
 	filters := access.Inbound()
 	for i := range filters {
 		filters[i] = stored + filters[i]
 	}
-	stream, err := js.Stream(ctx, messagesStream)
-	if err != nil {
-		return nil, "", fmt.Errorf("stream of the MQTT broker: %w", err)
-	}
-	consumer, err := js.CreateOrUpdateConsumer(ctx, messagesStream, jetstream.ConsumerConfig{
+	return s.files().Prepare(ctx, js, streams(s.cfg), jetstream.ConsumerConfig{
 		Durable: consumerName, FilterSubjects: filters, AckWait: ackWait, MaxAckPending: 2 * maxBatch,
 		AckPolicy: jetstream.AckExplicitPolicy, // of all before would cover those that were on their way when edgecore ended
-	})
-	if err != nil {
-		return nil, "", fmt.Errorf("consumer of the MQTT broker: %w", err)
+	}, s.bridge.recorded)
+}
+
+// files are those of the broker's folder.
+func (s *Server) files() recovery.Files {
+	return recovery.Files{Dir: s.cfg.Dir, Stream: messagesStream, Consumer: consumerName, Log: s.log}
+}
+
+// checkSession returns what is done before nats-server resumes the session of a client.
+func (s *Server) checkSession(ctx context.Context) func(clientID string) {
+	return func(clientID string) {
+		s.mu.Lock()
+		js := s.js
+		s.mu.Unlock()
+		if js == nil {
+			return
+		}
+		if err := sessions.NewChecker(js, s.log).Check(ctx, clientID); err != nil && ctx.Err() == nil {
+			s.log.Warn("MQTT session not checked", zap.Error(err))
+		}
 	}
-	return consumer, stream.CachedInfo().Created.UTC().Format(time.RFC3339Nano), nil
 }
 
 // awaitUnacknowledged waits until the messages that were on their way when the gateway ended can be delivered again. They come before newer ones

@@ -35,6 +35,8 @@ type Authenticator struct {
 	Open *atomic.Bool
 	// ClientID returns the MQTT client id of a connection.
 	ClientID func(connection uint64) string
+	// Resuming is called for each client that may connect, before its session is resumed.
+	Resuming func(clientID string)
 	// Refused counts.
 	Refused prometheus.Counter
 }
@@ -50,11 +52,13 @@ func (a *Authenticator) Check(c server.ClientAuthentication) bool {
 		c.RegisterUser(&server.User{Username: OwnUser})
 		return true
 	}
-	permissions := a.permissions(o.Username, o.Password, a.ClientID(c.GetID()))
+	clientID := a.ClientID(c.GetID())
+	permissions := a.permissions(o.Username, o.Password, clientID)
 	if permissions == nil {
 		a.Refused.Inc()
 		return false
 	}
+	a.Resuming(clientID)
 	c.RegisterUser(&server.User{Username: o.Username, Permissions: permissions})
 	return true
 }
