@@ -102,7 +102,7 @@ var folderRules = map[string]folderRule{
 	"internal/logging":    {programs: both},
 	"internal/program":    {programs: both, imports: []string{"internal/buildinfo"}},
 	"internal/splice":     {programs: both},
-	"internal/devcluster": {programs: developer, imports: []string{"api/...", "deploy/...", "internal/certs/mint", "internal/hubconf", "internal/install/...", "internal/toolchain"}},
+	"internal/devcluster": {programs: developer, imports: []string{"api/...", "deploy/...", "internal/certs/mint", "internal/hubconf", "internal/install/...", "internal/toolchain", "streams/subject"}},
 	"internal/toolchain":  {programs: developer},
 
 	// What is not part of a running Frond.
@@ -117,7 +117,7 @@ var folderRules = map[string]folderRule{
 
 // dependencyHomes lists the folders whose packages may import each outside module.
 var dependencyHomes = map[string][]string{
-	"github.com/eclipse/paho.mqtt.golang":    {"devicetwin/broker/external"}, // and tests
+	"github.com/eclipse/paho.mqtt.golang":    {"devicetwin/broker/external", "internal/devcluster/devices/sensor"}, // and tests
 	"google.golang.org/protobuf":             {"devicetwin/dmi"},
 	"github.com/nats-io/nats-server":         {"leaf", "devicetwin/broker", "test/kit"},
 	"github.com/nats-io/nats.go":             {"streams", "leaf", "devicetwin/broker", "cloud", "edged/agent", "edged/devices", "edged/enroll", "internal/devcluster", "loadtest", "test/kit"},

@@ -39,7 +39,7 @@ With root, each gateway has containerd and a network namespace of its own; witho
 		newFault(shared, "heal EDGE", "Undo cut", (*devcluster.Cluster).Heal),
 		newFault(shared, "kill PART", "Kill a part as a crash would (cloudcore-1, hub-2, edge-1, containerd-1, apiserver …)", (*devcluster.Cluster).Kill),
 		newFault(shared, "start PART", "Start a part that was killed, and wait until it is ready", (*devcluster.Cluster).Start),
-		newReboot(shared), newLogs(shared), newStore(shared), newExec(shared), newDemo(shared), newWan())
+		newReboot(shared), newLogs(shared), newStore(shared), newExec(shared), newDevice(shared), newDemo(shared), newWan(), newSensor())
 	return cmd
 }
 

@@ -33,13 +33,16 @@ func newDemo(c *cluster) *cobra.Command {
 func (d *demoCommand) Run(ctx context.Context, out, talk io.Writer) error {
 	s := &demoRun{out: out, began: time.Now(), offlineFor: d.offlineFor}
 	s.printStep("A whole Frond on this machine: Kubernetes, a NATS hub, cloudcores and gateways, each part a real process")
+	d.spec.Devices = true
 	dev, err := d.startCluster(ctx, talk)
 	if err != nil {
 		return err
 	}
 	s.dev = dev
+	sensor := &sensorStory{demoRun: s}
 	for _, chapter := range []func(context.Context) error{
-		s.showNodes, s.deployDemo, s.checkStores, s.cutLink, s.changeWhileCut, s.checkWhileCut, s.healLink, s.checkRecovered,
+		sensor.clear, s.showNodes, s.deployDemo, s.checkStores, sensor.start, s.cutLink, sensor.markCut, s.changeWhileCut, s.checkWhileCut,
+		sensor.checkWhileCut, s.healLink, s.checkRecovered, sensor.checkSamples,
 	} {
 		if err := chapter(ctx); err != nil {
 			return fmt.Errorf("the story broke off at step %d: %w", s.stepNumber, err)

@@ -45,7 +45,7 @@ func (u *up) addFlags(cmd *cobra.Command) {
 	f.BoolVar(&u.spec.KubeProxy, "kube-proxy", false, "run kube-proxy beside each edgecore, so that Services work on gateways (containerd; needs nft)")
 	f.BoolVar(&u.spec.Services, "services", false, "new cluster: --kube-proxy, CoreDNS on each gateway, and routes between the pods of gateways")
 	f.StringVar(&u.runtime, "runtime", "", "containerd or hollow (new cluster: containerd if root)")
-	f.BoolVar(&u.spec.Devices, "devices", false, "run an MQTT broker on each gateway, which lets apps in without a user, and the socket for mappers")
+	f.BoolVar(&u.spec.Devices, "devices", true, "run an MQTT broker on each gateway, which lets apps in without a user, and the socket for mappers; it stays once it is there")
 	f.BoolVar(&u.spec.Direct, "direct", false, "new cluster: the apiserver knows no proxy and calls each gateway at a port of the cloudcores")
 	f.StringVar(&u.spec.Kubernetes, "kubernetes", "", "new cluster: minor version of its control plane, 1.35 or 1.36 (default: that of the gateways' kubelet)")
 	f.DurationVar(&u.timeout, "timeout", 0, "how long to wait until all is ready, beside building (default 3m)")

@@ -27,17 +27,25 @@ func newWan() *cobra.Command {
 
 // Run forwards until ctx ends.
 func (w *wanProcess) Run(ctx context.Context) error {
-	data, err := os.ReadFile(w.config)
-	if err != nil {
-		return fmt.Errorf("read configuration: %w", err)
-	}
 	var cfg wan.Config
-	if err := json.Unmarshal(data, &cfg); err != nil {
-		return fmt.Errorf("read configuration %s: %w", w.config, err)
+	if err := readConfig(w.config, &cfg); err != nil {
+		return err
 	}
 	log, err := zap.NewProduction()
 	if err != nil {
 		return fmt.Errorf("make logger: %w", err)
 	}
 	return wan.New(cfg, log).Start(ctx)
+}
+
+// readConfig reads the configuration of a process that devcluster starts.
+func readConfig(file string, into any) error {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return fmt.Errorf("read configuration: %w", err)
+	}
+	if err := json.Unmarshal(data, into); err != nil {
+		return fmt.Errorf("read configuration %s: %w", file, err)
+	}
+	return nil
 }

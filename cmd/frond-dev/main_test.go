@@ -27,16 +27,19 @@ func TestCommandLine(t *testing.T) {
 		out     string
 		problem string
 	}{
-		"help":             {args: []string{"--help"}, out: "frond dev [command]"},
-		"hidden wan":       {args: []string{"wan", "--config", filepath.Join(dir, "none")}, code: 1, problem: "read configuration"},
-		"unknown, deeper":  {args: []string{"--dir", dir, "grow"}, code: 1, problem: `unknown command "grow" for "frond dev"`},
-		"no cluster":       {args: []string{"status", "--dir", dir}, code: 1, problem: "no cluster here: start one with frond dev up"},
-		"down of nothing":  {args: []string{"down", "--dir", dir}, code: 1, problem: "no cluster here"},
-		"output":           {args: []string{"status", "-o", "xml", "--dir", dir}, code: 1, problem: "choose json"},
-		"store words":      {args: []string{"store", "edge-1", "get", "--dir", dir}, code: 1, problem: "write EDGE list"},
-		"hubs":             {args: []string{"up", "--hubs", "2", "--runtime", "hollow", "--dir", dir}, code: 1, problem: "choose 1 or 3"},
-		"too long a path":  {args: []string{"up", "--runtime", "hollow", "--dir", "/tmp/" + strings.Repeat("x", 60)}, code: 1, problem: "choose one of up to"},
-		"programs missing": {args: []string{"up", "--runtime", "hollow", "--programs", "/none", "--dir", shortDir(t)}, code: 1, problem: "read programs"},
+		"help":               {args: []string{"--help"}, out: "frond dev [command]"},
+		"hidden wan":         {args: []string{"wan", "--config", filepath.Join(dir, "none")}, code: 1, problem: "read configuration"},
+		"unknown, deeper":    {args: []string{"--dir", dir, "grow"}, code: 1, problem: `unknown command "grow" for "frond dev"`},
+		"no cluster":         {args: []string{"status", "--dir", dir}, code: 1, problem: "no cluster here: start one with frond dev up"},
+		"down of nothing":    {args: []string{"down", "--dir", dir}, code: 1, problem: "no cluster here"},
+		"output":             {args: []string{"status", "-o", "xml", "--dir", dir}, code: 1, problem: "choose json"},
+		"device, no cluster": {args: []string{"device", "start", "boiler", "--dir", dir}, code: 1, problem: "no cluster here"},
+		"device, no name":    {args: []string{"device", "start", "--dir", dir}, code: 1, problem: "accepts 1 arg"},
+		"hidden sensor":      {args: []string{"sensor", "--config", filepath.Join(dir, "none")}, code: 1, problem: "read configuration"},
+		"store words":        {args: []string{"store", "edge-1", "get", "--dir", dir}, code: 1, problem: "write EDGE list"},
+		"hubs":               {args: []string{"up", "--hubs", "2", "--runtime", "hollow", "--dir", dir}, code: 1, problem: "choose 1 or 3"},
+		"too long a path":    {args: []string{"up", "--runtime", "hollow", "--dir", "/tmp/" + strings.Repeat("x", 60)}, code: 1, problem: "choose one of up to"},
+		"programs missing":   {args: []string{"up", "--runtime", "hollow", "--programs", "/none", "--dir", shortDir(t)}, code: 1, problem: "read programs"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			code, out, errs := runFrondDev(tt.args...)

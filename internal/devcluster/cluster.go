@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/frond-edge/frond/internal/devcluster/bootstrap"
+	"github.com/frond-edge/frond/internal/devcluster/devices"
 	"github.com/frond-edge/frond/internal/devcluster/folder"
 	"github.com/frond-edge/frond/internal/devcluster/gateway"
 	"github.com/frond-edge/frond/internal/devcluster/process"
@@ -65,6 +66,7 @@ type Cluster struct {
 	*gateway.Disks
 	*gateway.Clones
 	*gateway.API
+	*devices.Devices
 
 	f       *folder.Folder
 	install *bootstrap.Installer
@@ -89,6 +91,7 @@ func newCluster(f *folder.Folder) *Cluster {
 		Links:     gateway.NewLinks(f), Disks: gateway.NewDisks(f), Clones: gateway.NewClones(f), API: gateway.NewAPI(f),
 		f: f, install: bootstrap.NewInstaller(f),
 	}
+	c.Devices = devices.New(f, c.API)
 	c.Processes = Processes{
 		f: f, supervisor: process.NewSupervisor(f),
 		catalog: &catalog{f: f, install: c.install, links: c.Links, api: c.API},
@@ -131,6 +134,9 @@ func Up(ctx context.Context, o Options) (*Cluster, error) {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("gave up after %s", timeout))
 	defer cancel()
+	if err := c.stopEdgesWithoutBroker(ctx, spec); err != nil {
+		return c, err
+	}
 	c.f.State.Spec, c.f.State.Programs = spec, programs
 	return c, c.bringUp(ctx)
 }
@@ -140,7 +146,7 @@ func Up(ctx context.Context, o Options) (*Cluster, error) {
 func (c *Cluster) Down(ctx context.Context, keepLogs bool) error {
 	ctx, cancel := context.WithTimeout(ctx, downTimeout)
 	defer cancel()
-	t := teardown{f: c.f, catalog: c.catalog, clones: c.Clones, disks: c.Disks}
+	t := teardown{f: c.f, catalog: c.catalog, clones: c.Clones, disks: c.Disks, devices: c.Devices}
 	return c.f.Update(ctx, func() error {
 		errs := t.stopAll(ctx)
 		if c.f.State.Spec.Runtime == Containerd {

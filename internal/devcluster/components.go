@@ -68,13 +68,16 @@ func (c *catalog) all() []process.Component {
 	return parts
 }
 
+// edgeGrace is the time an edgecore has to send its last reports.
+const edgeGrace = 15 * time.Second
+
 // edgeComponents lists the edgecores, and the kube-proxies beside them.
 func (c *catalog) edgeComponents() []process.Component {
 	l, s := c.f.Layout, c.f.State
 	var parts []process.Component
 	for i, e := range folder.Names("edge", s.Spec.Edges) {
 		p := process.Component{
-			Name: e, Stage: process.StageEdge, Grace: 15 * time.Second,
+			Name: e, Stage: process.StageEdge, Grace: edgeGrace,
 			Command: daemon.Command{Path: s.Programs.Edgecore, Args: []string{"--config", l.Gateway(e).ConfigFile()}},
 			Ready:   func(ctx context.Context) error { return c.edgeReady(ctx, e) },
 		}

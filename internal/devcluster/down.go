@@ -13,6 +13,7 @@ import (
 
 	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/internal/devcluster/cgroups"
+	"github.com/frond-edge/frond/internal/devcluster/devices"
 	"github.com/frond-edge/frond/internal/devcluster/folder"
 	"github.com/frond-edge/frond/internal/devcluster/gateway"
 	"github.com/frond-edge/frond/internal/devcluster/process"
@@ -24,6 +25,7 @@ type teardown struct {
 	catalog *catalog
 	clones  *gateway.Clones
 	disks   *gateway.Disks
+	devices *devices.Devices
 }
 
 // downTimeout bounds Down; each component has its own, shorter grace period before it is killed.
@@ -33,7 +35,7 @@ const downTimeout = 90 * time.Second
 // below, and the apiserver must not outlive its etcd.
 func (t teardown) stopAll(ctx context.Context) []error {
 	parts := t.catalog.all()
-	errs := []error{t.clones.KillClones(ctx)}
+	errs := []error{t.clones.KillClones(ctx), t.devices.StopAllDevices(ctx)}
 	for stage := process.StageEdge; stage >= process.StageBase; stage-- {
 		var g errgroup.Group
 		for _, p := range parts {
@@ -87,7 +89,7 @@ func (t teardown) removeFiles(keepLogs bool) error {
 	names := []string{
 		"bin", "pki", "nats", names.Namespace, "etcd", "env", "wan.json", "egress.yaml", "kubeconfig",
 		"controller-manager.kubeconfig", "scheduler.kubeconfig", "cloudcore.kubeconfig", "cloudcore.token",
-		"metrics-server.kubeconfig", "metrics-server.token", "metrics-server.yaml",
+		"metrics-server.kubeconfig", "metrics-server.token", "metrics-server.yaml", folder.DevicesDir,
 	}
 	for kind, n := range map[string]int{"hub": s.Spec.Hubs, "cloudcore": s.Spec.Cloudcores, "edge": s.Spec.Edges} {
 		names = append(names, folder.Names(kind, n)...)

@@ -61,6 +61,22 @@ func (c *Cluster) bringUp(ctx context.Context) error {
 	return nil
 }
 
+// stopEdgesWithoutBroker ends the edgecores of a cluster that gets devices now: they read their configuration at their start, which follows.
+func (c *Cluster) stopEdgesWithoutBroker(ctx context.Context, spec Spec) error {
+	if c.f.State.Spec.Devices || !spec.Devices {
+		return nil
+	}
+	for _, e := range folder.Names("edge", c.f.State.Spec.Edges) {
+		if id := c.f.State.Processes[e]; id.Alive() {
+			c.f.Logf("%s starts again, with a broker", e)
+			if err := id.Stop(ctx, edgeGrace); err != nil {
+				return fmt.Errorf("stop %s: %w", e, err)
+			}
+		}
+	}
+	return nil
+}
+
 // writeFiles makes folders, files, namespaces and cgroups, and makes running components reload changed files.
 func (c *Cluster) writeFiles(ctx context.Context) error {
 	l, s := c.f.Layout, c.f.State

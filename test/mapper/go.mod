@@ -5,11 +5,13 @@ go 1.26.0
 require (
 	github.com/kubeedge/api v1.21.0
 	github.com/kubeedge/mapper-framework v1.21.0
+	github.com/simonvetter/modbus v1.6.4
 )
 
 require (
 	github.com/avast/retry-go v3.0.0+incompatible // indirect
 	github.com/go-logr/logr v1.4.2 // indirect
+	github.com/goburrow/serial v0.1.0 // indirect
 	github.com/golang/protobuf v1.5.4 // indirect
 	github.com/kr/text v0.2.0 // indirect
 	github.com/spf13/pflag v1.0.6-0.20210604193023-d5e0c0615ace // indirect

@@ -1,5 +1,5 @@
-// Command mapper is a mapper on KubeEdge's published mapper framework, with a virtual device that has the values that were last written to it. Tests run
-// it against edgecore. The framework's template of a device panel is not part of its module; panel is one that starts and ends as that one does.
+// Command mapper is a mapper on KubeEdge's published mapper framework, with virtual devices, which have the values that were last written to
+// them, and devices behind Modbus TCP. Tests run it against edgecore; simulator is a Modbus device for them. The framework's template of a device panel is not part of its module; panel is one that starts and ends as that one does.
 //
 // It is a module of its own with the versions of gRPC that the framework names: those are what users' mappers have.
 package main

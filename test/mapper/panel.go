@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -23,24 +22,12 @@ type panel struct {
 	models map[string]common.DeviceModel
 }
 
-// device is a virtual device.
+// device is a device of a protocol that openDriver knows.
 type device struct {
 	instance common.DeviceInstance
-	client   *client
-	stop     func()
-}
-
-// client is the connection to a device. It is nil until the device has started: to stop it before panics, as in most drivers.
-type client struct {
-	mu     sync.Mutex // guards both
-	values map[string]any
-	closed bool
-}
-
-func (c *client) close() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.closed = true
+	// driver is nil until the device has started: to stop it before panics, as in most drivers.
+	driver driver
+	stop   func()
 }
 
 func newPanel() *panel {
@@ -85,7 +72,12 @@ func (d *device) start() {
 	d.stop = func() { close(stop) }
 	go func() {
 		<-time.After(20 * time.Millisecond) // a real device takes longer
-		d.client = &client{values: map[string]any{}}
+		opened, err := openDriver(d.instance.PProtocol)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "open", d.instance.ID, err)
+			return
+		}
+		d.driver = opened
 		d.run(stop)
 	}()
 }
@@ -95,8 +87,8 @@ func (d *device) run(stop <-chan struct{}) {
 	fmt.Println("started", d.instance.ID, string(d.instance.PProtocol.ConfigData))
 	for _, twin := range d.instance.Twins {
 		kind := strings.ToLower(twin.Property.PProperty.DataType)
-		var visitors map[string]any
-		if err := json.Unmarshal(twin.Property.Visitors, &visitors); err != nil {
+		way, err := decode[visitors](twin.Property.Visitors)
+		if err != nil {
 			fmt.Fprintln(os.Stderr, "visitors:", err)
 			continue
 		}
@@ -109,17 +101,18 @@ func (d *device) run(stop <-chan struct{}) {
 			if kind == "int" {
 				_ = value.(int64) // drivers rely on it
 			}
-			d.client.mu.Lock()
-			d.client.values[twin.PropertyName] = value
-			d.client.mu.Unlock()
+			if err := d.driver.write(twin.PropertyName, way, value); err != nil {
+				fmt.Fprintln(os.Stderr, "write:", err)
+			}
 		}
 		if twin.Property.ReportToCloud {
-			go d.report(stop, twin)
+			go d.report(stop, twin, way)
 		}
 	}
 }
 
-func (d *device) report(stop <-chan struct{}, twin common.Twin) {
+// report reports a property in its cycle. It prints what edgecore has answered, so that a test can compare the hub with it.
+func (d *device) report(stop <-chan struct{}, twin common.Twin, way visitors) {
 	cycle := time.Duration(twin.Property.CollectCycle) * time.Millisecond
 	if cycle == 0 {
 		cycle = time.Second
@@ -132,9 +125,12 @@ func (d *device) report(stop <-chan struct{}, twin common.Twin) {
 			return
 		case <-ticker.C:
 		}
-		d.client.mu.Lock()
-		value, err := common.ConvertToString(d.client.values[twin.PropertyName])
-		d.client.mu.Unlock()
+		read, err := d.driver.read(twin.PropertyName, way)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "read:", err)
+			continue
+		}
+		value, err := common.ConvertToString(read)
 		if err != nil {
 			fmt.Fprintln(os.Stderr, "value:", err)
 			continue
@@ -149,7 +145,9 @@ func (d *device) report(stop <-chan struct{}, twin common.Twin) {
 			}})},
 		}); err != nil {
 			fmt.Println("report", err)
+			continue
 		}
+		fmt.Println("answered", d.instance.Namespace+"/"+d.instance.Name, twin.PropertyName, value)
 	}
 }
 
@@ -158,7 +156,7 @@ func (p *panel) UpdateDev(model *common.DeviceModel, instance *common.DeviceInst
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if old := p.devices[instance.ID]; old != nil {
-		old.client.close()
+		old.driver.close()
 		old.stop()
 	}
 	d := &device{instance: *instance}
@@ -172,7 +170,7 @@ func (p *panel) RemoveDevice(id string) error {
 	defer p.mu.Unlock()
 	d := p.devices[id]
 	delete(p.devices, id)
-	d.client.close()
+	d.driver.close()
 	d.stop()
 	fmt.Println("removed", id)
 	return nil

@@ -157,6 +157,9 @@ func ContainerdName(edge string) string { return "containerd-" + strings.TrimPre
 // ProxyName names a gateway's kube-proxy.
 func ProxyName(edge string) string { return "proxy-" + strings.TrimPrefix(edge, "edge-") }
 
+// DevicesDir is the folder of the virtual devices in a cluster's folder.
+const DevicesDir = "devices"
+
 // CloneName names the copy of a gateway.
 func CloneName(edge string) string { return edge + "-clone" }
 
