@@ -185,7 +185,7 @@ func newHubWatcher(f *foundation, nodes membership.NodeCommands) *membership.Hub
 		// These connections carry nothing; the watcher logs the loss of one once.
 		return dialHub(cfg, "cloudcore "+f.cfg.ID+" watch", prometheus.NewCounter(prometheus.CounterOpts{}), zap.NewNop(), append(opts, nats.IgnoreDiscoveredServers())...)
 	}
-	return membership.NewHubWatcher(f.cfg.Hub.URLs, dial, f.ownedNodes, nodes, f.log.Named("deaths"))
+	return membership.NewHubWatcher(f.cfg.Hub.URLs, dial, f.ownedNodes, nodes, f.members, f.log.Named("deaths"))
 }
 
 // ownedNodes lists the nodes that this replica owns.

@@ -31,7 +31,9 @@ type HubWatcher struct {
 	// ownedNodes lists the nodes that this cloudcore owns.
 	ownedNodes func(ctx context.Context) ([]string, error)
 	nodes      NodeCommands
-	grace      time.Duration
+	// members are the replicas, whose watch may have been on a server that is gone.
+	members interface{ RestartWatch() }
+	grace   time.Duration
 	// lost receives the servers that are gone, and the cloudcores that have failed: requests of nodes to either may be lost.
 	// stopping receives the servers that announce their stop.
 	lost, stopping chan string
@@ -47,12 +49,12 @@ type NodeCommands struct {
 }
 
 // NewHubWatcher creates the watcher of these servers, each of which dial connects to. ownedNodes lists the nodes that
-// this replica owns; nodes tell one of them which server or replica is gone.
+// this replica owns; nodes tell one of them which server or replica is gone; members restart their watch when a server is.
 func NewHubWatcher(servers []string, dial func(url string, opts ...nats.Option) (*nats.Conn, error), ownedNodes func(ctx context.Context) ([]string, error),
-	nodes NodeCommands, log *zap.Logger,
+	nodes NodeCommands, members interface{ RestartWatch() }, log *zap.Logger,
 ) *HubWatcher {
 	return &HubWatcher{
-		servers: servers, dial: dial, ownedNodes: ownedNodes, nodes: nodes,
+		servers: servers, dial: dial, ownedNodes: ownedNodes, nodes: nodes, members: members,
 		grace: serverLossGrace, lost: make(chan string), stopping: make(chan string), log: log,
 	}
 }
@@ -154,6 +156,7 @@ func (d *HubWatcher) watchServer(ctx context.Context, nc *nats.Conn, announced <
 		if lost == "" {
 			continue
 		}
+		d.members.RestartWatch()
 		select {
 		case report <- lost:
 		case <-ctx.Done():

@@ -54,6 +54,11 @@ func dialForever(url string, opts ...nats.Option) (*nats.Conn, error) {
 	return nats.Connect(url, append(opts, nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond), nats.ReconnectJitter(0, 0), nats.IgnoreDiscoveredServers())...)
 }
 
+// countingMembers counts restarts of the watch.
+type countingMembers struct{ atomic.Int32 }
+
+func (m *countingMembers) RestartWatch() { m.Add(1) }
+
 // TestHubWatcher_NotifiesNodesOfStoppingServer: the nodes are notified, once, of a server that announces its stop, while it still answers.
 func TestHubWatcher_NotifiesNodesOfStoppingServer(t *testing.T) {
 	s, err := server.NewServer(&server.Options{
@@ -71,7 +76,7 @@ func TestHubWatcher_NotifiesNodesOfStoppingServer(t *testing.T) {
 	if !s.ReadyForConnections(time.Minute) {
 		t.Fatal("hub not ready")
 	}
-	notified := make(chan string, 10)
+	members, notified := &countingMembers{}, make(chan string, 10)
 	note := func(what string) func(node, server string) error {
 		return func(_, server string) error {
 			notified <- what + server
@@ -79,7 +84,7 @@ func TestHubWatcher_NotifiesNodesOfStoppingServer(t *testing.T) {
 		}
 	}
 	d := NewHubWatcher([]string{s.ClientURL()}, dialForever, func(context.Context) ([]string, error) { return []string{"edge-1"}, nil },
-		NodeCommands{ServerLost: note(""), ServerStops: note("stops ")}, zaptest.NewLogger(t))
+		NodeCommands{ServerLost: note(""), ServerStops: note("stops ")}, members, zaptest.NewLogger(t))
 	runPart(t, d.Start)
 	kit.Succeeds(t, time.Minute, func() error { // a server tells only clients that have logged in
 		z, err := s.Connz(nil)
@@ -98,6 +103,9 @@ func TestHubWatcher_NotifiesNodesOfStoppingServer(t *testing.T) {
 	})
 	if stops, lost := <-notified, <-notified; stops != "stops one" || lost != "one" {
 		t.Errorf("notified of %q and %q", stops, lost)
+	}
+	if members.Load() != 1 {
+		t.Errorf("the watch of the members was restarted %d times", members.Load())
 	}
 	if s.NumClients() != 1 {
 		t.Errorf("the server had %d clients", s.NumClients())
@@ -126,7 +134,8 @@ func TestHubWatcher_NotifiesNodesOnceOfLostServer(t *testing.T) {
 			map[string]*atomic.Int32{"one": &ones, "two": &twos}[server].Add(1)
 			return nil
 		}},
-		grace: 2 * time.Second, lost: make(chan string), log: zaptest.NewLogger(t),
+		members: &countingMembers{},
+		grace:   2 * time.Second, lost: make(chan string), log: zaptest.NewLogger(t),
 	}
 	runPart(t, d.Start)
 	told := func(what string, want int32, count *atomic.Int32) {

@@ -27,8 +27,11 @@ const (
 	memberCooldown = 10 * time.Second
 	// reopenTimeout bounds the start of a watch.
 	reopenTimeout = time.Second
-	// memberPutTimeout bounds one refresh; during a leader election refreshes fail and the view stays unchanged.
-	memberPutTimeout = 2 * time.Second
+	// refreshTimeout bounds the wait for the answer to one refresh, so that three fit into memberExpiry: a server that stops never answers.
+	// A refresh without an answer still counts when it arrives. During a leader election refreshes fail and the view stays unchanged.
+	refreshTimeout = 500 * time.Millisecond
+	// leaveTimeout bounds the deletion of the entry.
+	leaveTimeout = 2 * time.Second
 )
 
 // Members is the live set of cloudcores and decides which of them owns a node. Each replica refreshes its entry in a
@@ -46,6 +49,8 @@ type Members struct {
 	log   *zap.Logger
 	// failedPeers receives replicas that stopped without leaving.
 	failedPeers chan FailedPeer
+	// watchRequests holds a request for another watch.
+	watchRequests chan struct{}
 
 	mu           sync.Mutex
 	lastSeen     map[string]time.Time // guarded by mu; last refresh by member
@@ -93,7 +98,8 @@ const maxFailedPeers = 16
 func New(self string, kv jetstream.KeyValue, links func() []Link, log *zap.Logger) *Members {
 	return &Members{
 		self: self, kv: kv, links: links, log: log, failedPeers: make(chan FailedPeer, maxFailedPeers),
-		lastSeen: map[string]time.Time{}, entries: map[string]string{}, views: newViewHistory(),
+		watchRequests: make(chan struct{}, 1), // one request is enough
+		lastSeen:      map[string]time.Time{}, entries: map[string]string{}, views: newViewHistory(),
 	}
 }
 
@@ -146,6 +152,14 @@ func (m *Members) Live() []string {
 	return slices.Clone(m.live)
 }
 
+// RestartWatch replaces the watch of the others, which may have ended without a word: a server of the hub is gone. It does not block.
+func (m *Members) RestartWatch() {
+	select {
+	case m.watchRequests <- struct{}{}:
+	default:
+	}
+}
+
 // Start refreshes the entry and watches the others until ctx ends, then leaves at once and returns nil.
 func (m *Members) Start(ctx context.Context) error {
 	watcher, err := m.kv.WatchAll(ctx)
@@ -156,7 +170,7 @@ func (m *Members) Start(ctx context.Context) error {
 	g.Go(func() error { return m.runRefresh(gctx) })
 	g.Go(func() error { return m.watchPeers(gctx, watcher) })
 	err = g.Wait()
-	leave, cancel := context.WithTimeout(context.WithoutCancel(ctx), memberPutTimeout)
+	leave, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
 	if gone := m.kv.Delete(leave, m.self); gone != nil {
 		m.log.Info("members entry left to expire", zap.Error(gone))
@@ -193,7 +207,7 @@ func (m *Members) putEntry(ctx context.Context) error {
 	m.mu.Lock()
 	m.recordRefresh(own)
 	m.mu.Unlock()
-	pctx, cancel := context.WithTimeout(ctx, memberPutTimeout)
+	pctx, cancel := context.WithTimeout(ctx, refreshTimeout)
 	defer cancel()
 	if _, err := m.kv.Put(pctx, m.self, []byte(own.value)); err != nil && ctx.Err() == nil {
 		m.log.Debug("member not refreshed", zap.Error(err))
@@ -243,16 +257,18 @@ func (m *Members) nextRefresh(now time.Time) (ownRefresh, error) {
 func (m *Members) watchPeers(ctx context.Context, watcher jetstream.KeyWatcher) error {
 	ticker := time.NewTicker(memberCheckInterval)
 	defer ticker.Stop()
-	began, end := time.Now(), context.CancelFunc(func() {})
+	began, requested, end := time.Now(), false, context.CancelFunc(func() {})
 	defer func() { end() }()
 	for {
 		select {
 		case <-ctx.Done():
 			_ = watcher.Stop() // fails only when the connection is gone
 			return nil
+		case <-m.watchRequests:
+			requested = true
 		case <-ticker.C:
 			m.evaluateLive(time.Now())
-			if !m.watchStalled(began) {
+			if !requested && !m.watchStalled(began) {
 				continue
 			}
 			began = time.Now()
@@ -263,7 +279,7 @@ func (m *Members) watchPeers(ctx context.Context, watcher jetstream.KeyWatcher) 
 			}
 			_ = watcher.Stop() // the same
 			end()
-			watcher, end = next, leave
+			watcher, end, requested = next, leave, false
 		case entry, ok := <-watcher.Updates():
 			if !ok {
 				return errors.New("the watch of the members ended")

@@ -78,6 +78,14 @@ func TestMembers_ReopensStalledWatch(t *testing.T) {
 			return nil
 		})
 	}
+	watches := bucket.watches.Load()
+	m.RestartWatch() // of a watch that is not silent
+	kit.Succeeds(t, time.Minute, func() error {
+		if bucket.watches.Load() == watches {
+			return errors.New("no other watch was started")
+		}
+		return nil
+	})
 	cancel()
 	if err := g.Wait(); err != nil {
 		t.Error(err)
