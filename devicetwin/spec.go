@@ -51,8 +51,11 @@ type PropertySpec struct {
 	Name string
 	// Type is of the DeviceModel: INT, FLOAT, DOUBLE, STRING, BOOLEAN, BYTES, STREAM. Empty: unknown, each value fits.
 	Type string
-	// Desired is nil where the Device names none; an empty value is none, because typed clients always send one.
+	// Desired is what the device shall have: of its Device, or of a local override. It is nil where there is none; an empty value is none, because
+	// typed clients always send one.
 	Desired *Desired
+	// Override is not nil while Desired is of a local override.
+	Override *ActiveOverride
 	// Refused says why Desired cannot be applied. It is nil otherwise.
 	Refused *Refusal
 }
@@ -125,12 +128,12 @@ func (s Spec) property(name string) *PropertySpec {
 	return nil
 }
 
-// Fragment returns the desired values as a record to merge.
+// Fragment returns the desired values of the Device as a record to merge.
 func (s Spec) Fragment() Record {
 	r := Record{UID: s.UID, Generation: s.Generation, Desired: map[string]Desired{}}
 	for _, p := range s.Properties {
-		if p.Desired != nil {
-			r.Desired[p.Name] = *p.Desired
+		if wanted := p.wanted(); wanted != nil {
+			r.Desired[p.Name] = *wanted
 		}
 	}
 	return r

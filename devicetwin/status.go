@@ -23,6 +23,7 @@ const (
 	ReasonReported     = "Reported"
 	ReasonDiffers      = "Differs"
 	ReasonNoDesired    = "NoDesiredValues"
+	ReasonOverridden   = "Overridden"
 )
 
 // extensionKey is ours in status.extensions.
@@ -60,6 +61,12 @@ func Conditions(spec Spec, r Record, before []metav1.Condition, now time.Time) [
 		c.ObservedGeneration, c.LastTransitionTime = spec.Generation, metav1.NewTime(now.UTC().Truncate(time.Second))
 		meta.SetStatusCondition(&conditions, c)
 	}
+	if c, any := overridden(spec); any {
+		c.ObservedGeneration, c.LastTransitionTime = spec.Generation, metav1.NewTime(now.UTC().Truncate(time.Second))
+		meta.SetStatusCondition(&conditions, c)
+	} else {
+		meta.RemoveStatusCondition(&conditions, devices.ConditionLocalOverride)
+	}
 	return conditions
 }
 
@@ -95,20 +102,30 @@ func accepted(spec Spec, r Record) metav1.Condition {
 
 func applied(spec Spec, r Record) metav1.Condition {
 	c := metav1.Condition{Type: devices.ConditionApplied}
-	var differs []string
+	var differs, overridden []string
 	desired := 0
 	for _, p := range spec.Properties {
-		if p.Desired == nil {
+		wanted := p.wanted()
+		if wanted == nil {
 			continue
 		}
 		desired++
-		if p.Refused != nil || !p.holds(r.Reported, p.Desired.Value) {
+		switch reported := p.holds(r.Reported, wanted.Value); {
+		case p.Override != nil && !reported:
+			overridden = append(overridden, p.Name)
+		case p.Override == nil && (p.Refused != nil || !reported):
 			differs = append(differs, p.Name)
 		}
 	}
 	switch {
 	case desired == 0:
 		c.Status, c.Reason, c.Message = metav1.ConditionTrue, ReasonNoDesired, "the Device has no desired values"
+	case len(overridden) > 0:
+		c.Status, c.Reason = metav1.ConditionFalse, ReasonOverridden
+		c.Message = "values that were set on the gateway win until they end, over: " + join(overridden)
+		if len(differs) > 0 {
+			c.Message += "; the device does not report the desired value of: " + join(differs)
+		}
 	case len(differs) > 0:
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, ReasonDiffers, "the device does not report the desired value of: "+join(differs)
 	default:
@@ -135,8 +152,15 @@ func Status(spec Spec, r Record, conditions []metav1.Condition) (devices.DeviceS
 			status.Twins = append(status.Twins, twin)
 		}
 	}
+	ours := map[string]any{}
 	if len(conditions) > 0 {
-		raw, err := json.Marshal(map[string]any{extensionKey: map[string]any{"conditions": conditions}})
+		ours["conditions"] = conditions
+	}
+	if overrides := overridesOf(spec); len(overrides) > 0 {
+		ours["overrides"] = overrides
+	}
+	if len(ours) > 0 {
+		raw, err := json.Marshal(map[string]any{extensionKey: ours})
 		if err != nil {
 			return status, fmt.Errorf("encode conditions: %w", err)
 		}

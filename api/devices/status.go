@@ -74,6 +74,9 @@ const (
 	ConditionDelivered = "Delivered"
 	// ConditionApplied: the device reports each desired value.
 	ConditionApplied = "Applied"
+	// ConditionLocalOverride: staff at the gateway have set desired values there, which win over the Device's until they end. The condition is absent
+	// otherwise. status.extensions.frond.overrides has them.
+	ConditionLocalOverride = "LocalOverride"
 	// ReasonMapperRefused is a reason of Delivered: the mapper answers the Device with an error. It is tried again.
 	ReasonMapperRefused = "MapperRefused"
 )

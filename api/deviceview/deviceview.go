@@ -25,7 +25,7 @@ type Device struct {
 	// AwaySince is when the gateway was last heard, while it is away. Nil: it is there, or nothing was reported.
 	AwaySince  *metav1.Time `json:"awaySince,omitempty"`
 	Properties []Property   `json:"properties"`
-	// Conditions are Delivered, Accepted and Applied, with the generation that they are about.
+	// Conditions are Delivered, Accepted, Applied and LocalOverride, with the generation that they are about.
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 	Created    time.Time          `json:"created,omitzero"`
 }
@@ -37,6 +37,17 @@ type Property struct {
 	Desired    *string `json:"desired,omitempty"`
 	Reported   *string `json:"reported,omitempty"`
 	ReportedAt string  `json:"reportedAt,omitempty"`
+	// Override is not nil while a value that was set on the gateway is driven instead of Desired.
+	Override *Override `json:"override,omitempty"`
+}
+
+// Override is a desired value that was set on the gateway, and wins over the Device's until it ends.
+type Override struct {
+	Value string `json:"value"`
+	// By is who set it, as they say.
+	By    string    `json:"by"`
+	Since time.Time `json:"since"`
+	Until time.Time `json:"until"`
 }
 
 // New joins a Device with its DeviceStatus, which may be nil.
@@ -48,11 +59,11 @@ func New(device *devices.Device, reported *devices.DeviceStatus) Device {
 	if device.Spec.DeviceModelRef != nil {
 		d.Model = device.Spec.DeviceModelRef.Name
 	}
-	twins := map[string]devices.Twin{}
+	twins, overrides := map[string]devices.Twin{}, map[string]Override{}
 	if reported != nil {
 		d.State, d.LastOnline = reported.Status.State, reported.Status.LastOnlineTime
 		known := readExtension(reported)
-		d.Conditions = known.Conditions
+		d.Conditions, overrides = known.Conditions, known.Overrides
 		if known.State != nil {
 			d.AwaySince = &known.State.Since
 		}
@@ -68,6 +79,9 @@ func New(device *devices.Device, reported *devices.DeviceStatus) Device {
 		if twin := twins[p.Name]; twin.Reported != nil {
 			property.Reported, property.ReportedAt = &twin.Reported.Value, twin.Reported.Metadata["timestamp"]
 		}
+		if override, ok := overrides[p.Name]; ok {
+			property.Override = &override
+		}
 		d.Properties = append(d.Properties, property)
 	}
 	return d
@@ -76,6 +90,8 @@ func New(device *devices.Device, reported *devices.DeviceStatus) Device {
 // extension is Frond's part of status.extensions.
 type extension struct {
 	Conditions []metav1.Condition `json:"conditions"`
+	// Overrides are by property.
+	Overrides map[string]Override `json:"overrides"`
 	// State is there while the gateway is away.
 	State *struct {
 		Since metav1.Time `json:"since"`

@@ -38,7 +38,7 @@ func newRoot() *cobra.Command {
 		Long: `Frond runs Kubernetes on gateways behind unreliable networks.
 
 Results go to stdout, talk to stderr. Exit codes: 0 done; 1 an error, which says what to do; 2 (join) the machine is not fit, and
-nothing was changed; 3, 4, 5 (device) what was asked for did not happen, see its help; 130 interrupted. frond edge exec and frond dev exec
+nothing was changed; 3, 4, 5 (device, edge device) what was asked for did not happen or may not have, see their help; 130 interrupted. frond edge exec and frond dev exec
 end with the code of what they run.`,
 	}
 	for _, group := range []struct {

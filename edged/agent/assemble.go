@@ -61,7 +61,13 @@ func assembleParts(ctx context.Context, f *foundation) ([]lifecycle.Part, error)
 		return nil, fmt.Errorf("certificates: %w", err)
 	}
 	guarded := diskmonitor.GuardedReporter{Reporter: sink, CheckWritable: diskmonitor.WritableCheck(f.leaf.DiskSpace)}
-	api, err := localapi.New(localAPIConfig(f, down.delivery, k.cert), st, up, guarded, f.log)
+	devices, devicesAPI, err := buildDevices(f, down, sink)
+	if err != nil {
+		return nil, err
+	}
+	apiConfig := localAPIConfig(f, down.delivery, k.cert)
+	apiConfig.Devices = devicesAPI
+	api, err := localapi.New(apiConfig, st, up, guarded, f.log)
 	if err != nil {
 		return nil, err
 	}
@@ -95,10 +101,6 @@ func assembleParts(ctx context.Context, f *foundation) ([]lifecycle.Part, error)
 		parts = append(parts, lifecycle.Part{Name: "identity condition", Start: func(ctx context.Context) error {
 			return f.identity.UpdateCondition(ctx, conditions, f.log.Named("identity"))
 		}})
-	}
-	devices, err := buildDevices(f, down, sink)
-	if err != nil {
-		return nil, err
 	}
 	return slices.Concat(parts, devices, kubeletParts), nil
 }

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"net/http"
 	"path/filepath"
 
 	"github.com/frond-edge/frond/edged/devices"
@@ -8,17 +9,17 @@ import (
 	"github.com/frond-edge/frond/streams/outbox"
 )
 
-// buildDevices creates the part for the gateway's devices, if there shall be one.
-func buildDevices(f *foundation, down downward, sink *outbox.Outbox) ([]lifecycle.Part, error) {
+// buildDevices creates the part for the gateway's devices, and what serves them on the unix socket; both are nil if there shall be none.
+func buildDevices(f *foundation, down downward, sink *outbox.Outbox) ([]lifecycle.Part, http.Handler, error) {
 	if !f.cfg.Devices.Enabled() {
-		return nil, nil
+		return nil, nil, nil
 	}
 	part, err := devices.New(devices.Config{
 		Node: f.cfg.Node, Dir: filepath.Join(f.cfg.Dir, "devices"), Settings: f.cfg.Devices, Local: f.local, Cloud: f.nc, Link: down.gate,
 		Store: down.store.Store, Reports: sink, CgroupRoot: f.cfg.Kubelet.CgroupRoot, Metrics: f.metrics,
 	}, f.log.Named("devices"))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return []lifecycle.Part{{Name: "devices", Start: part.Start}}, nil
+	return []lifecycle.Part{{Name: "devices", Start: part.Start}}, part.Handler(), nil
 }

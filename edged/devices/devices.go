@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -21,6 +22,7 @@ import (
 	"github.com/frond-edge/frond/devicetwin"
 	"github.com/frond-edge/frond/devicetwin/broker"
 	"github.com/frond-edge/frond/devicetwin/dmi"
+	"github.com/frond-edge/frond/edged/devices/override"
 	"github.com/frond-edge/frond/edged/devices/recordstore"
 	"github.com/frond-edge/frond/leaf/store"
 )
@@ -51,6 +53,8 @@ type Devices struct {
 	cfg      Config
 	broker   broker.Config
 	reporter *reporter
+	// overrides are the desired values that were set on the gateway.
+	overrides *override.Keeper
 	// up is 1 while clients may connect, failures counts the ends of the broker.
 	up       prometheus.Gauge
 	failures prometheus.Counter
@@ -65,6 +69,9 @@ func New(cfg Config, log *zap.Logger) (*Devices, error) {
 		up:       prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "frond", Subsystem: "mqtt", Name: "up", Help: "1 while MQTT clients may connect to the gateway's broker, or in mode external while the gateway is connected to the other one."}),
 		failures: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "frond", Subsystem: "mqtt", Name: "failures_total", Help: "Times that the MQTT broker did not start or ended; it is started again."}),
 	}
+	d.overrides = override.NewKeeper(func(ctx context.Context) (override.Store, error) {
+		return recordstore.Open(ctx, recordstore.Overrides(), cfg.Local, log)
+	}, now, log.Named("overrides"))
 	users, err := readUsers(m.UsersFile)
 	if err != nil {
 		return nil, err
@@ -87,6 +94,13 @@ func New(cfg Config, log *zap.Logger) (*Devices, error) {
 	}
 	return d, errors.Join(cfg.Metrics.Register(d.up), cfg.Metrics.Register(d.failures))
 }
+
+// Handler serves the devices on the gateway's unix socket: how they are, and values that are set there.
+func (d *Devices) Handler() http.Handler {
+	return override.NewHandler(d.overrides, localView{d.objects(), d.reporter, d.overrides}, d.log.Named("overrides"))
+}
+
+func (d *Devices) objects() objects { return objects{node: d.cfg.Node, store: d.cfg.Store, log: d.log} }
 
 // user is an entry of the file of users.
 type user struct {
@@ -138,6 +152,7 @@ func (d *Devices) Start(ctx context.Context) error {
 		d.reporter.start(ctx)
 		return nil
 	})
+	g.Go(func() error { return d.overrides.Start(ctx) })
 	d.retry(ctx, func(ctx context.Context) error { return d.run(ctx) })
 	return g.Wait()
 }
@@ -258,7 +273,7 @@ func (d *Devices) serve(ctx context.Context, server *broker.Server, other *exter
 	if other != nil {
 		g.Go(func() error { return other.start(gctx) })
 	}
-	f := &follower{node: d.cfg.Node, store: d.cfg.Store, consumer: server, log: d.log, given: map[types.NamespacedName]types.NamespacedName{}}
+	f := &follower{objects: d.objects(), consumer: server, overrides: d.overrides, given: map[types.NamespacedName]types.NamespacedName{}}
 	if mappers != nil {
 		f.mappers = mappers
 		g.Go(func() error { return mappers.Start(gctx) })

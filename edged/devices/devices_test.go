@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -87,6 +88,7 @@ type gateway struct {
 	address string
 	metrics *prometheus.Registry
 	applied uint64
+	api     http.Handler
 }
 
 func newGateway(t *testing.T) *gateway {
@@ -125,6 +127,7 @@ func (g *gateway) start(change func(*config.Devices)) (stop func()) {
 		Node: "edge-1", Dir: g.dir, Settings: settings, Local: g.nc, Cloud: g.nc, Link: g.link, Store: g.store, Reports: g.outbox, Metrics: g.metrics,
 	}, zaptest.NewLogger(g))
 	kit.Must(g, err)
+	g.api = part.Handler()
 	return streamstest.StartPart(g.T, part.Start)
 }
 

@@ -2,7 +2,6 @@ package devices
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -32,28 +31,41 @@ type Mappers interface {
 	Synced()
 }
 
+// Overrides are the desired values that were set on the gateway, as override.Keeper has them.
+type Overrides interface {
+	Loaded() <-chan struct{}
+	Of(id types.NamespacedName, uid types.UID) map[string]devicetwin.Override
+	Wake() <-chan struct{}
+	TakeChanged() []types.NamespacedName
+}
+
 // follower gives the Devices of the gateway's store to a consumer: those that name this node, each with its model.
 type follower struct {
-	node     string
-	store    *store.Store
+	objects  objects
 	consumer Consumer
 	// mappers may be nil.
-	mappers Mappers
-	log     *zap.Logger
+	mappers   Mappers
+	overrides Overrides
+	log       *zap.Logger
 	// given are the Devices that the consumer has, with their models.
 	given map[types.NamespacedName]types.NamespacedName
 }
 
 // follow runs until ctx ends, the consumer fails or it was too slow for the store's events.
 func (f *follower) follow(ctx context.Context) error {
-	modelList, revision := f.store.List(devices.Group, devices.DeviceModelsResource, "") // older than the devices, so that no change is missed
-	list, _ := f.store.List(devices.Group, devices.DevicesResource, "")
-	changes, err := f.store.Watch(devices.Group, devices.DevicesResource, "", revision)
+	select {
+	case <-f.overrides.Loaded(): // before, a device would be told the value that an override replaces
+	case <-ctx.Done():
+		return nil
+	}
+	modelList, revision := f.objects.store.List(devices.Group, devices.DeviceModelsResource, "") // older than the devices, so that no change is missed
+	list, _ := f.objects.store.List(devices.Group, devices.DevicesResource, "")
+	changes, err := f.objects.store.Watch(devices.Group, devices.DevicesResource, "", revision)
 	if err != nil {
 		return fmt.Errorf("watch devices: %w", err)
 	}
 	defer changes.Stop()
-	models, err := f.store.Watch(devices.Group, devices.DeviceModelsResource, "", revision)
+	models, err := f.objects.store.Watch(devices.Group, devices.DeviceModelsResource, "", revision)
 	if err != nil {
 		return fmt.Errorf("watch models of devices: %w", err)
 	}
@@ -69,6 +81,12 @@ func (f *follower) follow(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-f.overrides.Wake():
+			for _, id := range f.overrides.TakeChanged() {
+				if err := f.setDevice(ctx, id); err != nil {
+					return err
+				}
+			}
 		case event, ok := <-deviceEvents:
 			if !ok {
 				return changes.Err()
@@ -131,8 +149,8 @@ func keyOf(resource string, id types.NamespacedName) wire.Key {
 
 // setDevice gives a Device as it is in the store now, or takes it back.
 func (f *follower) setDevice(ctx context.Context, id types.NamespacedName) error {
-	var device devices.Device
-	if found := f.read(keyOf(devices.DevicesResource, id), &device); !found || device.Spec.NodeName != f.node {
+	device, model, modelID := f.objects.device(id)
+	if device == nil {
 		delete(f.given, id)
 		if f.mappers != nil {
 			f.mappers.RemoveDevice(id)
@@ -142,20 +160,12 @@ func (f *follower) setDevice(ctx context.Context, id types.NamespacedName) error
 		}
 		return nil
 	}
-	var model *devices.DeviceModel
-	modelID := types.NamespacedName{Namespace: id.Namespace}
-	if ref := device.Spec.DeviceModelRef; ref != nil {
-		modelID.Name = ref.Name
-		var read devices.DeviceModel
-		if f.read(keyOf(devices.DeviceModelsResource, modelID), &read) {
-			model = &read
-		}
-	}
 	f.given[id] = modelID
+	overrides := f.overrides.Of(id, device.UID)
 	if f.mappers != nil {
-		f.mappers.SetDevice(&device)
+		f.mappers.SetDevice(devicetwin.Drive(device, overrides))
 	}
-	if err := f.consumer.SetDevice(ctx, devicetwin.NewSpec(&device, model)); err != nil {
+	if err := f.consumer.SetDevice(ctx, devicetwin.NewDrivenSpec(device, model, overrides)); err != nil {
 		return fmt.Errorf("give device %s: %w", id, err)
 	}
 	return nil
@@ -167,22 +177,9 @@ func (f *follower) setModel(id types.NamespacedName) {
 		return
 	}
 	model := &devices.DeviceModel{}
-	if f.read(keyOf(devices.DeviceModelsResource, id), model) {
+	if f.objects.read(keyOf(devices.DeviceModelsResource, id), model) {
 		f.mappers.SetModel(model)
 	} else {
 		f.mappers.RemoveModel(id)
 	}
-}
-
-// read reports whether the store has an object that can be decoded.
-func (f *follower) read(key wire.Key, into any) bool {
-	entry, err := f.store.Get(key)
-	if err != nil {
-		return false
-	}
-	if err := json.Unmarshal(entry.Object, into); err != nil {
-		f.log.Error("object unreadable, taken as absent", zap.String("object", key.Human()), zap.Error(err))
-		return false
-	}
-	return true
 }

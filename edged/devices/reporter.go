@@ -78,6 +78,14 @@ func (r *reporter) TwinsChanged(changed []devicetwin.Twin, removed []types.Names
 	}
 }
 
+// twin returns what is known of a device.
+func (r *reporter) twin(id types.NamespacedName) (devicetwin.Twin, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	twin, ok := r.twins[id]
+	return twin, ok
+}
+
 // start reports until ctx ends.
 func (r *reporter) start(ctx context.Context) {
 	linked := false

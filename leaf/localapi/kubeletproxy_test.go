@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/frond-edge/frond/api/deviceview"
 	"github.com/frond-edge/frond/api/restart"
 	"github.com/frond-edge/frond/leaf/localapi"
 	"github.com/frond-edge/frond/leaf/localapi/podproxy"
@@ -179,7 +180,8 @@ func TestKubeletProxy_RefusesTLSClients(t *testing.T) {
 	p := newPKI(t)
 	kubelet, port, _ := withKubelet(t)
 	s := &fakeStopper{}
-	g := newGateway(t, true, withTLS(p), kubelet, func(c *localapi.Config) { c.Stopper = s })
+	devices := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
+	g := newGateway(t, true, withTLS(p), kubelet, func(c *localapi.Config) { c.Stopper, c.Devices = s, devices })
 	port.api = g.newClient(true)
 	g.deliverObjects(newPod("web", "u1", "1"))
 	client, err := rest.HTTPClientFor(&rest.Config{Host: "https://" + g.api.Addr(), TLSClientConfig: rest.TLSClientConfig{
@@ -189,7 +191,13 @@ func TestKubeletProxy_RefusesTLSClients(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.CloseIdleConnections()
-	for path, method := range map[string]string{"/api/v1/namespaces/default/pods/web/log": "GET", restart.Path + "default/web/restart": "POST"} {
+	if code, answer := sendAPIRequest(t, g.api.ClientConfig(), apiRequest{method: "PUT", path: deviceview.Path + "/default/boiler/override"}); code != http.StatusNoContent {
+		t.Errorf("on the unix socket: %d, %s", code, answer)
+	}
+	for path, method := range map[string]string{
+		"/api/v1/namespaces/default/pods/web/log": "GET", restart.Path + "default/web/restart": "POST",
+		deviceview.Path: "GET", deviceview.Path + "/default/boiler/override": "PUT",
+	} {
 		req, err := http.NewRequestWithContext(t.Context(), method, "https://"+g.api.Addr()+path, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -202,5 +210,13 @@ func TestKubeletProxy_RefusesTLSClients(t *testing.T) {
 		if resp.StatusCode < 400 || len(s.stopped) > 0 {
 			t.Errorf("%s %s: %d, %v", method, path, resp.StatusCode, s.stopped)
 		}
+	}
+}
+
+// A gateway without a part for devices says how to get one.
+func TestDevicesPath_WithoutDevices(t *testing.T) {
+	g := newGateway(t, true)
+	if code, answer := sendAPIRequest(t, g.api.ClientConfig(), apiRequest{method: "GET", path: deviceview.Path}); code != http.StatusServiceUnavailable || !strings.Contains(fmt.Sprint(answer), "devices.mqtt") {
+		t.Errorf("%d, %s", code, answer)
 	}
 }

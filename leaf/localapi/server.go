@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"net/netip"
 	"time"
 
@@ -73,6 +74,8 @@ type Config struct {
 	Kubelet podproxy.Endpoint
 	// Stopper stops containers for restarts on the unix socket; nil: refused.
 	Stopper admin.ContainerStopper
+	// Devices serves deviceview.Path on the unix socket; nil: this gateway has no part for devices.
+	Devices http.Handler
 }
 
 // Validate reports each faulty field.
@@ -173,7 +176,7 @@ func newServer(cfg Config, st *store.Store, up cloudcall.Upstream, rep nodewrite
 	handler := &routes{
 		log: log, metrics: metrics, gate: gate, openWatches: s.openWatches, limits: limits, table: table,
 		forwarder: forward.New(cfg.MaxRequestBytes, st, cloud, tokens, gate, log), kubelet: podproxy.New(cfg.Kubelet, st, log),
-		csrs: relay.NewCSRWatcher(cloud, cfg.Online), store: st, admin: admin.New(st, cfg.Stopper), discovery: discovery.Of(kinds.Served()),
+		csrs: relay.NewCSRWatcher(cloud, cfg.Online), store: st, admin: admin.New(st, cfg.Stopper, cfg.Devices), discovery: discovery.Of(kinds.Served()),
 		scopes: s.scopes, complete: complete, relays: s.relays, online: cfg.Online,
 	}
 	s.listeners, err = listen.New(listen.Config{

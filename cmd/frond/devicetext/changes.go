@@ -19,6 +19,8 @@ const (
 	WhatState     = "state"
 	WhatNode      = "node"
 	WhatCondition = "condition"
+	// WhatOverride: a desired value was set on the gateway, or has ended.
+	WhatOverride = "override"
 	// WhatDevice: the device came ("present") or went (no value).
 	WhatDevice = "device"
 )
@@ -51,7 +53,7 @@ type factKey struct{ what, property string }
 
 // rank orders the lines of one device.
 func rank(what string) int {
-	return slices.Index([]string{WhatDevice, WhatNode, WhatState, WhatDesired, WhatReported, WhatCondition}, what)
+	return slices.Index([]string{WhatDevice, WhatNode, WhatState, WhatDesired, WhatOverride, WhatReported, WhatCondition}, what)
 }
 
 func factsOf(d *deviceview.Device) map[factKey]fact {
@@ -69,6 +71,9 @@ func factsOf(d *deviceview.Device) map[factKey]fact {
 	for _, p := range d.Properties {
 		if p.Desired != nil {
 			facts[factKey{WhatDesired, p.Name}] = fact{value: *p.Desired}
+		}
+		if p.Override != nil {
+			facts[factKey{WhatOverride, p.Name}] = fact{value: overrideOf(p.Override)}
 		}
 		if p.Reported != nil {
 			facts[factKey{WhatReported, p.Name}] = fact{value: *p.Reported, deviceTime: p.ReportedAt}
@@ -172,8 +177,23 @@ func (p *Printer) Print(id string, after *deviceview.Device, now time.Time) erro
 	return nil
 }
 
-// IDs returns the devices that were printed and are there.
-func (p *Printer) IDs() []string { return slices.Sorted(maps.Keys(p.last)) }
+// PrintAll prints what has changed of all devices: one that is not among them is gone.
+func (p *Printer) PrintAll(all []deviceview.Device, now time.Time) error {
+	gone := maps.Clone(p.last)
+	for i := range all {
+		id := all[i].Namespace + "/" + all[i].Name
+		delete(gone, id)
+		if err := p.Print(id, &all[i], now); err != nil {
+			return err
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(gone)) {
+		if err := p.Print(id, nil, now); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 func (p *Printer) printOne(c *Change) error {
 	if p.JSON {

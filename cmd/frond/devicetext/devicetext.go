@@ -45,13 +45,13 @@ func PrintDevice(out io.Writer, d *deviceview.Device, now time.Time) error {
 	if err := PrintList(out, []deviceview.Device{*d}, now); err != nil {
 		return err
 	}
-	table := cli.NewTable(out, "\nPROPERTY", "DESIRED", "REPORTED", "AT")
+	table := cli.NewTable(out, "\nPROPERTY", "DESIRED", "REPORTED", "AT", "SET ON THE GATEWAY")
 	for _, p := range d.Properties {
 		at := time.Time{}
 		if ms, err := strconv.ParseInt(p.ReportedAt, 10, 64); err == nil {
 			at = time.UnixMilli(ms)
 		}
-		table.AddRow(p.Name, valueOf(p.Desired), valueOf(p.Reported), cli.FormatAge(at, now))
+		table.AddRow(p.Name, valueOf(p.Desired), valueOf(p.Reported), cli.FormatAge(at, now), cli.OrDash(overrideOf(p.Override)))
 	}
 	if err := table.Print(); err != nil {
 		return err
@@ -62,6 +62,14 @@ func PrintDevice(out io.Writer, d *deviceview.Device, now time.Time) error {
 		}
 	}
 	return nil
+}
+
+// overrideOf describes an override, "" for none.
+func overrideOf(o *deviceview.Override) string {
+	if o == nil {
+		return ""
+	}
+	return o.Value + " until " + o.Until.UTC().Format(time.RFC3339) + " by " + o.By
 }
 
 func valueOf(v *string) string {

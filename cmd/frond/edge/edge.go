@@ -64,7 +64,8 @@ configuration only root has it. $` + envSocket + ` names another socket than ` +
   frond edge describe pod -n shop web-5d9c7
   frond edge logs -n shop web-5d9c7 --tail=20 -f
   frond edge exec -n shop web-5d9c7 -it -- sh
-  frond edge restart -n shop web-5d9c7 -c main`,
+  frond edge restart -n shop web-5d9c7 -c main
+  frond edge device set boiler setpoint=60 --for 1h`,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return e.checkSocket(cmd.Context()) },
 	}
 	cmd.PersistentFlags().StringVar(&e.socket, "socket", cmp.Or(os.Getenv(envSocket), defaultSocket), "edgecore's unix socket")
@@ -79,6 +80,7 @@ configuration only root has it. $` + envSocket + ` names another socket than ` +
 		wrapKubectl(kubectllogs.NewCmdLogs(f, streams)),
 		wrapKubectl(newExec(e, f, streams)),
 		newRestart(e, f),
+		newDevice(e, f),
 	)
 	return cmd
 }

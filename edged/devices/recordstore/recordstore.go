@@ -19,20 +19,30 @@ import (
 // maxBytes bounds a store: some 40,000 devices with ten properties, or 500 with the largest records.
 const maxBytes = 128 << 20
 
+// maxOverrides is enough for 50,000 values.
+const maxOverrides = 8 << 20
+
 // Kind is what a store keeps.
 type Kind struct {
 	// Stream is the stream's name, Prefix the first token of its subjects.
 	Stream, Prefix, Description string
+	// MaxBytes bounds the stream; the leaf reserves them on its disk.
+	MaxBytes int64
 }
 
 // Twins keeps a record of each device, Mappers one of each mapper and of each device that it has.
 func Twins() Kind {
-	return Kind{"TWINS", "twins.", "What devices have reported, the last record of each"}
+	return Kind{"TWINS", "twins.", "What devices have reported, the last record of each", maxBytes}
+}
+
+// Overrides keeps the desired values that were set on the gateway.
+func Overrides() Kind {
+	return Kind{"OVERRIDES", "overrides.", "Desired values that were set on the gateway, by device", maxOverrides}
 }
 
 // Mappers is described at Twins.
 func Mappers() Kind {
-	return Kind{"MAPPERS", "mappers.", "What each mapper has, the last record of each"}
+	return Kind{"MAPPERS", "mappers.", "What each mapper has, the last record of each", maxBytes}
 }
 
 // Store keeps records by key, which may be any text.
@@ -52,7 +62,7 @@ func Open(ctx context.Context, kind Kind, nc *nats.Conn, log *zap.Logger) (*Stor
 	one := topology.Topology{Streams: []jetstream.StreamConfig{{
 		Name: kind.Stream, Description: kind.Description, Subjects: []string{kind.Prefix + ">"},
 		Retention: jetstream.LimitsPolicy, Storage: jetstream.FileStorage, Replicas: 1, MaxMsgsPerSubject: 1,
-		MaxMsgSize: topology.MiB, MaxBytes: maxBytes, Discard: jetstream.DiscardNew,
+		MaxMsgSize: topology.MiB, MaxBytes: kind.MaxBytes, Discard: jetstream.DiscardNew,
 	}}}
 	if err := topology.EnsureStream(ctx, js, one, log); err != nil {
 		return nil, fmt.Errorf("%s: %w", kind.Stream, err)

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/frond-edge/frond/api/deviceview"
 	"github.com/frond-edge/frond/api/restart"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/leaf/localapi/podproxy"
@@ -35,11 +36,12 @@ type ContainerStopper interface {
 type Handler struct {
 	store   *store.Store
 	stopper ContainerStopper
+	devices http.Handler
 }
 
-// New creates a Handler. Without a stopper, no path restarts containers.
-func New(st *store.Store, stopper ContainerStopper) *Handler {
-	return &Handler{store: st, stopper: stopper}
+// New creates a Handler. Without a stopper, no path restarts containers; devices serves deviceview.Path, nil if there are none.
+func New(st *store.Store, stopper ContainerStopper, devices http.Handler) *Handler {
+	return &Handler{store: st, stopper: stopper, devices: devices}
 }
 
 // Serve serves a path, and reports whether it is one of this package.
@@ -51,10 +53,21 @@ func (h *Handler) Serve(w http.ResponseWriter, req *http.Request, path string) b
 		h.showStore(w)
 	case req.TLS == nil && h.stopper != nil && strings.HasPrefix(path, restart.Path):
 		h.restartPod(w, req)
+	case req.TLS == nil && (path == deviceview.Path || strings.HasPrefix(path, deviceview.Path+"/")):
+		h.serveDevices(w, req)
 	default:
 		return false
 	}
 	return true
+}
+
+// serveDevices hands a request over to the part for devices.
+func (h *Handler) serveDevices(w http.ResponseWriter, req *http.Request) {
+	if h.devices == nil {
+		respond.Error(w, req, apierrors.NewServiceUnavailable("this gateway has no part for devices: switch devices.mqtt on in edgecore's configuration"))
+		return
+	}
+	h.devices.ServeHTTP(w, req)
 }
 
 // StoreView is the answer of GET /frond/store: the objects that the gateway holds, without their contents.
