@@ -100,3 +100,19 @@ func TestCutAck(t *testing.T) {
 		}
 	}
 }
+
+// What a subject of the hub is named after is found again, and no other subject names a node.
+func TestNodeOf(t *testing.T) {
+	for _, node := range []string{"gw-1", "gw-17.plant"} {
+		for _, s := range []string{subject.SampleSubject(node, "default", "boiler", "temp"), subject.MessageSubject(node, "a/user/b")} {
+			if got, err := subject.NodeOf(s); err != nil || got != node {
+				t.Errorf("%s: %q, %v", s, got, err)
+			}
+		}
+	}
+	for _, s := range []string{"", "telemetry", "telemetry.", "telemetry..x", "telemetry.gw-1", "telemetry.=zz.x"} {
+		if got, err := subject.NodeOf(s); err == nil {
+			t.Errorf("%q names the node %q", s, got)
+		}
+	}
+}

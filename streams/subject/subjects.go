@@ -126,6 +126,16 @@ func MessageSubject(node, topic string) string {
 // NodeMessages matches all messages of a node in the hub.
 func NodeMessages(node string) string { return MessagesPrefix + wire.Escape(node) + ".>" }
 
+// NodeOf returns whose sample or message a subject of the hub is.
+func NodeOf(subject string) (string, error) {
+	_, rest, ok := strings.Cut(subject, ".")
+	token, _, more := strings.Cut(rest, ".")
+	if !ok || !more {
+		return "", fmt.Errorf("subject %q names no node", subject)
+	}
+	return parseNodeToken(token)
+}
+
 // parseNodeToken parses a node token and refuses any spelling except that of wire.Escape.
 func parseNodeToken(token string) (string, error) {
 	node, err := wire.Unescape(token)

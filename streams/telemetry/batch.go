@@ -24,13 +24,13 @@ const (
 	headerExpectedSubject = "Nats-Expected-Last-Subject-Sequence-Subject"
 )
 
-// publish stores samples behind the message with the sequence last, all or none, and returns the sequence of the last one.
-func (r *Receiver) publish(ctx context.Context, node, run string, last uint64, list []lines.Line) (uint64, error) {
+// publish stores samples behind the message with the sequence last, all or none, and returns the sequence of the last one and the size of all.
+func (r *Receiver) publish(ctx context.Context, node, run string, last uint64, list []lines.Line) (sequence, size uint64, err error) {
 	select {
 	case r.slots <- struct{}{}:
 		defer func() { <-r.slots }()
 	case <-ctx.Done():
-		return 0, fmt.Errorf("store "+r.kind.Noun+": %w", ctx.Err())
+		return 0, 0, fmt.Errorf("store "+r.kind.Noun+": %w", ctx.Err())
 	}
 	ctx, cancel := context.WithTimeout(ctx, topology.StepTimeout)
 	defer cancel()
@@ -45,9 +45,10 @@ func (r *Receiver) publish(ctx context.Context, node, run string, last uint64, l
 			msg.Header[headerBatch] = []string{id}
 			msg.Header[headerBatchSequence] = []string{strconv.Itoa(i + 1)}
 		}
+		size += uint64(msg.Size()) //nolint:gosec // not negative
 		if i < len(list)-1 {
 			if err := r.nc.PublishMsg(msg); err != nil {
-				return 0, fmt.Errorf("store "+r.kind.Noun+": %w", err)
+				return 0, 0, fmt.Errorf("store "+r.kind.Noun+": %w", err)
 			}
 			continue
 		}
@@ -55,9 +56,10 @@ func (r *Receiver) publish(ctx context.Context, node, run string, last uint64, l
 			msg.Header[headerBatchCommit] = []string{"1"}
 		}
 		r.kind.ReachCommit()
-		return r.commit(ctx, msg)
+		sequence, err = r.commit(ctx, msg)
+		return sequence, size, err
 	}
-	return last, nil
+	return last, 0, nil
 }
 
 // commit sends the last message and waits for the answer to all.

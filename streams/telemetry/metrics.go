@@ -26,6 +26,7 @@ type PumpMetrics struct {
 // ReceiverMetrics counts what a Receiver stores.
 type ReceiverMetrics struct {
 	Samples *prometheus.CounterVec
+	Trimmed *prometheus.CounterVec
 }
 
 // NewStoreMetrics registers the metrics of a store; a nil registerer leaves them unregistered.
@@ -58,8 +59,15 @@ func NewPumpMetrics(kind lines.Kind, reg prometheus.Registerer) *PumpMetrics {
 
 // NewReceiverMetrics registers the metrics of a receiver.
 func NewReceiverMetrics(kind lines.Kind, reg prometheus.Registerer) *ReceiverMetrics {
-	return &ReceiverMetrics{Samples: promauto.With(reg).NewCounterVec(prometheus.CounterOpts{
-		Namespace: "frond", Name: kind.Received,
-		Help: "What nodes sent (" + kind.Noun + "): stored in the hub, repeated (the hub has them), foreign (of a device that is not the node's: dead-lettered).",
-	}, []string{"result"})}
+	f := promauto.With(reg)
+	return &ReceiverMetrics{
+		Samples: f.NewCounterVec(prometheus.CounterOpts{
+			Namespace: "frond", Name: kind.Received,
+			Help: "What nodes sent (" + kind.Noun + "): stored in the hub, repeated (the hub has them), foreign (of a device that is not the node's: dead-lettered).",
+		}, []string{"result"}),
+		Trimmed: f.NewCounterVec(prometheus.CounterOpts{
+			Namespace: "frond", Subsystem: kind.Prefix, Name: "trimmed_total",
+			Help: "What was removed from the hub's stream of a node that filled it (" + kind.Noun + "), so that those of other nodes stay.",
+		}, []string{"node"}),
+	}
 }

@@ -52,10 +52,9 @@ type Pump struct {
 	log       *zap.Logger
 
 	// Only the running session uses these.
-	loaded  bool   // sent was read from the disk
-	sent    uint64 // the sequence of the last record that the hub has
-	run     string // of the last sample that the hub has
-	number  uint64 // its number
+	loaded  bool // sent was read from the disk
+	sent    sent
+	note    uint64 // the sequence of the note that says so
 	removed time.Time
 	// forgotten is the sequence up to which the store knows that all is sent.
 	forgotten uint64
@@ -132,17 +131,14 @@ func (p *Pump) wait(ctx context.Context, delay time.Duration, changed, stored <-
 
 // sendNext sends the next records. moved is false when all are sent.
 func (p *Pump) sendNext(ctx context.Context) (moved bool, err error) {
-	if !p.loaded {
-		if p.sent, p.run, p.number, err = p.store.readSent(ctx); err != nil {
-			return false, err
-		}
-		p.loaded, p.forgotten = true, p.sent
+	if err := p.load(ctx); err != nil {
+		return false, err
 	}
 	size := p.bandwidth.Budget() / 2
 	if p.alone {
 		size = 0
 	}
-	records, damaged, after, err := p.store.readRecords(ctx, p.sent, size)
+	records, damaged, after, err := p.store.readRecords(ctx, p.sent.sequence, size)
 	if err != nil {
 		return false, err
 	}
@@ -151,7 +147,7 @@ func (p *Pump) sendNext(ctx context.Context) (moved bool, err error) {
 		p.log.Error("records unreadable, passed over", zap.Int("records", damaged))
 	}
 	if len(records) == 0 {
-		moved, p.sent = after > p.sent, after
+		moved, p.sent.sequence = after > p.sent.sequence, after
 		return moved, nil
 	}
 	reply, err := p.send(ctx, records)
@@ -168,15 +164,37 @@ func (p *Pump) sendNext(ctx context.Context) (moved bool, err error) {
 	case reply.Number < last.last():
 		return false, fmt.Errorf("the hub has all up to %d after those up to %d were sent", reply.Number, last.last())
 	}
-	if gap := records[0].first - min(records[0].first, p.number+1); p.number > 0 && gap > 0 && records[0].run == p.run {
-		p.metrics.Dropped.WithLabelValues("full").Add(float64(gap))
-	}
+	p.metrics.Dropped.WithLabelValues("full").Add(float64(p.sent.missing(records[0])))
 	p.alone = false
-	p.sent, p.run, p.number = last.sequence, last.run, last.last()
+	p.sent = sent{sequence: last.sequence, run: last.run, number: last.last()}
 	p.metrics.Refused.Add(float64(reply.Refused))
 	p.store.kind.ReachSent()
 	p.remove(ctx, false)
 	return true, nil
+}
+
+// load reads what is sent from the disk.
+func (p *Pump) load(ctx context.Context) (err error) {
+	if p.loaded {
+		return nil
+	}
+	if p.sent, p.note, err = p.store.readSent(ctx); err != nil {
+		return err
+	}
+	p.loaded, p.forgotten = true, p.sent.sequence
+	return nil
+}
+
+// missing returns how many lines were dropped between what is sent and the next record: the numbers of a run have no gaps and begin at 1.
+func (s sent) missing(next *record) uint64 {
+	switch {
+	case s.unknown:
+		return 0
+	case next.run != s.run:
+		return next.first - 1
+	default:
+		return next.first - min(next.first, s.number+1)
+	}
 }
 
 // send makes one request and waits for its answer.
@@ -222,24 +240,36 @@ func (p *Pump) send(ctx context.Context, records []*record) (Reply, error) {
 
 // remove removes the sent records from the leaf's stream, unless it did so a moment ago.
 func (p *Pump) remove(ctx context.Context, now bool) {
-	if p.sent == p.forgotten || !now && time.Since(p.removed) < removeInterval {
+	if p.sent.sequence == p.forgotten || !now && time.Since(p.removed) < removeInterval {
 		return
 	}
 	p.removed = time.Now()
-	if err := p.store.forget(ctx, p.sent); err != nil && ctx.Err() == nil {
-		p.log.Warn("what is sent is not removed", zap.Error(err))
+	note, err := p.store.forget(ctx, p.sent)
+	if err != nil {
+		if ctx.Err() == nil {
+			p.log.Warn("what is sent is not removed", zap.Error(err))
+		}
 		return
 	}
-	p.forgotten = p.sent
+	p.forgotten, p.note = p.sent.sequence, note
 }
 
-// observe updates the metrics of what waits.
+// observe updates the metrics of what waits. If the note of what is sent was dropped with the oldest records, it is written again: what was dropped is counted
+// from there.
 func (p *Pump) observe(ctx context.Context) {
+	if p.load(ctx) != nil {
+		return
+	}
 	state, err := p.store.waiting(ctx)
 	if err != nil {
 		return
 	}
 	p.metrics.WaitingBytes.Set(float64(state.Bytes))
-	waiting := state.LastSeq - min(state.LastSeq, max(p.sent, state.FirstSeq-min(state.FirstSeq, 1)))
+	waiting := state.LastSeq - min(state.LastSeq, max(p.sent.sequence, state.FirstSeq-min(state.FirstSeq, 1)))
 	p.metrics.WaitingRecords.Set(float64(waiting))
+	if p.note > 0 && state.FirstSeq > p.note {
+		if note, err := p.store.writeSent(ctx, p.sent); err == nil {
+			p.note = note
+		}
+	}
 }

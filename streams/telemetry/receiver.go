@@ -17,7 +17,9 @@ import (
 	"github.com/frond-edge/frond/streams/internal/envelope"
 	"github.com/frond-edge/frond/streams/internal/lines"
 	"github.com/frond-edge/frond/streams/internal/read"
+	"github.com/frond-edge/frond/streams/internal/shares"
 	"github.com/frond-edge/frond/streams/metrics"
+	"github.com/frond-edge/frond/streams/subject"
 	"github.com/frond-edge/frond/streams/topology"
 )
 
@@ -54,6 +56,7 @@ type Receiver struct {
 	positions   *cache.LRUExpireCache // by node
 	slots       chan struct{}
 	deadLetters *envelope.DeadLetterStore
+	shares      *shares.Shares
 	metrics     *ReceiverMetrics
 	log         *zap.Logger
 }
@@ -81,6 +84,7 @@ func newReceiver(kind lines.Kind, nc *nats.Conn, isAssigned IsAssigned, own *Rec
 		kind: kind, nc: nc, reader: &read.StreamReader{Nc: nc, Js: js, Stream: kind.HubStream}, codec: c, isAssigned: isAssigned,
 		positions: cache.NewLRUExpireCache(cachedPositions), slots: make(chan struct{}, concurrentBatches),
 		deadLetters: &envelope.DeadLetterStore{Js: js, Sender: call.CloudSender, Metrics: common, Log: log}, metrics: own, log: log,
+		shares: shares.New(shares.Config{Stream: kind.HubStream, All: ">", Filter: kind.All, NodeOf: subject.NodeOf}, js, own.Trimmed, log),
 	}, nil
 }
 
@@ -174,10 +178,11 @@ func (r *Receiver) store(ctx context.Context, node, run string, list []lines.Lin
 		if len(missing) == 0 {
 			return 0, nil
 		}
-		sequence, err := r.publish(ctx, node, run, at.sequence, missing)
+		sequence, size, err := r.publish(ctx, node, run, at.sequence, missing)
 		switch {
 		case err == nil:
 			r.positions.Add(node, position{run: run, number: missing[len(missing)-1].Number, sequence: sequence}, positionTTL)
+			r.shares.Wrote(ctx, node, uint64(len(missing)), size)
 			return len(missing), nil
 		case !errors.Is(err, errOvertaken) || !cached:
 			r.positions.Remove(node)

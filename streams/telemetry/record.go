@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/frond-edge/frond/streams/internal/lines"
@@ -85,18 +86,42 @@ func (s *Store) readRecords(ctx context.Context, from uint64, size int) (records
 // sentSuffix ends the subject of the message that says up to which record the hub has all.
 const sentSuffix = ".sent"
 
-// forget removes the records before a sequence: the hub has them. The one of the sequence stays, because its numbers are needed after a
-// restart; that it is sent is written down, because the hub forgets it in time.
-func (s *Store) forget(ctx context.Context, sequence uint64) error {
+// sent is how far the hub has what the store holds.
+type sent struct {
+	// sequence is that of the last record that the hub has, 0 for none; run and number are those of its last line, "" and 0 if they are not known.
+	sequence uint64
+	run      string
+	number   uint64
+	// unknown says that something is sent, but not what.
+	unknown bool
+}
+
+// writeSent writes down what is sent, and returns the sequence of that note.
+func (s *Store) writeSent(ctx context.Context, at sent) (uint64, error) {
+	msg := &nats.Msg{Subject: s.kind.LeafSubject + sentSuffix, Data: []byte(strconv.FormatUint(at.sequence, 10)), Header: nats.Header{}}
+	if at.number > 0 {
+		msg.Header[lines.HeaderRun], msg.Header[lines.HeaderNumber] = []string{at.run}, []string{strconv.FormatUint(at.number, 10)}
+	}
+	ack, err := s.js.PublishMsg(ctx, msg)
+	if err != nil {
+		return 0, fmt.Errorf("telemetry: store what is sent: %w", err)
+	}
+	return ack.Sequence, nil
+}
+
+// forget removes the records before what is sent last: the hub has them. The last one stays, because its numbers are needed after a restart; that it is
+// sent is written down, because the hub forgets it in time. It returns the sequence of that note.
+func (s *Store) forget(ctx context.Context, at sent) (uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	if _, err := s.js.Publish(ctx, s.kind.LeafSubject+sentSuffix, []byte(strconv.FormatUint(sequence, 10))); err != nil {
-		return fmt.Errorf("telemetry: store what is sent: %w", err)
+	note, err := s.writeSent(ctx, at)
+	if err != nil {
+		return 0, err
 	}
-	if err := s.stream.Purge(ctx, jetstream.WithPurgeSequence(sequence)); err != nil {
-		return fmt.Errorf("telemetry: remove sent records: %w", err)
+	if err := s.stream.Purge(ctx, jetstream.WithPurgeSequence(at.sequence)); err != nil {
+		return 0, fmt.Errorf("telemetry: remove sent records: %w", err)
 	}
-	return nil
+	return note, nil
 }
 
 // waiting returns what the stream holds.
@@ -108,27 +133,35 @@ func (s *Store) waiting(ctx context.Context) (jetstream.StreamState, error) {
 	return info.State, nil
 }
 
-// readSent returns the sequence of the last record that is known to be in the hub, 0 for none, and the run and number of its last line, if it is
-// still there.
-func (s *Store) readSent(ctx context.Context) (sequence uint64, run string, number uint64, err error) {
+// readSent returns what is known to be sent, and the sequence of the note that says so.
+func (s *Store) readSent(ctx context.Context) (at sent, note uint64, err error) {
 	m, err := s.stream.GetLastMsgForSubject(ctx, s.kind.LeafSubject+sentSuffix)
 	switch {
 	case topology.IsNotFound(err):
-		return 0, "", 0, nil
+		return sent{}, 0, nil
 	case err != nil:
-		return 0, "", 0, fmt.Errorf("telemetry: read what is sent: %w", err)
+		return sent{}, 0, fmt.Errorf("telemetry: read what is sent: %w", err)
 	}
-	sequence, err = strconv.ParseUint(string(m.Data), 10, 64)
-	if err != nil || sequence >= m.Sequence { // of another life of the stream: it was damaged and made again
-		return 0, "", 0, nil //nolint:nilerr // what is sent twice is recognized
+	if at.number, err = strconv.ParseUint(m.Header.Get(lines.HeaderNumber), 10, 64); err == nil {
+		at.run = m.Header.Get(lines.HeaderRun)
 	}
-	if m, err = s.stream.GetMsg(ctx, sequence); topology.IsNotFound(err) {
-		return sequence, "", 0, nil
+	at.unknown = at.run == ""
+	at.sequence, err = strconv.ParseUint(string(m.Data), 10, 64)
+	if err != nil || at.sequence >= m.Sequence { // of another life of the stream: it was damaged and made again
+		at.sequence = 0            // what is sent twice is recognized
+		return at, m.Sequence, nil //nolint:nilerr // as said
+	}
+	if !at.unknown {
+		return at, m.Sequence, nil
+	}
+	last, err := s.stream.GetMsg(ctx, at.sequence) // of an older version
+	if topology.IsNotFound(err) {
+		return at, m.Sequence, nil
 	} else if err != nil {
-		return 0, "", 0, fmt.Errorf("telemetry: read what is sent: %w", err)
+		return sent{}, 0, fmt.Errorf("telemetry: read what is sent: %w", err)
 	}
-	if r, err := parseRecord(m); err == nil {
-		return sequence, r.run, r.last(), nil
+	if r, err := parseRecord(last); err == nil {
+		at.run, at.number, at.unknown = r.run, r.last(), false
 	}
-	return sequence, "", 0, nil
+	return at, m.Sequence, nil
 }

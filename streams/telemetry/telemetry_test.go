@@ -372,6 +372,67 @@ func TestTelemetry_DropsTheOldest(t *testing.T) {
 	})
 }
 
+// What is dropped before anything was sent is counted, and so is what is dropped after a restart, when the note of what is sent was among the oldest.
+func TestTelemetry_CountsWhatIsDroppedUnsent(t *testing.T) {
+	small := telemetry.StoreConfig{MaxBytes: 64 << 10, MaxAge: time.Hour}
+	for name, first := range map[string]int{"never linked": 0, "restarted": 10} {
+		t.Run(name, func(t *testing.T) {
+			p := newPlant(t)
+			p.startCloud()
+			if first == 0 {
+				p.relay.Cut()
+			}
+			store, stop := p.startGateway(small)
+			for i := range first {
+				if err := store.Append(t.Context(), telemetry.Exact, samplesOf(i, i+1)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if first > 0 {
+				p.expect(first)
+				p.relay.Cut()
+			}
+			for i := first; i < 1000; i++ {
+				if err := store.Append(t.Context(), telemetry.Exact, samplesOf(i, i+1)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if first > 0 {
+				js, err := jetstream.New(p.leaf.Client())
+				if err != nil {
+					t.Fatal(err)
+				}
+				stream, err := js.Stream(t.Context(), subject.LeafTelemetryStream)
+				if err != nil {
+					t.Fatal(err)
+				}
+				streamstest.WaitWithin(t, time.Minute, "it is noted again what is sent", func() bool {
+					_, err := stream.GetLastMsgForSubject(t.Context(), subject.LeafTelemetrySubject+".sent")
+					return err == nil
+				})
+				stop()
+				p.relay.Heal()
+				p.startGateway(small)
+			}
+			p.relay.Heal()
+			streamstest.WaitWithin(t, time.Minute, "the last sample", func() bool {
+				if p.count() == 0 {
+					return false
+				}
+				all := p.stored()
+				return string(all[len(all)-1].Data) == "999"
+			})
+			dropped := 1000 - len(p.stored())
+			if dropped < 100 {
+				t.Fatalf("%d of 1,000 samples dropped, the test drops too few", dropped)
+			}
+			streamstest.Eventually(t, "the dropped are counted", func() bool {
+				return int(streamstest.SumCounters(t, p.reg, "frond_telemetry_dropped_total", "full")) == dropped
+			})
+		})
+	}
+}
+
 // Samples of a device that is not the node's are dead-lettered, and the others arrive.
 func TestTelemetry_RefusesForeignDevices(t *testing.T) {
 	p := newPlant(t)
