@@ -136,14 +136,17 @@ func (s *service) ReportDeviceStates(ctx context.Context, request *dmipb.ReportD
 }
 
 // report checks that the caller serves the device, and takes what it reports. An unknown device is no error, as in KubeEdge: a mapper goes on for a
-// while after its device has gone.
+// while after its device has gone. Before all Devices are known none is unknown: a mapper does not register again when edgecore restarts.
 func (s *service) report(ctx context.Context, kind string, id types.NamespacedName, take func(ctx context.Context) error) error {
 	p, err := s.caller(ctx)
 	if err != nil {
 		return err
 	}
 	protocol, known := s.registry.ProtocolOf(id)
-	if !known {
+	if !known && !s.registry.AwaitSync(ctx, maxWait) {
+		return s.refuse(codes.Unavailable, refusedStorage, "device %s: edgecore has not read its Devices yet", id)
+	}
+	if protocol, known = s.registry.ProtocolOf(id); !known {
 		s.metrics.unknown.Inc()
 		return nil
 	}

@@ -158,13 +158,20 @@ func (r *Registry) Synced() {
 	}
 }
 
-// AwaitSync waits for Synced, for a time.
-func (r *Registry) AwaitSync(ctx context.Context, most time.Duration) {
+// AwaitSync waits for Synced, for a time, and reports whether it has come.
+func (r *Registry) AwaitSync(ctx context.Context, most time.Duration) (synced bool) {
+	select {
+	case <-r.synced:
+		return true
+	default:
+	}
 	timer := time.NewTimer(most)
 	defer timer.Stop()
 	select {
 	case <-r.synced:
+		return true
 	case <-timer.C:
 	case <-ctx.Done():
 	}
+	return false
 }
