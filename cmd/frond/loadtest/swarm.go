@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"runtime/debug"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -13,8 +15,12 @@ import (
 	"github.com/frond-edge/frond/loadtest/swarm"
 )
 
-// swarmReport is how often a swarm says how it is.
-const swarmReport = 10 * time.Second
+const (
+	// swarmReport is how often a swarm says how it is.
+	swarmReport = 10 * time.Second
+	// gcPercent makes 300 gateways take 260 KB each instead of 300, for a few hundredths more CPU (measured). GOGC overrides it.
+	gcPercent = 40
+)
 
 type swarmRun struct {
 	common
@@ -81,6 +87,9 @@ func (s *swarmRun) Run(ctx context.Context, talk io.Writer) error {
 
 // withSwarm makes a namespace, a token and a swarm, calls work, and deletes all that has come of it. It returns work's error.
 func (c *cluster) withSwarm(ctx context.Context, talk io.Writer, work func(context.Context, *swarm.Swarm) error) (err error) {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
 	fmt.Fprintf(talk, "run %s\n", c.cfg.Run)
 	var all *swarm.Swarm
 	if err := c.CreateNamespace(ctx); err != nil {
