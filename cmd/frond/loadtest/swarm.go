@@ -95,7 +95,13 @@ func (c *cluster) withSwarm(ctx context.Context, talk io.Writer, work func(conte
 	if err := c.CreateNamespace(ctx); err != nil {
 		return err // nothing of this run exists; an earlier one of its name is not deleted
 	}
-	defer func() { err = errors.Join(err, c.clean(ctx, all, talk)) }()
+	defer func() {
+		left := c.clean(ctx, all, talk)
+		if left != nil && ctx.Err() != nil {
+			fmt.Fprintln(talk, left) // an interrupt is all that is said of the run otherwise
+		}
+		err = errors.Join(err, left)
+	}()
 	if c.cfg.Token, err = c.CreateToken(ctx, tokenTTL); err != nil {
 		return err
 	}
