@@ -27,6 +27,8 @@ type Result struct {
 	Kind    string          `json:"kind"`
 	Seconds float64         `json:"seconds"`
 	Latency measure.Summary `json:"latency"`
+	// Answers are how long Kubernetes took to answer the requests of the phase.
+	Answers measure.Summary `json:"answers"`
 	// Missing are operations that did not end in time. Failed are requests that Kubernetes refused.
 	Missing int   `json:"missing"`
 	Failed  int64 `json:"failed"`
@@ -99,7 +101,8 @@ func (r *Runner) runPhase(ctx context.Context, phase plan.Phase) (Result, error)
 	before, began := r.scrape(ctx), time.Now()
 	counters := r.swarm.Counters()
 	sent, received, failed := counters.Sent.Load(), counters.Received.Load(), r.failed.Load()
-	into := measure.NewHistogram(began)
+	into, answers := measure.NewHistogram(began), measure.NewHistogram(began)
+	r.answers.Store(answers)
 	if err := r.carryOut(ctx, phase, into); err != nil {
 		return Result{}, err
 	}
@@ -108,7 +111,7 @@ func (r *Runner) runPhase(ctx context.Context, phase plan.Phase) (Result, error)
 		return Result{}, ctx.Err()
 	}
 	result := Result{
-		Kind: phase.Kind(), Seconds: time.Since(began).Seconds(), Latency: into.Summary(), Missing: r.tracker.Abandon(), Failed: r.failed.Load() - failed,
+		Kind: phase.Kind(), Seconds: time.Since(began).Seconds(), Latency: into.Summary(), Answers: answers.Summary(), Missing: r.tracker.Abandon(), Failed: r.failed.Load() - failed,
 		Sent: counters.Sent.Load() - sent, Received: counters.Received.Load() - received, Linked: counters.Linked.Load(), Gateways: r.swarm.Joined(),
 		Usage: map[string]observe.Usage{},
 	}

@@ -38,6 +38,8 @@ type workload struct {
 	tracker   *measure.Tracker
 	sequence  atomic.Int64
 	failed    atomic.Int64
+	// answers are how long the requests of the phase took.
+	answers atomic.Pointer[measure.Histogram]
 	// requests has room for workers.
 	requests chan struct{}
 	swarm    *swarm.Swarm
@@ -281,8 +283,10 @@ func (w *workload) request(ctx context.Context, what string, do func() error) bo
 	case <-ctx.Done():
 		return false
 	}
+	began := time.Now()
 	err := do()
 	<-w.requests
+	w.answers.Load().Record(began, time.Now())
 	if err != nil && ctx.Err() == nil {
 		w.failed.Add(1)
 		w.log.Warn("request failed", zap.String("what", what), zap.Error(err))
