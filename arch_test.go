@@ -57,7 +57,7 @@ var folderRules = map[string]folderRule{
 
 	// The gateway half.
 	"leaf":           {programs: edgecore, imports: []string{"api/...", "leaf/redial"}},
-	"leaf/redial":    {programs: []string{"edgecore", "loadtest"}},
+	"leaf/redial":    {programs: []string{"edgecore", "frond", "loadtest"}},
 	"devicetwin":     {programs: edgecore, imports: []string{"api/..."}},
 	"leaf/store":     {programs: edgecore, imports: []string{"api/...", "internal/failpoint"}},
 	"leaf/access":    {programs: edgecore, imports: []string{"api/...", "leaf/store"}},
@@ -106,10 +106,21 @@ var folderRules = map[string]folderRule{
 	"internal/toolchain":  {programs: developer},
 
 	// What is not part of a running Frond.
-	"cmd":      {programs: all, imports: []string{"api/...", "cloud", "controllers/applications/render", "controllers/applications/rollout", "controllers/references", "deploy/...", "edged/...", "internal/...", "loadtest"}},
+	"cmd":      {programs: all, imports: []string{"api/...", "cloud", "controllers/applications/render", "controllers/applications/rollout", "controllers/references", "deploy/...", "edged/...", "internal/...", "loadtest/..."}},
 	"loadtest": {programs: []string{"loadtest"}, imports: []string{"api/...", "leaf/redial", "streams/...", "internal/..."}},
-	"tools":    {imports: []string{"internal/..."}},
-	"test":     {imports: []string{"api/...", "leaf", "streams/...", "internal/..."}},
+	// The parts of frond loadtest, which an operator runs. They link no NATS server.
+	"loadtest/minileaf": {programs: []string{"frond"}, imports: []string{"leaf/redial"}},
+	"loadtest/swarm":    {programs: []string{"frond"}, imports: []string{"api/...", "edged/hubca", "loadtest/minileaf", "streams/..."}},
+	"loadtest/measure":  {programs: []string{"frond"}},
+	"loadtest/observe":  {programs: []string{"frond"}},
+	"loadtest/plan":     {programs: []string{"frond"}},
+	"loadtest/cleanup":  {programs: []string{"frond"}, imports: []string{"api/...", "internal/install/..."}},
+	"loadtest/exercise": {programs: []string{"frond"}, imports: []string{"api/...", "loadtest/..."}},
+	"loadtest/report":   {programs: []string{"frond"}, imports: []string{"loadtest/..."}},
+	// The outbox of a simulated gateway: encoding is the affair of streams.
+	"streams/outbox/memory": {programs: []string{"frond"}, imports: []string{"api/...", "streams/..."}},
+	"tools":                 {imports: []string{"internal/..."}},
+	"test":                  {imports: []string{"api/...", "leaf", "loadtest/report", "streams/...", "internal/..."}},
 	// Test helpers that lie beside what they help to test.
 	"leaf/access/accesstest":  {imports: []string{"api/..."}},
 	"edged/hollow/hollowtest": {imports: []string{"test/kit"}},
@@ -136,6 +147,7 @@ var dependencyHomes = map[string][]string{
 	"github.com/hanwen/go-fuse":              {"test/faultfs"},
 	"github.com/google/go-containerregistry": {"tools"},
 	"github.com/robfig/cron":                 {"controllers/groups/window"},
+	"github.com/HdrHistogram":                {"loadtest/measure"},
 }
 
 // unlinked lists the outside modules that a program must not link: they are many times its own size.

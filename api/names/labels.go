@@ -12,6 +12,10 @@ const (
 	OfflineAutonomy = "autonomy"
 )
 
+// LabelLoadtestRun of a Node, and the key of its taint, is the run of frond loadtest that simulates the gateway. A run deletes no Node with
+// another value.
+const LabelLoadtestRun = "loadtest.frond.io/run"
+
 // KubeletLabels returns the labels that a kubelet updates in its own Node when it starts, and that cloudcore takes from a gateway's
 // reports. A gateway can set them to anything, so nothing that matters may be decided by them.
 func KubeletLabels() []string {

@@ -1,6 +1,6 @@
 // Command frond is Frond's command line: cluster administration (frond init, frond backup), admission of gateways (frond token, frond
 // node, frond ca), the sync state of gateways (frond status, frond sync), devices (frond device), the gateway on which it runs (frond edge, frond join,
-// frond reset), and development clusters (frond dev).
+// frond reset), load tests (frond loadtest), and development clusters (frond dev).
 //
 // Each group of commands is a package below this one. The tests here run whole command lines against a control plane.
 package main
@@ -17,6 +17,7 @@ import (
 	"github.com/frond-edge/frond/cmd/frond/edge"
 	"github.com/frond-edge/frond/cmd/frond/installation"
 	"github.com/frond-edge/frond/cmd/frond/join"
+	"github.com/frond-edge/frond/cmd/frond/loadtest"
 	"github.com/frond-edge/frond/cmd/frond/node"
 	"github.com/frond-edge/frond/cmd/frond/syncstate"
 	"github.com/frond-edge/frond/cmd/frond/token"
@@ -50,6 +51,7 @@ end with the code of what they run.`,
 		{"Applications on groups of gateways:", []*cobra.Command{app.NewCommand()}},
 		{"Devices behind gateways:", []*cobra.Command{device.NewCommand()}},
 		{"The gateway that this runs on:", []*cobra.Command{join.NewJoin(), edge.NewCommand(), join.NewReset()}},
+		{"Capacity:", []*cobra.Command{loadtest.NewCommand()}},
 		{"Development:", []*cobra.Command{newDev()}},
 	} {
 		root.AddGroup(&cobra.Group{ID: group.title, Title: group.title})

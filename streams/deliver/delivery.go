@@ -43,6 +43,20 @@ type Config struct {
 	BeforeAck func(sequence uint64)
 	// OnRedialMax is given the pause between two dials that the cloud allows at most, with each attach that tells one; nil for none.
 	OnRedialMax func(longest time.Duration)
+	// Codec is shared with other deliveries of the process; nil: this one makes its own.
+	Codec *Codec
+}
+
+// Codec reads what the cloud sends. It may be used by any number of deliveries.
+type Codec struct{ codec *envelope.Codec }
+
+// NewCodec returns a codec.
+func NewCodec() (*Codec, error) {
+	codec, err := envelope.NewCodec()
+	if err != nil {
+		return nil, err
+	}
+	return &Codec{codec}, nil
 }
 
 // parts are what the parts of a delivery share.
@@ -78,15 +92,16 @@ func NewDelivery(cfg Config, nc *nats.Conn, store Store, link link.Link, metrics
 	if err != nil {
 		return nil, fmt.Errorf("delivery: %w", err)
 	}
-	codec, err := envelope.NewCodec()
-	if err != nil {
-		return nil, err
+	if cfg.Codec == nil {
+		if cfg.Codec, err = NewCodec(); err != nil {
+			return nil, err
+		}
 	}
 	d := &Delivery{
 		cfg: cfg, link: link, resyncRequests: make(chan struct{}, 1), // one pending request stands for any number
 		deadServers: make(chan string, 1),
 		parts: parts{
-			node: cfg.Node, nc: nc, saver: newSaver(store, metrics), codec: codec, metrics: metrics, log: log,
+			node: cfg.Node, nc: nc, saver: newSaver(store, metrics), codec: cfg.Codec.codec, metrics: metrics, log: log,
 			bandwidth:   flow.NewBandwidthEstimator(metrics.LinkBudget.WithLabelValues(string(subject.Desired))),
 			deadLetters: &envelope.DeadLetterStore{Js: js, Sender: cfg.Node, Metrics: metrics, Log: log},
 		},

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 
 	"github.com/frond-edge/frond/api/wire"
@@ -31,7 +30,7 @@ const maxChunkedReports = 8
 
 // chunkedReport is a report larger than the link takes at a time: its payload goes to the hub in parts, then the report follows.
 type chunkedReport struct {
-	msg jetstream.Msg
+	msg Report
 	// out is the report as it would be sent whole; id names its parts.
 	out *nats.Msg
 	id  string

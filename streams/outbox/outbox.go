@@ -86,8 +86,9 @@ type Pump struct {
 	plane  subject.Plane
 	stream string
 	nc     *nats.Conn
-	// leaf reads the outbox, js publishes to the hub.
-	leaf, js  jetstream.JetStream
+	// source is the outbox, js publishes to the hub.
+	source    Source
+	js        jetstream.JetStream
 	link      link.Link
 	bandwidth *flow.BandwidthEstimator
 	// uploadedParts is the upload progress of payloads sent in parts, by payload id. It survives a link change, but not the process; only
@@ -107,21 +108,26 @@ func NewPump(plane subject.Plane, local, nc *nats.Conn, link link.Link, metrics 
 }
 
 func newPump(plane subject.Plane, local, nc *nats.Conn, link link.Link, timeout time.Duration, metrics *metrics.Metrics, log *zap.Logger) (*Pump, error) {
+	leaf, err := jetstream.New(local)
+	if err != nil {
+		return nil, fmt.Errorf("pump: %w", err)
+	}
+	return newPumpOf(plane, leafSource{js: leaf, stream: streamOf(plane)}, nc, link, timeout, metrics, log)
+}
+
+// NewPumpOf returns the pump of a plane, Report or Event, that reads the outbox from a source, and sends over nc.
+func NewPumpOf(plane subject.Plane, source Source, nc *nats.Conn, link link.Link, metrics *metrics.Metrics, log *zap.Logger) (*Pump, error) {
+	return newPumpOf(plane, source, nc, link, topology.PumpTimeout, metrics, log)
+}
+
+func newPumpOf(plane subject.Plane, source Source, nc *nats.Conn, link link.Link, timeout time.Duration, metrics *metrics.Metrics, log *zap.Logger) (*Pump, error) {
 	// runSession limits what may be in flight, anew for each link. The library's own limit would also count the messages that a lost link
 	// never answered, because the library keeps them until their timeout.
 	js, err := jetstream.New(nc, jetstream.WithPublishAsyncTimeout(timeout))
 	if err != nil {
 		return nil, fmt.Errorf("pump: %w", err)
 	}
-	leaf, err := jetstream.New(local)
-	if err != nil {
-		return nil, fmt.Errorf("pump: %w", err)
-	}
-	stream := subject.OutboxStream
-	if plane == subject.Event {
-		stream = subject.OutboxEventsStream
-	}
-	return &Pump{plane: plane, stream: stream, nc: nc, leaf: leaf, js: js, uploadedParts: map[string]uploadProgress{}, link: link, bandwidth: flow.NewBandwidthEstimator(metrics.LinkBudget.WithLabelValues(string(plane))), metrics: metrics, log: log}, nil
+	return &Pump{plane: plane, stream: streamOf(plane), nc: nc, source: source, js: js, uploadedParts: map[string]uploadProgress{}, link: link, bandwidth: flow.NewBandwidthEstimator(metrics.LinkBudget.WithLabelValues(string(plane))), metrics: metrics, log: log}, nil
 }
 
 // Start pumps until ctx ends and then returns nil.
@@ -171,7 +177,7 @@ func (p *Pump) watchDepth(ctx context.Context) error {
 	ticker := time.NewTicker(outboxDepthPeriod)
 	defer ticker.Stop()
 	for {
-		if depth, oldest, err := p.readDepth(ctx); err == nil {
+		if depth, oldest, err := p.source.Depth(ctx); err == nil {
 			p.waiting.Store(depth)
 			p.metrics.OutboxDepth.WithLabelValues(string(p.plane)).Set(float64(depth))
 			p.metrics.OutboxAge.WithLabelValues(string(p.plane)).Set(oldest.Seconds())
@@ -182,17 +188,4 @@ func (p *Pump) watchDepth(ctx context.Context) error {
 		case <-ticker.C:
 		}
 	}
-}
-
-// readDepth returns how many reports wait and for how long the oldest has waited.
-func (p *Pump) readDepth(ctx context.Context) (messages uint64, oldest time.Duration, err error) {
-	stream, err := p.leaf.Stream(ctx, p.stream)
-	if err != nil {
-		return 0, 0, fmt.Errorf("outbox: %w", err)
-	}
-	state := stream.CachedInfo().State
-	if state.Msgs > 0 {
-		oldest = max(0, time.Since(state.FirstTime))
-	}
-	return state.Msgs, oldest, nil
 }

@@ -25,7 +25,7 @@ const outboxProgressPeriod = 5 * time.Second
 
 // inFlightReport is a report between the outbox and the hub.
 type inFlightReport struct {
-	msg jetstream.Msg
+	msg Report
 	ack jetstream.PubAckFuture
 	// size is its size on the link, queuedBytes the bytes in flight after it was sent, itself included, and sentAt is when.
 	size, queuedBytes int
@@ -35,11 +35,11 @@ type inFlightReport struct {
 // pumpSession is the work of a pump over one link.
 type pumpSession struct {
 	pump     *Pump
-	incoming jetstream.MessagesContext
+	incoming Reader
 	window   *sendWindow
 	// fromOutbox receives reports from the outbox. toUpload passes large ones to uploadPayloads; they return through uploaded when their
 	// parts are in the hub.
-	fromOutbox         chan jetstream.Msg
+	fromOutbox         chan Report
 	toUpload, uploaded chan *chunkedReport
 	// inFlight are the reports that wait for the hub's ack.
 	inFlight chan inFlightReport
@@ -50,11 +50,7 @@ type pumpSession struct {
 
 // runSession moves reports from the outbox while the link is up, and reports whether the hub took any.
 func (p *Pump) runSession(ctx context.Context, linkChanged <-chan struct{}) (moved bool, err error) {
-	consumer, err := p.leaf.Consumer(ctx, p.stream, topology.PumpConsumer)
-	if err != nil {
-		return false, fmt.Errorf("outbox: %w", err)
-	}
-	incoming, err := consumer.Messages(jetstream.PullMaxMessages(topology.PumpWindow))
+	incoming, err := p.source.Open(ctx)
 	if err != nil {
 		return false, fmt.Errorf("outbox: %w", err)
 	}
@@ -64,7 +60,7 @@ func (p *Pump) runSession(ctx context.Context, linkChanged <-chan struct{}) (mov
 	g, gctx := errgroup.WithContext(sctx)
 	s := &pumpSession{
 		pump: p, incoming: incoming, window: &sendWindow{bandwidth: p.bandwidth, released: make(chan struct{}, 1)}, // a token for a waiter
-		fromOutbox: make(chan jetstream.Msg), toUpload: make(chan *chunkedReport), uploaded: make(chan *chunkedReport),
+		fromOutbox: make(chan Report), toUpload: make(chan *chunkedReport), uploaded: make(chan *chunkedReport),
 		inFlight:       make(chan inFlightReport, topology.PumpWindow), // limits the number of reports in flight
 		pendingUploads: map[string]*chunkedReport{},
 	}
@@ -94,7 +90,7 @@ func (p *Pump) runSession(ctx context.Context, linkChanged <-chan struct{}) (mov
 // releaseUnacked ends the reading of the outbox and has the reports that were read and not settled redelivered at once. Otherwise they
 // would wait for ackWait, because the outbox cannot know that they are no longer handled.
 func (s *pumpSession) releaseUnacked() {
-	var back []jetstream.Msg
+	var back []Report
 	for f := range s.inFlight {
 		s.window.release(f, false)
 		back = append(back, f.msg)
@@ -102,14 +98,7 @@ func (s *pumpSession) releaseUnacked() {
 	for _, parcel := range s.pendingUploads {
 		back = append(back, parcel.msg)
 	}
-	s.incoming.Drain()
-	for {
-		msg, err := s.incoming.Next(jetstream.NextMaxWait(drainTimeout))
-		if err != nil {
-			break // the channel is drained
-		}
-		back = append(back, msg)
-	}
+	back = append(back, s.incoming.Drain()...)
 	// Not earlier: a released report is delivered to any open pull, and until here that was incoming's.
 	for _, msg := range back {
 		_ = msg.Nak() // otherwise it is redelivered a little later
@@ -119,7 +108,7 @@ func (s *pumpSession) releaseUnacked() {
 // readOutbox reads the outbox.
 func (s *pumpSession) readOutbox(ctx context.Context) error {
 	for {
-		msg, err := s.incoming.Next(jetstream.NextContext(ctx))
+		msg, err := s.incoming.Next(ctx)
 		if err != nil {
 			return err
 		}
@@ -138,7 +127,7 @@ func (s *pumpSession) sendLoop(ctx context.Context) error {
 	defer ticker.Stop()
 	var queue []*chunkedReport // reports that wait for uploadPayloads
 	for {
-		var taken chan jetstream.Msg
+		var taken chan Report
 		if len(s.pendingUploads) < maxChunkedReports {
 			taken = s.fromOutbox
 		}
@@ -181,7 +170,7 @@ func updateUploadQueue(queue []*chunkedReport, large *chunkedReport) []*chunkedR
 }
 
 // forwardReport sends a report, or returns it as a chunkedReport if it is larger than the link takes at a time.
-func (s *pumpSession) forwardReport(ctx context.Context, msg jetstream.Msg) (*chunkedReport, error) {
+func (s *pumpSession) forwardReport(ctx context.Context, msg Report) (*chunkedReport, error) {
 	meta, err := msg.Metadata()
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("outbox: %w", err), msg.Nak())
@@ -211,7 +200,7 @@ func (s *pumpSession) sendUploaded(ctx context.Context, done *chunkedReport) err
 	return s.publishReport(ctx, done.msg, done.referenceMessage())
 }
 
-func (s *pumpSession) publishReport(ctx context.Context, msg jetstream.Msg, out *nats.Msg) error {
+func (s *pumpSession) publishReport(ctx context.Context, msg Report, out *nats.Msg) error {
 	// The time distinguishes this report from one that a copy of this disk sends under the same number: the hub would drop the later one
 	// as a repetition.
 	id := strings.Join([]string{out.Header.Get(envelope.HeaderStore), s.pump.stream, out.Header.Get(envelope.HeaderOrder), out.Header.Get(envelope.HeaderTime)}, "/")

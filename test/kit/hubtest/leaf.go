@@ -237,9 +237,15 @@ func (r *RawLeaf) readLoop() {
 // closed.
 func (h *Hub) AnswerCallout(i int, nodes map[string]string) *nats.Conn {
 	h.tb.Helper()
+	return h.AnswerCalloutBy(i, func(key string) string { return nodes[key] })
+}
+
+// AnswerCalloutBy is AnswerCallout with a function that returns the node of a public key, "" for a key of the lobby. Any goroutine calls it.
+func (h *Hub) AnswerCalloutBy(i int, nodeOf func(key string) string) *nats.Conn {
+	h.tb.Helper()
 	nc := h.Connect(i, "callout")
 	_, err := nc.QueueSubscribe("$SYS.REQ.USER.AUTH", "cloudcore", func(msg *nats.Msg) {
-		answer, err := h.authorizationResponse(string(msg.Data), nodes)
+		answer, err := h.authorizationResponse(string(msg.Data), nodeOf)
 		if err != nil {
 			h.tb.Logf("callout: %v", err)
 			return
@@ -255,14 +261,14 @@ func (h *Hub) AnswerCallout(i int, nodes map[string]string) *nats.Conn {
 	return nc
 }
 
-func (h *Hub) authorizationResponse(request string, nodes map[string]string) (string, error) {
+func (h *Hub) authorizationResponse(request string, nodeOf func(string) string) (string, error) {
 	asked, err := jwt.DecodeAuthorizationRequestClaims(request)
 	if err != nil {
 		return "", fmt.Errorf("request: %w", err)
 	}
 	claims := jwt.NewAuthorizationResponseClaims(asked.UserNkey)
 	claims.Audience = asked.Server.ID
-	user, err := h.userClaims(asked, nodes)
+	user, err := h.userClaims(asked, nodeOf)
 	if err == nil {
 		claims.Jwt, err = user.Encode(h.Issuer)
 	}
@@ -272,7 +278,7 @@ func (h *Hub) authorizationResponse(request string, nodes map[string]string) (st
 	return claims.Encode(h.Issuer)
 }
 
-func (h *Hub) userClaims(asked *jwt.AuthorizationRequestClaims, nodes map[string]string) (*jwt.UserClaims, error) {
+func (h *Hub) userClaims(asked *jwt.AuthorizationRequestClaims, nodeOf func(string) string) (*jwt.UserClaims, error) {
 	shown, signature, err := identity.DecodeCredential(asked.ConnectOptions.SignedNonce)
 	if err != nil {
 		return nil, err
@@ -288,7 +294,7 @@ func (h *Hub) userClaims(asked *jwt.AuthorizationRequestClaims, nodes map[string
 	user.Name, user.Audience = shown.Key, subject.LobbyAccount
 	user.AllowedConnectionTypes.Add(jwt.ConnectionTypeLeafnode, jwt.ConnectionTypeLeafnodeWS)
 	user.Pub.Allow, user.Sub.Allow = allowLists(subject.LobbyPermissions(shown.Key))
-	if node := nodes[shown.Key]; node != "" {
+	if node := nodeOf(shown.Key); node != "" {
 		user.Audience = subject.CellAccount(node, h.Cells)
 		user.Pub.Allow, user.Sub.Allow = allowLists(subject.NodePermissions(node))
 	}

@@ -2,6 +2,7 @@ package streamstest
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"testing"
 	"time"
@@ -99,6 +100,12 @@ func StartCloudOver(t *testing.T, nc *nats.Conn, known bool) CloudSide {
 // StartPartitionedCloud starts the cloud's side of a hub with a layout.
 func StartPartitionedCloud(t *testing.T, nc *nats.Conn, layout subject.Layout, known bool) CloudSide {
 	t.Helper()
+	return StartAnsweringCloud(t, nc, layout, known, nil)
+}
+
+// StartAnsweringCloud starts the cloud's side of a hub with a layout, which also answers the verbs of more.
+func StartAnsweringCloud(t *testing.T, nc *nats.Conn, layout subject.Layout, known bool, more map[string]call.Handler) CloudSide {
+	t.Helper()
 	reg := prometheus.NewRegistry()
 	metrics := metrics.New(reg)
 	log := zaptest.NewLogger(t)
@@ -118,7 +125,9 @@ func StartPartitionedCloud(t *testing.T, nc *nats.Conn, layout subject.Layout, k
 	if err != nil {
 		t.Fatal(err)
 	}
-	calls, err := call.NewServer(nc, map[string]call.Handler{subject.VerbAttach: attacher.Handle, subject.VerbPiece: pieces.Handle}, metrics, log)
+	handlers := map[string]call.Handler{subject.VerbAttach: attacher.Handle, subject.VerbPiece: pieces.Handle}
+	maps.Copy(handlers, more)
+	calls, err := call.NewServer(nc, handlers, metrics, log)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,147 @@
+package exercise
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/loadtest/measure"
+	"github.com/frond-edge/frond/loadtest/observe"
+	"github.com/frond-edge/frond/loadtest/plan"
+	"github.com/frond-edge/frond/loadtest/swarm"
+)
+
+// Scraper returns what the components of a cluster have used so far, by name.
+type Scraper func(ctx context.Context) map[string]observe.Usage
+
+// Result is the outcome of one phase.
+type Result struct {
+	Kind    string          `json:"kind"`
+	Seconds float64         `json:"seconds"`
+	Latency measure.Summary `json:"latency"`
+	// Answers are how long Kubernetes took to answer the requests of the phase.
+	Answers measure.Summary `json:"answers"`
+	// Missing are operations that did not end in time. Failed are requests that Kubernetes refused.
+	Missing int   `json:"missing"`
+	Failed  int64 `json:"failed"`
+	// Sent and Received are the bytes of all links, Linked is how many links there were at the end.
+	Sent     int64 `json:"bytesSent"`
+	Received int64 `json:"bytesReceived"`
+	Linked   int64 `json:"linked"`
+	// Gateways is how many had joined at the end.
+	Gateways int `json:"gateways"`
+	// Usage is what the components used in the phase: CPU in it, and memory at its end.
+	Usage map[string]observe.Usage `json:"usage,omitempty"`
+	// Judgements are those of the phase's limits.
+	Judgements []Judgement `json:"judgements"`
+}
+
+// Runner carries out a plan. Create it with New, connect Observe with the swarm, and then call Run once.
+type Runner struct {
+	*workload
+	plan   plan.Plan
+	scrape Scraper
+}
+
+// New returns a runner. It makes its objects in a namespace that exists.
+func New(p plan.Plan, run, namespace string, kube kubernetes.Interface, scrape Scraper, log *zap.Logger) *Runner {
+	return &Runner{plan: p, scrape: scrape, workload: &workload{
+		run: run, namespace: namespace, kube: kube, log: log, tracker: measure.NewTracker(), requests: make(chan struct{}, workers),
+		pods: map[string]podSet{},
+	}}
+}
+
+// Observe takes what a gateway has stored. The ConfigMaps of the run say by which operation they were written.
+func (r *Runner) Observe(node string, m wire.Message, at time.Time) {
+	if m.Key.Resource != "configmaps" || m.Key.Namespace != r.namespace || m.Op != wire.Apply {
+		return
+	}
+	var object struct {
+		Data map[string]string `json:"data"`
+	}
+	if json.Unmarshal(m.Object, &object) != nil {
+		return // the store's audit finds it
+	}
+	if sequence, err := strconv.ParseInt(object.Data["op"], 10, 64); err == nil {
+		r.tracker.End(node+" configmap", sequence, at)
+	}
+}
+
+// Run carries out all phases, and calls after with the result of each. It ends early when ctx ends.
+func (r *Runner) Run(ctx context.Context, s *swarm.Swarm, after func(Result)) error {
+	r.swarm = s
+	wctx, cancel := context.WithCancel(ctx)
+	group, gctx := errgroup.WithContext(wctx)
+	group.Go(func() error { return r.watchPods(gctx) })
+	err := func() error {
+		for i, phase := range r.plan.Phases {
+			r.log.Info("phase begins", zap.Int("number", i+1), zap.String("kind", phase.Kind()))
+			result, err := r.runPhase(gctx, phase)
+			if err != nil {
+				return fmt.Errorf("phase %d, %s: %w", i+1, phase.Kind(), err)
+			}
+			after(result)
+		}
+		return nil
+	}()
+	cancel()
+	return errors.Join(err, group.Wait())
+}
+
+// runPhase carries out one phase, waits until its operations have ended, and judges it.
+func (r *Runner) runPhase(ctx context.Context, phase plan.Phase) (Result, error) {
+	before, began := r.scrape(ctx), time.Now()
+	counters := r.swarm.Counters()
+	sent, received, failed := counters.Sent.Load(), counters.Received.Load(), r.failed.Load()
+	into, answers := measure.NewHistogram(began), measure.NewHistogram(began)
+	r.answers.Store(answers)
+	if err := r.carryOut(ctx, phase, into); err != nil {
+		return Result{}, err
+	}
+	_ = r.await(ctx, phase.Timeout.Duration, func() bool { return r.tracker.Outstanding() == 0 }) // what has not ended is missing
+	if ctx.Err() != nil {
+		return Result{}, ctx.Err()
+	}
+	result := Result{
+		Kind: phase.Kind(), Seconds: time.Since(began).Seconds(), Latency: into.Summary(), Answers: answers.Summary(), Missing: r.tracker.Abandon(), Failed: r.failed.Load() - failed,
+		Sent: counters.Sent.Load() - sent, Received: counters.Received.Load() - received, Linked: counters.Linked.Load(), Gateways: r.swarm.Joined(),
+		Usage: map[string]observe.Usage{},
+	}
+	for name, now := range r.scrape(ctx) {
+		if was, known := before[name]; known {
+			result.Usage[name] = now.Since(was)
+		}
+	}
+	result.Judgements = judgePhase(phase.Limits, result)
+	return result, nil
+}
+
+// carryOut begins all operations of a phase.
+func (r *Runner) carryOut(ctx context.Context, phase plan.Phase, into *measure.Histogram) error {
+	switch {
+	case phase.Join != nil:
+		return r.join(ctx, *phase.Join, into)
+	case phase.Pods != nil:
+		return r.createPods(ctx, *phase.Pods, into)
+	case phase.Churn != nil:
+		return r.churn(ctx, r.swarm.Gateways(), phase.Churn.PerSecond, phase.Churn.For.Duration, into)
+	case phase.Rollout != nil:
+		return r.rollout(ctx, phase.Rollout.PerSecond, into)
+	case phase.Cut != nil:
+		return r.cut(ctx, *phase.Cut, into)
+	case phase.Kill != nil:
+		return r.kill(ctx, *phase.Kill, into)
+	case phase.Storm != nil:
+		return r.storm(ctx, phase.Timeout.Duration, into)
+	default:
+		return sleep(ctx, phase.Idle.For.Duration)
+	}
+}
