@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -213,6 +214,22 @@ func (t *Twins) remember(id types.NamespacedName) {
 	if twin, ok := t.twins[id]; ok {
 		t.before[id] = &twin
 	}
+}
+
+// Discard takes back the values that have changed since the last Commit, and reports whether there were any. What Kubernetes says stays.
+func (t *Twins) Discard() (changed bool) {
+	after := make(map[types.NamespacedName]Record, len(t.before))
+	for id := range t.before {
+		after[id] = t.twins[id].Record
+	}
+	t.undo()
+	for id, before := range t.before {
+		changed = changed || !reflect.DeepEqual(after[id], t.twins[id].Record)
+		if before != nil && reflect.DeepEqual(before.Record, t.twins[id].Record) {
+			delete(t.before, id) // nothing to store
+		}
+	}
+	return changed
 }
 
 // Commit stores all changes since the last one, together. After an error they are undone, except for the Devices themselves: the next Commit stores

@@ -21,6 +21,8 @@ import (
 const (
 	deviceRate  = 200
 	deviceBurst = 1000
+	// refusalInterval is between two lines of the log that say that batches are refused.
+	refusalInterval = time.Minute
 )
 
 // publisher sends messages to apps.
@@ -43,6 +45,8 @@ type bridge struct {
 	// recorder may be nil. stream identifies the stream of the stored messages.
 	recorder Recorder
 	stream   string
+	// refusing limits the log of batches that are refused.
+	refusing rate.Sometimes
 	// observer may be nil.
 	observer Observer
 }
@@ -71,16 +75,13 @@ func (b *bridge) handleBatch(ctx context.Context, batch []received) error {
 		}
 		replies = append(replies, b.handle(r.message))
 	}
-	err := b.commit(ctx)
-	if err == nil {
-		err = b.record(ctx, batch, replies)
-	}
+	err := b.store(ctx, batch, replies)
 	if ctx.Err() != nil {
 		return ctx.Err() // the messages come again
 	}
 	if err != nil {
 		b.metrics.refused.WithLabelValues("store").Inc()
-		b.log.Error("devices' values are refused", zap.Error(err))
+		b.refusing.Do(func() { b.log.Error("devices' values are refused", zap.Error(err)) })
 	}
 	for _, r := range replies {
 		answers := r.done
@@ -97,6 +98,19 @@ func (b *bridge) handleBatch(ctx context.Context, batch []received) error {
 		b.send(ctx, answers)
 	}
 	return nil
+}
+
+// store stores what a batch changes, and its samples. Nothing is changed if the recorder cannot take them.
+func (b *bridge) store(ctx context.Context, batch []received, replies []reply) error {
+	if b.recorder != nil {
+		if err := b.recorder.CheckWritable(); err != nil && b.twins.Discard() {
+			return err
+		}
+	}
+	if err := b.commit(ctx); err != nil {
+		return err
+	}
+	return b.record(ctx, batch, replies)
 }
 
 // commit stores what has changed and tells the observer.

@@ -90,6 +90,8 @@ type Origin struct {
 type Recorder interface {
 	// Record stores samples, with their origin, before their messages are answered. After an error the apps are told to send them again.
 	Record(ctx context.Context, origin Origin, samples []Sample) error
+	// CheckWritable says why nothing can be recorded, such as that the disk is full, before anything is changed.
+	CheckWritable() error
 	// Recorded is the last origin that Record stored, also before a restart.
 	Recorded() Origin
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -18,6 +19,8 @@ type recorder struct {
 	samples []broker.Sample
 	origin  broker.Origin
 	err     error
+	// full is what CheckWritable returns.
+	full error
 	// dies: what comes is stored, and then the gateway ends before anybody is told.
 	dies bool
 }
@@ -39,6 +42,12 @@ func (r *recorder) Record(ctx context.Context, origin broker.Origin, samples []b
 		return ctx.Err()
 	}
 	return nil
+}
+
+func (r *recorder) CheckWritable() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.full
 }
 
 func (r *recorder) Recorded() broker.Origin {
@@ -125,5 +134,40 @@ func TestBridge_RecorderFails(t *testing.T) {
 	app.publish(t, device+"t1/twin/update", update, 1)
 	if got := app.expect(t, device+"t1/twin/update/result"); got["code"] != nil || len(kept.all()) != 1 {
 		t.Errorf("after the disk has space: %v", got)
+	}
+}
+
+// While the disk has room for control state only, an app gets a definite answer, its twin does not change, whatever it repeats, and questions are answered.
+// With room again its value is taken.
+func TestBridge_RefusesBeforeItChanges(t *testing.T) {
+	kept, store := &recorder{}, newTwinStore()
+	b := start(t, store, func(c *broker.Config) { c.Recorder = kept }, "t1")
+	app := b.newApp(t, device+"t1/twin/update/result", device+"t1/twin/get/result")
+	const update = `{"event_id":"e","timestamp":5,"twin":{"temp":{"actual":{"value":"21"}}}}`
+	kept.mu.Lock()
+	kept.full = errors.New("disk full")
+	kept.mu.Unlock()
+	store.mu.Lock()
+	saves := store.saves
+	store.mu.Unlock()
+	for range 20 {
+		app.publish(t, device+"t1/twin/update", update, 1)
+		check(t, app.expect(t, device+"t1/twin/update/result"), `{"code":500,"event_id":"e","reason":"the gateway could not store the value; send it again"}`)
+	}
+	app.publish(t, device+"t1/twin/get", `{"event_id":"g"}`, 1)
+	if got := app.expect(t, device+"t1/twin/get/result"); got["code"] != nil || strings.Contains(text(t, got), "21") {
+		t.Errorf("the twin is %v", got)
+	}
+	store.mu.Lock()
+	if n := store.saves - saves; n != 0 {
+		t.Errorf("the disk is written %d times", n)
+	}
+	store.mu.Unlock()
+	kept.mu.Lock()
+	kept.full = nil
+	kept.mu.Unlock()
+	app.publish(t, device+"t1/twin/update", update, 1)
+	if got := app.expect(t, device+"t1/twin/update/result"); got["code"] != nil || len(kept.all()) != 1 || store.reported(t, "t1") != "21" {
+		t.Errorf("with room again: %v", got)
 	}
 }

@@ -88,7 +88,7 @@ func New(cfg Config, twins *devicetwin.Twins, log *zap.Logger) (*Server, error) 
 	}
 	s := &Server{cfg: cfg.withDefaults(), log: log.Named("mqtt"), metrics: m, ready: make(chan struct{}), changes: make(chan change), reports: make(chan received)}
 	s.bridge = &bridge{
-		node: cfg.Node, twins: twins, apps: s, now: time.Now, log: s.log, metrics: m, limits: map[types.NamespacedName]*rate.Limiter{}, rate: deviceRate, burst: deviceBurst, recorder: cfg.Recorder, observer: cfg.Observer,
+		node: cfg.Node, twins: twins, apps: s, now: time.Now, log: s.log, metrics: m, limits: map[types.NamespacedName]*rate.Limiter{}, rate: deviceRate, burst: deviceBurst, recorder: cfg.Recorder, observer: cfg.Observer, refusing: rate.Sometimes{Interval: refusalInterval},
 	}
 	return s, nil
 }
@@ -226,7 +226,7 @@ func (s *Server) serve(ctx context.Context, ns *server.Server, opts *server.Opti
 		}
 	})
 	g.Go(func() error {
-		if err := awaitUnacknowledged(gctx, consumer); err != nil {
+		if err := recovery.AwaitUnacknowledged(gctx, consumer, ackWait); err != nil {
 			return err
 		}
 		return pullStored(gctx, consumer, in)
@@ -303,23 +303,6 @@ func (s *Server) checkSession(ctx context.Context) func(clientID string) {
 		}
 	}
 }
-
-// awaitUnacknowledged waits until the messages that were on their way when the gateway ended can be delivered again. They come before newer ones
-// then, in their order.
-func awaitUnacknowledged(ctx context.Context, consumer jetstream.Consumer) error {
-	if consumer.CachedInfo().NumAckPending == 0 {
-		return nil
-	}
-	select {
-	case <-time.After(ackWait + redeliveryMargin):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// redeliveryMargin is the time in which nats-server notices that ackWait has passed.
-const redeliveryMargin = 500 * time.Millisecond
 
 func (s *Server) set(addr string, js jetstream.JetStream) {
 	s.mu.Lock()

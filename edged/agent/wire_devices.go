@@ -17,6 +17,7 @@ func buildDevices(f *foundation, down downward, sink *outbox.Outbox) ([]lifecycl
 	part, err := devices.New(devices.Config{
 		Node: f.cfg.Node, Dir: filepath.Join(f.cfg.Dir, "devices"), Settings: f.cfg.Devices, Local: f.local, Cloud: f.nc, Link: down.gate,
 		Store: down.store.Store, Reports: sink, CgroupRoot: f.cfg.Kubelet.CgroupRoot, Metrics: f.metrics,
+		LowSpace: func() bool { return f.leaf.DiskSpace().Low },
 	}, f.log.Named("devices"))
 	if err != nil {
 		return nil, nil, err

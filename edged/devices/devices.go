@@ -43,6 +43,8 @@ type Config struct {
 	Store *store.Store
 	// Reports takes the status of devices.
 	Reports Sink
+	// LowSpace reports that the disk has room for control state only: samples and messages are refused then. nil: never.
+	LowSpace func() bool
 	// CgroupRoot is the control group below which the kubelet makes those of pods.
 	CgroupRoot string
 	Metrics    prometheus.Registerer
@@ -200,7 +202,7 @@ func (d *Devices) run(ctx context.Context) error {
 		return err
 	}
 	cfg := d.broker
-	cfg.Metrics, cfg.Recorder, cfg.Custom = metrics, recorder{samples.store}, gate
+	cfg.Metrics, cfg.Recorder, cfg.Custom = metrics, recorder{samples.store, d.cfg.LowSpace}, gate
 	if other != nil {
 		cfg.Peer = other
 	}

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -89,6 +90,8 @@ type gateway struct {
 	metrics *prometheus.Registry
 	applied uint64
 	api     http.Handler
+	// low: the disk has room for control state only.
+	low atomic.Bool
 }
 
 func newGateway(t *testing.T) *gateway {
@@ -124,7 +127,7 @@ func (g *gateway) start(change func(*config.Devices)) (stop func()) {
 	}
 	g.metrics = prometheus.NewRegistry()
 	part, err := devices.New(devices.Config{
-		Node: "edge-1", Dir: g.dir, Settings: settings, Local: g.nc, Cloud: g.nc, Link: g.link, Store: g.store, Reports: g.outbox, Metrics: g.metrics,
+		Node: "edge-1", Dir: g.dir, Settings: settings, Local: g.nc, Cloud: g.nc, Link: g.link, Store: g.store, Reports: g.outbox, Metrics: g.metrics, LowSpace: g.low.Load,
 	}, zaptest.NewLogger(g))
 	kit.Must(g, err)
 	g.api = part.Handler()

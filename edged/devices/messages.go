@@ -49,14 +49,20 @@ func (d *Devices) openMessages(ctx context.Context, metrics prometheus.Registere
 	if err != nil {
 		return out, nil, err
 	}
-	gate, err := messages.NewGate(messageSink{out.store}, m.MaxPayloadKiB<<10, metrics, d.log.Named("messages"))
+	gate, err := messages.NewGate(messageSink{out.store, d.cfg.LowSpace}, m.MaxPayloadKiB<<10, metrics, d.log.Named("messages"))
 	return out, gate, err
 }
 
 // messageSink gives messages of apps to the store. It implements messages.Sink.
-type messageSink struct{ store *telemetry.Store }
+type messageSink struct {
+	store *telemetry.Store
+	space diskSpace
+}
 
 func (s messageSink) Enqueue(ctx context.Context, m messages.Message) (<-chan error, error) {
+	if err := s.space.check(); err != nil {
+		return nil, err
+	}
 	from := telemetry.BrokerInternal
 	if m.External {
 		from = telemetry.BrokerExternal

@@ -2,6 +2,7 @@ package devices
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -11,9 +12,17 @@ import (
 )
 
 // recorder gives the samples of MQTT apps to the telemetry store. It implements broker.Recorder.
-type recorder struct{ store *telemetry.Store }
+type recorder struct {
+	store *telemetry.Store
+	space diskSpace
+}
+
+func (r recorder) CheckWritable() error { return r.space.check() }
 
 func (r recorder) Record(ctx context.Context, origin broker.Origin, samples []broker.Sample) error {
+	if err := r.space.check(); err != nil {
+		return err
+	}
 	synced := isClockSynced()
 	all := make([]telemetry.Sample, len(samples))
 	for i, s := range samples {
@@ -31,6 +40,19 @@ func (r recorder) Record(ctx context.Context, origin broker.Origin, samples []br
 func (r recorder) Recorded() broker.Origin {
 	source := r.store.Source()
 	return broker.Origin{Stream: source.Stream, Sequence: source.Sequence}
+}
+
+// errLowSpace refuses what devices and apps send.
+var errLowSpace = errors.New("the gateway's disk has room for control state only")
+
+// diskSpace reports that the disk is almost full; nil: never.
+type diskSpace func() bool
+
+func (low diskSpace) check() error {
+	if low != nil && low() {
+		return errLowSpace
+	}
+	return nil
 }
 
 // isClockSynced reports whether the kernel's clock is synchronized, as chrony, ntpd and systemd-timesyncd tell it.

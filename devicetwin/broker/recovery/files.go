@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -85,9 +86,19 @@ func (f Files) defined() (folders []string) {
 	return append(folders, f.consumerDir())
 }
 
+// minFree is what must be free on the disk before nats-server opens its streams: more than it writes for that. It removes a stream that it cannot open.
+const minFree = 4 << 20
+
 // Restore makes the files readable before nats-server opens them: it puts back the copies where files differ from them, and removes the states of
-// consumers that are none. What the streams hold, it leaves alone.
+// consumers that are none. What the streams hold, it leaves alone. It returns an error if the disk is full.
 func (f Files) Restore() error {
+	var disk unix.Statfs_t
+	if err := unix.Statfs(f.Dir, &disk); err != nil {
+		return fmt.Errorf("free space for the MQTT broker: %w", err)
+	}
+	if free := disk.Bavail * uint64(disk.Bsize); free < minFree { //nolint:gosec // not negative
+		return fmt.Errorf("the disk is full: %d bytes are free, the MQTT broker starts with %d", free, minFree)
+	}
 	data, err := os.ReadFile(filepath.Join(f.Dir, savedFile))
 	switch {
 	case errors.Is(err, fs.ErrNotExist): // before the first start, or of an older version

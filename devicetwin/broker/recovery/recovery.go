@@ -128,3 +128,20 @@ func skipTo(ctx context.Context, js jetstream.JetStream, stream jetstream.Stream
 	}
 	return skipped, nil
 }
+
+// AwaitUnacknowledged waits until the messages that were on their way when the gateway ended can be delivered again, after ackWait. They come before
+// newer ones then, in their order.
+func AwaitUnacknowledged(ctx context.Context, consumer jetstream.Consumer, ackWait time.Duration) error {
+	if consumer.CachedInfo().NumAckPending == 0 {
+		return nil
+	}
+	select {
+	case <-time.After(ackWait + redeliveryMargin):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// redeliveryMargin is the time in which nats-server notices that ackWait has passed.
+const redeliveryMargin = 500 * time.Millisecond
