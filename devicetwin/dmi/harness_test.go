@@ -126,6 +126,8 @@ type gateway struct {
 	store  *memoryStore
 	twin   *fakeTwin
 	config func(*dmi.Config)
+	// values takes the reports in place of twin, if it is set.
+	values dmi.Twin
 	// unsynced: start gives the server no Devices.
 	unsynced bool
 
@@ -151,7 +153,11 @@ func (g *gateway) start() {
 	g.t.Helper()
 	cfg := dmi.Config{Dir: g.dir, AllowHost: true, CallTimeout: 500 * time.Millisecond, Settle: settle, Unreachable: time.Second}
 	g.config(&cfg)
-	server, err := dmi.New(cfg, g.twin, denyAll{pod: "a"}, g.store, g.twin, zaptest.NewLogger(g.t))
+	values := g.values
+	if values == nil {
+		values = g.twin
+	}
+	server, err := dmi.New(cfg, values, denyAll{pod: "a"}, g.store, g.twin, zaptest.NewLogger(g.t))
 	if err != nil {
 		g.t.Fatal(err)
 	}
