@@ -7,6 +7,7 @@ import (
 
 	"github.com/frond-edge/frond/controllers/devicecopy"
 	"github.com/frond-edge/frond/controllers/devicestatus"
+	"github.com/frond-edge/frond/controllers/devicewarnings"
 	"github.com/frond-edge/frond/internal/lifecycle"
 	"github.com/frond-edge/frond/streams/consume"
 	"github.com/frond-edge/frond/streams/subject"
@@ -52,7 +53,10 @@ func buildDeviceControllers(f *foundation, applier *devicestatus.Applier, kube d
 	}
 	log := f.log.Named("devices")
 	absence := devicestatus.NewAbsence(applier, f.objects, statuses, f.members, log)
-	parts := []lifecycle.Part{{Name: "devicestatuses", Start: statuses.Start}, {Name: "devices", Start: absence.Start}}
+	warnings := devicewarnings.New(f.objects, statuses, f.clients.Own, f.members, f.registry, log.Named("warnings"))
+	parts := []lifecycle.Part{
+		{Name: "devicestatuses", Start: statuses.Start}, {Name: "devices", Start: absence.Start}, {Name: "devicewarnings", Start: warnings.Start},
+	}
 	if settings.StatusInDevice {
 		copier := devicecopy.New(settings.StatusInDevicePerSecond, f.objects, statuses, kube, f.members, f.registry, log.Named("copy"))
 		parts = append(parts, lifecycle.Part{Name: "devicecopy", Start: copier.Start})

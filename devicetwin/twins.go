@@ -133,7 +133,7 @@ func (t *Twins) RemoveOrphans() {
 	}
 }
 
-// Update takes a message of an app or mapper. The error is ErrNoDevice or a *Refusal; then nothing has changed.
+// Update takes a message of an app or mapper. The error is ErrNoDevice or a *Refusal; then at most the condition ReportsTaken has changed.
 func (t *Twins) Update(id types.NamespacedName, u Update, received Reception) (Twin, Admission, error) {
 	twin, err := t.Get(id)
 	if err != nil {
@@ -141,14 +141,17 @@ func (t *Twins) Update(id types.NamespacedName, u Update, received Reception) (T
 	}
 	a, err := twin.Spec.Admit(twin.Record, u, received)
 	if err != nil {
+		t.setReportsTaken(twin, refused(twin.Conditions, err))
 		return twin, Admission{}, err
 	}
 	record := Merge(twin.Record, a.Fragment)
 	if raw, err := json.Marshal(record); err != nil || len(raw) > MaxRecord {
-		message := fmt.Sprintf("with this message all values of the device have %d bytes, %d are allowed", len(raw), MaxRecord)
-		return twin, Admission{}, &Refusal{Reason: ReasonTooLarge, Message: message}
+		refusal := &Refusal{Reason: ReasonTooLarge, Message: fmt.Sprintf("with this message all values of the device have %d bytes, %d are allowed", len(raw), MaxRecord)}
+		t.setReportsTaken(twin, refused(twin.Conditions, refusal))
+		return twin, Admission{}, refusal
 	}
-	return t.set(twin.Spec, record, twin.Conditions), a, nil
+	t.setReportsTaken(twin, taken(twin.Conditions, u, t.now()))
+	return t.set(twin.Spec, record, t.twins[id].Conditions), a, nil
 }
 
 // UpdateState takes a state. The error is ErrNoDevice.
@@ -184,6 +187,14 @@ func (t *Twins) SetCondition(id types.NamespacedName, c Condition) bool {
 	}
 	t.set(twin.Spec, twin.Record, conditions)
 	return true
+}
+
+// setReportsTaken sets the condition ReportsTaken, unless c is nil.
+func (t *Twins) setReportsTaken(twin Twin, c *Condition) {
+	if c != nil {
+		c.Generation = twin.Spec.Generation
+		t.SetCondition(twin.Spec.ID, *c)
+	}
 }
 
 func (t *Twins) set(spec Spec, record Record, conditions []metav1.Condition) Twin {

@@ -74,4 +74,7 @@ const (
 	ConditionDelivered = "Delivered"
 	// ConditionApplied: the device reports each desired value.
 	ConditionApplied = "Applied"
+	// ConditionReportsTaken: False after the gateway has refused a message, until it takes one with the property for which it did. A device none of
+	// whose messages was refused has no such condition.
+	ConditionReportsTaken = "ReportsTaken"
 )

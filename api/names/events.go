@@ -43,3 +43,19 @@ const (
 	ReasonGatewayServing   = "FrondGatewayServing"
 	ReasonNotTheNodesNames = "FrondNotTheNodesOwn"
 )
+
+// The reasons of Events about a Device.
+const (
+	// EventDesiredValueRefused: the model does not allow a desired value.
+	EventDesiredValueRefused = "DesiredValueRefused"
+	// EventDeviceModelMissing: the Device names no DeviceModel, or one that does not exist.
+	EventDeviceModelMissing = "DeviceModelMissing"
+	// EventMapperRefused: the mapper answers the Device with an error.
+	EventMapperRefused = "MapperRefused"
+	// EventMapperUnreachable: the mapper that has registered for the Device's protocol does not listen.
+	EventMapperUnreachable = "MapperUnreachable"
+	// EventDeviceNotServed: neither a mapper nor an app has said anything of the Device.
+	EventDeviceNotServed = "DeviceNotServed"
+	// EventReportRefused: the gateway has refused a message of the device.
+	EventReportRefused = "ReportRefused"
+)

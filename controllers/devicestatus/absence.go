@@ -114,11 +114,11 @@ func nodeOf(nodes toolscache.Store, name string) *corev1.Node {
 
 // scan marks the devices of all owned gateways that are away, and restores the state of others.
 func (a *Absence) scan(ctx context.Context, nodes toolscache.Store) error {
-	all, err := list(ctx, a.objects, devices.DeviceKind)
+	all, err := List(ctx, a.objects, devices.DeviceKind)
 	if err != nil || len(all) == 0 {
 		return err
 	}
-	statuses, err := byName(ctx, a.statuses)
+	statuses, err := ByName(ctx, a.statuses, devices.DeviceStatusKind)
 	if err != nil {
 		return err
 	}

@@ -11,8 +11,6 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"github.com/frond-edge/frond/api/devices"
 )
 
 // listTimeout bounds the wait for the first list of a kind: without the right to list it nothing ever comes.
@@ -54,8 +52,8 @@ func reduce(object any) (any, error) {
 	return u, nil
 }
 
-// list returns all objects of a kind in a cache, which must not be changed.
-func list(ctx context.Context, objects client.Reader, kind string) ([]unstructured.Unstructured, error) {
+// List returns all objects of a kind in a cache, which must not be changed.
+func List(ctx context.Context, objects client.Reader, kind string) ([]unstructured.Unstructured, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
 	found := &unstructured.UnstructuredList{}
@@ -66,9 +64,9 @@ func list(ctx context.Context, objects client.Reader, kind string) ([]unstructur
 	return found.Items, nil
 }
 
-// byName returns the DeviceStatuses of a cache by the names of their Devices. They must not be changed.
-func byName(ctx context.Context, statuses client.Reader) (map[types.NamespacedName]*unstructured.Unstructured, error) {
-	all, err := list(ctx, statuses, devices.DeviceStatusKind)
+// ByName is List by the names of the objects.
+func ByName(ctx context.Context, objects client.Reader, kind string) (map[types.NamespacedName]*unstructured.Unstructured, error) {
+	all, err := List(ctx, objects, kind)
 	if err != nil {
 		return nil, err
 	}
