@@ -20,6 +20,7 @@ import (
 	"github.com/frond-edge/frond/api/config"
 	"github.com/frond-edge/frond/devicetwin"
 	"github.com/frond-edge/frond/devicetwin/broker"
+	"github.com/frond-edge/frond/devicetwin/broker/reduce"
 	"github.com/frond-edge/frond/devicetwin/dmi"
 	"github.com/frond-edge/frond/edged/devices/recordstore"
 	"github.com/frond-edge/frond/leaf/store"
@@ -71,7 +72,7 @@ func New(cfg Config, log *zap.Logger) (*Devices, error) {
 	}
 	d.broker = broker.Config{
 		Node: cfg.Node, Dir: filepath.Join(cfg.Dir, "mqtt"), Listen: m.Listen, AllowAnonymous: m.AllowLoopbackAnonymous, Users: users,
-		MaxClients: m.MaxClients, MaxStore: int64(m.MaxStoreMiB) << 20, Observer: d.reporter,
+		MaxClients: m.MaxClients, MaxStore: int64(m.MaxStoreMiB) << 20,
 	}
 	d.broker.PeerOnly = !m.OwnBroker()
 	if m.ExternalBroker() {
@@ -185,7 +186,8 @@ func (d *Devices) run(ctx context.Context) error {
 		return err
 	}
 	cfg := d.broker
-	cfg.Metrics, cfg.Recorder, cfg.Custom = metrics, recorder{samples.store}, gate
+	reduced := reduce.New(recorder{samples.store}, d.reporter, metrics)
+	cfg.Metrics, cfg.Recorder, cfg.Observer, cfg.Custom = metrics, reduced, reduced, gate
 	if other != nil {
 		cfg.Peer = other
 	}
