@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/frond-edge/frond/api/devices"
+	"github.com/frond-edge/frond/devicetwin/reduction"
 )
 
 // The reasons for which a desired or reported value is refused. They are values of a metric, too.
@@ -44,6 +45,9 @@ type Spec struct {
 	Description string
 	// Properties are in the order of the Device.
 	Properties []PropertySpec
+	// Reduction says which samples of properties are kept, empty for all; ReductionFault why the annotations about it are not followed, "" if they are.
+	Reduction      map[string]reduction.Rule
+	ReductionFault string
 }
 
 // PropertySpec is a property of a Device.
@@ -69,6 +73,15 @@ func NewSpec(device *devices.Device, model *devices.DeviceModel) Spec {
 	for i := range device.Spec.Properties {
 		spec.Properties = append(spec.Properties, newPropertySpec(&device.Spec.Properties[i], model))
 	}
+	kinds := make(map[string]string, len(spec.Properties))
+	for _, p := range spec.Properties {
+		kinds[p.Name] = p.Type
+	}
+	rules, err := reduction.Parse(device.Annotations, kinds)
+	if err != nil {
+		spec.ReductionFault = strings.ReplaceAll(err.Error(), "\n", "; ")
+	}
+	spec.Reduction = rules
 	return spec
 }
 

@@ -24,6 +24,10 @@ const (
 	ReasonDiffers      = "Differs"
 	ReasonNoDesired    = "NoDesiredValues"
 	ReasonOverridden   = "Overridden"
+	// The reasons of the condition Reduction.
+	ReasonNotUnderstood = "NotUnderstood"
+	ReasonReducing      = "Reducing"
+	ReasonAllKept       = "AllKept"
 )
 
 // extensionKey is ours in status.extensions.
@@ -57,7 +61,11 @@ func (p PropertySpec) holds(samples map[string]Sample, value string) bool {
 // Conditions returns the conditions of a record. One whose status is as before keeps its time.
 func Conditions(spec Spec, r Record, before []metav1.Condition, now time.Time) []metav1.Condition {
 	conditions := slices.Clone(before)
-	for _, c := range []metav1.Condition{accepted(spec, r), applied(spec, r)} {
+	all := []metav1.Condition{accepted(spec, r), applied(spec, r)}
+	if c := reducing(spec); c.Reason != ReasonAllKept || meta.FindStatusCondition(before, c.Type) != nil {
+		all = append(all, c)
+	}
+	for _, c := range all {
 		c.ObservedGeneration, c.LastTransitionTime = spec.Generation, metav1.NewTime(now.UTC().Truncate(time.Second))
 		meta.SetStatusCondition(&conditions, c)
 	}
@@ -130,6 +138,21 @@ func applied(spec Spec, r Record) metav1.Condition {
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, ReasonDiffers, "the device does not report the desired value of: "+join(differs)
 	default:
 		c.Status, c.Reason, c.Message = metav1.ConditionTrue, ReasonReported, "the device reports each desired value"
+	}
+	return c
+}
+
+// reducing says whether the annotations about telemetry are followed.
+func reducing(spec Spec) metav1.Condition {
+	c := metav1.Condition{Type: devices.ConditionReduction, Status: metav1.ConditionTrue}
+	switch {
+	case spec.ReductionFault != "":
+		text := "all samples are kept: " + spec.ReductionFault
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, ReasonNotUnderstood, strings.ToValidUTF8(text[:min(len(text), maxRefusal)], "")
+	case len(spec.Reduction) > 0:
+		c.Reason, c.Message = ReasonReducing, fmt.Sprintf("samples of %d properties are reduced", len(spec.Reduction))
+	default:
+		c.Reason, c.Message = ReasonAllKept, "all samples are kept"
 	}
 	return c
 }

@@ -294,6 +294,32 @@ func TestStatus(t *testing.T) {
 	}
 }
 
+// A Device has the condition Reduction from its first annotation about telemetry on.
+func TestConditions_Reduction(t *testing.T) {
+	var conditions []metav1.Condition
+	check := func(want string, annotations map[string]string) {
+		t.Helper()
+		device := newDevice(property("temp", ""), property("text", ""))
+		device.Annotations = annotations
+		spec := devicetwin.NewSpec(device, newModel())
+		conditions = devicetwin.Conditions(spec, spec.Fragment(), conditions, now)
+		got := ""
+		for _, c := range conditions {
+			if c.Type == devices.ConditionReduction {
+				got = string(c.Status) + " " + c.Reason + ": " + c.Message
+			}
+		}
+		if got != want {
+			t.Errorf("condition %q, want %q", got, want)
+		}
+	}
+	check("", nil)
+	check("True Reducing: samples of 1 properties are reduced", map[string]string{"frond.io/deadband.temp": "2"})
+	check("False NotUnderstood: all samples are kept: frond.io/change-only.x: the Device has no such property; frond.io/deadband.text: the type of the property is STRING, which has no deadband",
+		map[string]string{"frond.io/deadband.temp": "2", "frond.io/deadband.text": "2", "frond.io/change-only.x": "true"})
+	check("True AllKept: all samples are kept", nil)
+}
+
 // TestConditions follows one desired value from its refusal to the device.
 func TestConditions(t *testing.T) {
 	var conditions []metav1.Condition

@@ -82,4 +82,6 @@ const (
 	// ConditionReportsTaken: False after the gateway has refused a message, until it takes one with the property for which it did. A device none of
 	// whose messages was refused has no such condition.
 	ConditionReportsTaken = "ReportsTaken"
+	// ConditionReduction: the annotations about telemetry are followed. A Device that never had one has no such condition.
+	ConditionReduction = "Reduction"
 )

@@ -35,6 +35,12 @@ const (
 	// cloud removes it with AnnotationHeldDeletions.
 	AnnotationConfirmDeletions = "frond.io/confirm-deletions"
 
+	// The annotations of a Device that say which samples of a property are kept as telemetry; the name of the property follows. AnnotationDeadband is a
+	// number above 0, AnnotationChangeOnly true or false, AnnotationMaxInterval a Go duration of 1 s or more.
+	AnnotationDeadband    = "frond.io/deadband."
+	AnnotationChangeOnly  = "frond.io/change-only."
+	AnnotationMaxInterval = "frond.io/max-interval."
+
 	// AnnotationConfirmDeletion permits the deletion of a protected object. Its value is the object's name, so that one command cannot
 	// confirm several deletions by mistake.
 	AnnotationConfirmDeletion = "frond.io/confirm-deletion"

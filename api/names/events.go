@@ -58,4 +58,6 @@ const (
 	EventDeviceNotServed = "DeviceNotServed"
 	// EventReportRefused: the gateway has refused a message of the device.
 	EventReportRefused = "ReportRefused"
+	// EventReductionNotUnderstood: an annotation about telemetry is wrong, and none of the Device's is followed.
+	EventReductionNotUnderstood = "ReductionNotUnderstood"
 )

@@ -123,8 +123,11 @@ func ofCondition(c condition) (Warning, bool) {
 	case devices.ConditionDelivered + "/MapperUnreachable":
 		return Warning{names.EventMapperUnreachable, c.message, mapperHold}, true
 	}
-	if c.kind == devices.ConditionReportsTaken {
+	switch c.kind {
+	case devices.ConditionReportsTaken:
 		return Warning{names.EventReportRefused, "a message of the device was refused: " + c.message, 0}, true
+	case devices.ConditionReduction:
+		return Warning{names.EventReductionNotUnderstood, c.message, 0}, true
 	}
 	return Warning{}, false
 }

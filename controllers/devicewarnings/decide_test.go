@@ -69,6 +69,10 @@ func TestDecide(t *testing.T) {
 			withModel, status(`{"type":"ReportsTaken","status":"False","reason":"WrongType","message":"property t: not an INT"}`), false, false,
 			map[string]time.Duration{"ReportRefused": 0}, "property t: not an INT",
 		},
+		"reduction not understood": {
+			withModel, status(`{"type":"Reduction","status":"False","reason":"NotUnderstood","message":"frond.io/deadband.t: no number"}`), false, false,
+			map[string]time.Duration{"ReductionNotUnderstood": 0}, "frond.io/deadband.t: no number",
+		},
 		"reports taken again": {withModel, status(`{"type":"ReportsTaken","status":"True","reason":"Taken"}`), false, false, nil, ""},
 		"nothing serves it":   {withModel, `{"status":{}}`, false, false, map[string]time.Duration{"DeviceNotServed": 10 * time.Minute}, `"modbus"`},
 		"no status at all":    {withModel, "", false, false, map[string]time.Duration{"DeviceNotServed": 10 * time.Minute}, `"modbus"`},

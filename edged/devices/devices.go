@@ -21,6 +21,7 @@ import (
 	"github.com/frond-edge/frond/api/config"
 	"github.com/frond-edge/frond/devicetwin"
 	"github.com/frond-edge/frond/devicetwin/broker"
+	"github.com/frond-edge/frond/devicetwin/broker/reduce"
 	"github.com/frond-edge/frond/devicetwin/dmi"
 	"github.com/frond-edge/frond/edged/devices/override"
 	"github.com/frond-edge/frond/edged/devices/recordstore"
@@ -80,7 +81,7 @@ func New(cfg Config, log *zap.Logger) (*Devices, error) {
 	}
 	d.broker = broker.Config{
 		Node: cfg.Node, Dir: filepath.Join(cfg.Dir, "mqtt"), Listen: m.Listen, AllowAnonymous: m.AllowLoopbackAnonymous, Users: users,
-		MaxClients: m.MaxClients, MaxStore: int64(m.MaxStoreMiB) << 20, Observer: d.reporter,
+		MaxClients: m.MaxClients, MaxStore: int64(m.MaxStoreMiB) << 20,
 	}
 	d.broker.PeerOnly = !m.OwnBroker()
 	if m.ExternalBroker() {
@@ -202,7 +203,8 @@ func (d *Devices) run(ctx context.Context) error {
 		return err
 	}
 	cfg := d.broker
-	cfg.Metrics, cfg.Recorder, cfg.Custom = metrics, recorder{samples.store, d.cfg.LowSpace}, gate
+	reduced := reduce.New(recorder{samples.store, d.cfg.LowSpace}, d.reporter, metrics)
+	cfg.Metrics, cfg.Recorder, cfg.Observer, cfg.Custom = metrics, reduced, reduced, gate
 	if other != nil {
 		cfg.Peer = other
 	}

@@ -214,7 +214,8 @@ func TestDevices_FollowsTheStore(t *testing.T) {
 	g.reported("late", `"Reported"`)
 	g.setDevice("late", "edge-1", "6")
 	g.reported("late", `"Differs"`)
-	if got := g.outbox.last("early"); strings.Contains(got, "thirty") {
+	g.reported("early", `property temp: the value thirty is not of the type INT`)
+	if got := g.outbox.last("early"); strings.Contains(got, `"value":"thirty"`) || !strings.Contains(got, `"value":"21"`) {
 		t.Errorf("a value that the model does not allow: %s", got)
 	}
 	if got := g.outbox.reports("elsewhere"); len(got) != 0 {
