@@ -61,12 +61,14 @@ func assembleParts(ctx context.Context, f *foundation) ([]lifecycle.Part, error)
 		return nil, fmt.Errorf("certificates: %w", err)
 	}
 	guarded := diskmonitor.GuardedReporter{Reporter: sink, CheckWritable: diskmonitor.WritableCheck(f.leaf.DiskSpace)}
-	devices, devicesAPI, err := buildDevices(f, down, sink)
+	devices, err := buildDevices(f, down, sink)
 	if err != nil {
 		return nil, err
 	}
 	apiConfig := localAPIConfig(f, down.delivery, k.cert)
-	apiConfig.Devices = devicesAPI
+	if devices != nil {
+		apiConfig.Devices = devices.Handler()
+	}
 	api, err := localapi.New(apiConfig, st, up, guarded, f.log)
 	if err != nil {
 		return nil, err
@@ -87,7 +89,15 @@ func assembleParts(ctx context.Context, f *foundation) ([]lifecycle.Part, error)
 	if err != nil {
 		return nil, err
 	}
-	tunnels, err := buildTunnels(f, st, k.cert)
+	tunnels, err := newTunnels(f)
+	if err != nil {
+		return nil, err
+	}
+	forDevices, err := deviceParts(f, st, devices, tunnels)
+	if err != nil {
+		return nil, err
+	}
+	nodeTunnels, err := buildTunnels(f, st, k.cert, tunnels)
 	if err != nil {
 		return nil, err
 	}
@@ -95,14 +105,14 @@ func assembleParts(ctx context.Context, f *foundation) ([]lifecycle.Part, error)
 		{Name: "store", Start: func(ctx context.Context) error { <-ctx.Done(); return st.Close() }},
 		{Name: "localapi", Start: api.Start, Ready: api.Ready()},
 		newSocketPart(f.cfg.LocalAPI),
-		{Name: "tunnels", Start: tunnels.Start},
+		{Name: "tunnels", Start: nodeTunnels.Start},
 	}, messaging)
 	if f.identity.Renewer() != nil {
 		parts = append(parts, lifecycle.Part{Name: "identity condition", Start: func(ctx context.Context) error {
 			return f.identity.UpdateCondition(ctx, conditions, f.log.Named("identity"))
 		}})
 	}
-	return slices.Concat(parts, devices, kubeletParts), nil
+	return slices.Concat(parts, forDevices, kubeletParts), nil
 }
 
 // newCertExpiry returns the metric of the certificates that this node presents or trusts; cert is nil for a kubelet outside.

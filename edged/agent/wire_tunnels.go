@@ -15,13 +15,18 @@ import (
 	"github.com/frond-edge/frond/streams/tunnel"
 )
 
-// buildTunnels creates the part that joins the cloud's tunnels to this node's own servers, the kubelet's and edgecore's, and
-// to its pods. cert is nil for a kubelet outside.
-func buildTunnels(f *foundation, st *store.Store, cert *kubelet.ServingCert) (*nodetunnel.Server, error) {
+// newTunnels creates the node's end of the cloud's tunnels.
+func newTunnels(f *foundation) (*tunnel.Server, error) {
 	tunnels, err := tunnel.NewServer(f.cfg.Node, f.bulk, tunnel.Config{}, tunnel.NewMetrics(f.metrics), f.log)
 	if err != nil {
 		return nil, fmt.Errorf("tunnels: %w", err)
 	}
+	return tunnels, nil
+}
+
+// buildTunnels creates the part that joins the cloud's tunnels to this node's own servers, the kubelet's and edgecore's, and
+// to its pods. cert is nil for a kubelet outside.
+func buildTunnels(f *foundation, st *store.Store, cert *kubelet.ServingCert, tunnels *tunnel.Server) (*nodetunnel.Server, error) {
 	toKubelet := nodetunnel.Target{Address: kubeletAddress(f.cfg)}
 	if cert != nil {
 		toKubelet.Gate = nodetunnel.NewServingGate(cert)
