@@ -65,11 +65,7 @@ func assembleParts(ctx context.Context, f *foundation) ([]lifecycle.Part, error)
 	if err != nil {
 		return nil, err
 	}
-	apiConfig := localAPIConfig(f, down.delivery, k.cert)
-	if devices != nil {
-		apiConfig.Devices = devices.Handler()
-	}
-	api, err := localapi.New(apiConfig, st, up, guarded, f.log)
+	api, err := localapi.New(localAPIConfig(f, down.delivery, k.cert, devices), st, up, guarded, f.log)
 	if err != nil {
 		return nil, err
 	}
@@ -89,15 +85,7 @@ func assembleParts(ctx context.Context, f *foundation) ([]lifecycle.Part, error)
 	if err != nil {
 		return nil, err
 	}
-	tunnels, err := newTunnels(f)
-	if err != nil {
-		return nil, err
-	}
-	forDevices, err := deviceParts(f, st, devices, tunnels)
-	if err != nil {
-		return nil, err
-	}
-	nodeTunnels, err := buildTunnels(f, st, k.cert, tunnels)
+	tunnels, forDevices, err := buildTunnels(f, st, k.cert, devices)
 	if err != nil {
 		return nil, err
 	}
@@ -105,7 +93,7 @@ func assembleParts(ctx context.Context, f *foundation) ([]lifecycle.Part, error)
 		{Name: "store", Start: func(ctx context.Context) error { <-ctx.Done(); return st.Close() }},
 		{Name: "localapi", Start: api.Start, Ready: api.Ready()},
 		newSocketPart(f.cfg.LocalAPI),
-		{Name: "tunnels", Start: nodeTunnels.Start},
+		{Name: "tunnels", Start: tunnels.Start},
 	}, messaging)
 	if f.identity.Renewer() != nil {
 		parts = append(parts, lifecycle.Part{Name: "identity condition", Start: func(ctx context.Context) error {
