@@ -19,12 +19,8 @@ import (
 	"github.com/frond-edge/frond/streams/tunnel"
 )
 
-// buildGateway creates the parts that connect to nodes: the dialer of tunnels, and the gateway in front of it.
-func buildGateway(f *foundation, admission *admission) (*gateway.Gateway, []lifecycle.Part, error) {
-	dialer, err := tunnel.NewDialer(f.hub.tunnels, tunnel.Config{}, tunnel.NewMetrics(f.registry), f.log)
-	if err != nil {
-		return nil, nil, fmt.Errorf("tunnels: %w", err)
-	}
+// buildGateway creates the parts that connect to nodes: it starts the dialer of tunnels, and the gateway in front of it.
+func buildGateway(f *foundation, admission *admission, dialer *tunnel.Dialer) (*gateway.Gateway, []lifecycle.Part, error) {
 	authorizer, err := kubeauth.New(f.clients.Own)
 	if err != nil {
 		return nil, nil, fmt.Errorf("gateway: %w", err)
@@ -57,7 +53,13 @@ func buildGateway(f *foundation, admission *admission) (*gateway.Gateway, []life
 // tunnelDialer implements gateway.Tunnels.
 type tunnelDialer struct{ *tunnel.Dialer }
 
+// errDevicePort refuses what would pass by the rights on devices.
+var errDevicePort = fmt.Errorf("port %d is for calls of devices' methods: frond device call", config.EdgeDevicePort)
+
 func (t tunnelDialer) Dial(ctx context.Context, node string, port uint16) (net.Conn, error) {
+	if port == config.EdgeDevicePort {
+		return nil, errDevicePort
+	}
 	conn, err := t.Dialer.Dial(ctx, node, port)
 	if err != nil {
 		return nil, err // and not a nil *tunnel.Conn in an interface

@@ -3,6 +3,7 @@ package cloud
 import (
 	"context"
 	"crypto/rand"
+	"fmt"
 	"slices"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 
 	"github.com/frond-edge/frond/api/config"
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/cloud/devicecall"
 	"github.com/frond-edge/frond/cloud/identity/links"
 	"github.com/frond-edge/frond/cloud/inspect"
 	"github.com/frond-edge/frond/cloud/kube"
@@ -30,11 +32,16 @@ import (
 	"github.com/frond-edge/frond/streams/call"
 	"github.com/frond-edge/frond/streams/publish"
 	"github.com/frond-edge/frond/streams/topology"
+	"github.com/frond-edge/frond/streams/tunnel"
 )
 
 // buildNodeServices creates the parts that serve nodes. enforcer is among the parts of admission; nil without it.
 func buildNodeServices(f *foundation, p publishing, admission *admission) (enforcer *links.Enforcer, parts []lifecycle.Part, err error) {
-	way, ways, err := buildGateway(f, admission)
+	dialer, err := tunnel.NewDialer(f.hub.tunnels, tunnel.Config{}, tunnel.NewMetrics(f.registry), f.log)
+	if err != nil {
+		return nil, nil, fmt.Errorf("tunnels: %w", err)
+	}
+	way, ways, err := buildGateway(f, admission, dialer)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -42,7 +49,7 @@ func buildNodeServices(f *foundation, p publishing, admission *admission) (enfor
 	version := kube.NewVersionReader(f.clients.Own.Discovery(), f.log.Named("kubeversion"))
 	monitor := nodes.New(leaseBudget(f.cfg.Leases), f.clients.Own, f.objects, f.members, admission.isRevoked, groups.Lookup, version.Version, f.registry, f.log.Named("nodes"))
 	tolerations := autonomy.New(f.clients.Own, f.objects, groups, f.members, f.events.RecordEvent, monitor.EnqueueIfLost, f.registry, f.log.Named("autonomy"))
-	view, inspection, err := buildInspection(f, groups)
+	view, inspection, err := buildInspection(f, groups, admission, dialer)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -204,7 +211,7 @@ func (f *foundation) ownedNodes(ctx context.Context) ([]string, error) {
 }
 
 // buildInspection creates the view of all nodes, and the server of that view if an address is configured.
-func buildInspection(f *foundation, groups *autonomy.NodeGroups) (*inspect.View, []lifecycle.Part, error) {
+func buildInspection(f *foundation, groups *autonomy.NodeGroups, admission *admission, dialer *tunnel.Dialer) (*inspect.View, []lifecycle.Part, error) {
 	hub, err := publish.NewInspector(f.hub.nc, f.layout)
 	if err != nil {
 		return nil, nil, err
@@ -217,5 +224,10 @@ func buildInspection(f *foundation, groups *autonomy.NodeGroups) (*inspect.View,
 		return view, nil, nil
 	}
 	server := inspect.NewServer(inspect.Config(f.cfg.Inspect), f.clients.Own, view, f.log.Named("inspect"))
+	calls, err := buildDeviceCalls(f, admission, dialer)
+	if err != nil {
+		return nil, nil, err
+	}
+	server.Handle(devicecall.Pattern, calls)
 	return view, []lifecycle.Part{{Name: "inspect", Start: server.Start, Ready: server.Ready()}}, nil
 }

@@ -71,13 +71,13 @@ func NewDrivenSpec(device *devices.Device, model *devices.DeviceModel, overrides
 	return spec
 }
 
-// CheckOverride returns the *Refusal of a value that may not override the desired value of a property. A nil model allows each value.
-func CheckOverride(device *devices.Device, model *devices.DeviceModel, property, value string) error {
+// CheckValue returns the *Refusal of a value that a property may not be set to, as if the Device desired it. A nil model allows each value.
+func CheckValue(device *devices.Device, model *devices.DeviceModel, property, value string) error {
 	if !slices.ContainsFunc(device.Spec.Properties, func(p devices.DeviceProperty) bool { return p.Name == property }) {
 		return &Refusal{Property: property, Reason: ReasonUnknownProperty, Message: "the Device has no such property"}
 	}
 	if value == "" {
-		return &Refusal{Property: property, Reason: ReasonNotAllowed, Message: "an empty value is none: it cannot override one"}
+		return &Refusal{Property: property, Reason: ReasonNotAllowed, Message: "an empty value is none: it cannot be set"}
 	}
 	spec := NewSpec(Drive(device, map[string]Override{property: {Value: value}}), model)
 	if refused := spec.property(property).Refused; refused != nil {

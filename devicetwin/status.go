@@ -69,7 +69,7 @@ func Conditions(spec Spec, r Record, before []metav1.Condition, now time.Time) [
 		c.ObservedGeneration, c.LastTransitionTime = spec.Generation, metav1.NewTime(now.UTC().Truncate(time.Second))
 		meta.SetStatusCondition(&conditions, c)
 	}
-	if c, any := overridden(spec); any {
+	if c, active := overridden(spec); active {
 		c.ObservedGeneration, c.LastTransitionTime = spec.Generation, metav1.NewTime(now.UTC().Truncate(time.Second))
 		meta.SetStatusCondition(&conditions, c)
 	} else {

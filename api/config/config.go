@@ -190,6 +190,10 @@ const (
 // EdgeMetricsPort is the tunnel port that leads to a node's own edgecore listener, whatever its address.
 const EdgeMetricsPort = 10281
 
+// EdgeDevicePort is the tunnel port of edgecore's part for devices. Nothing listens there on the gateway, and cloudcore's gateway opens it to nobody: its one
+// user is cloud/devicecall, which has decided who may.
+const EdgeDevicePort = 10282
+
 // ParseCloudCore parses a configuration file of cloudcore and sets defaults. hostname is the default ID.
 func ParseCloudCore(data []byte, hostname string) (CloudCore, error) {
 	var c CloudCore
@@ -324,8 +328,8 @@ func (c EdgeCore) Validate() error {
 	if c.Dir != "" && !filepath.IsAbs(c.Dir) {
 		faults = append(faults, fmt.Errorf("dir: %q is not an absolute path", c.Dir))
 	}
-	if c.Kubelet.Port == EdgeMetricsPort {
-		faults = append(faults, fmt.Errorf("kubelet.port: %d is edgecore's own in the tunnel", EdgeMetricsPort))
+	if c.Kubelet.Port == EdgeMetricsPort || c.Kubelet.Port == EdgeDevicePort {
+		faults = append(faults, fmt.Errorf("kubelet.port: %d is edgecore's own in the tunnel", c.Kubelet.Port))
 	}
 	if c.Kubelet.External {
 		faults = append(faults, requireField("localAPI.address", c.LocalAPI.Address))

@@ -23,8 +23,8 @@ func Rules() []rbacv1.PolicyRule {
 	}
 }
 
-// accessReviewer asks Kubernetes for the identity of a user and for their rights.
-type accessReviewer struct{ kube kubernetes.Interface }
+// AccessReviewer asks Kubernetes for the identity of a user and for their rights.
+type AccessReviewer struct{ Kube kubernetes.Interface }
 
 // errUnauthenticated is returned for a request without valid credentials.
 var errUnauthenticated = errors.New("authentication required: use a client certificate or a token of this Kubernetes cluster")
@@ -32,8 +32,8 @@ var errUnauthenticated = errors.New("authentication required: use a client certi
 // errForbidden is returned if the user lacks a right.
 var errForbidden = errors.New("forbidden")
 
-// identifyUser returns the sender of a request. The certificate, if there is one, was verified by the TLS handshake.
-func (a accessReviewer) identifyUser(ctx context.Context, r *http.Request) (authenticationv1.UserInfo, error) {
+// IdentifyUser returns the sender of a request. The certificate, if there is one, was verified by the TLS handshake.
+func (a AccessReviewer) IdentifyUser(ctx context.Context, r *http.Request) (authenticationv1.UserInfo, error) {
 	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
 		subject := r.TLS.VerifiedChains[0][0].Subject
 		if subject.CommonName == "" {
@@ -47,7 +47,7 @@ func (a accessReviewer) identifyUser(ctx context.Context, r *http.Request) (auth
 	if !ok || token == "" {
 		return authenticationv1.UserInfo{}, errUnauthenticated
 	}
-	review, err := a.kube.AuthenticationV1().TokenReviews().Create(ctx,
+	review, err := a.Kube.AuthenticationV1().TokenReviews().Create(ctx,
 		&authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
 	switch {
 	case err != nil:
@@ -58,17 +58,14 @@ func (a accessReviewer) identifyUser(ctx context.Context, r *http.Request) (auth
 	return review.Status.User, nil
 }
 
-// authorizeUser returns nil if the user has a right on nodes; node "" means all of them.
-func (a accessReviewer) authorizeUser(ctx context.Context, user authenticationv1.UserInfo, verb, node, subresource string) error {
+// AuthorizeUser returns nil if the user has a right.
+func (a AccessReviewer) AuthorizeUser(ctx context.Context, user authenticationv1.UserInfo, on authorizationv1.ResourceAttributes) error {
 	extra := make(map[string]authorizationv1.ExtraValue, len(user.Extra))
 	for name, values := range user.Extra {
 		extra[name] = authorizationv1.ExtraValue(values)
 	}
-	review, err := a.kube.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
-		Spec: authorizationv1.SubjectAccessReviewSpec{
-			User: user.Username, UID: user.UID, Groups: user.Groups, Extra: extra,
-			ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: verb, Version: "v1", Resource: "nodes", Subresource: subresource, Name: node},
-		},
+	review, err := a.Kube.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
+		Spec: authorizationv1.SubjectAccessReviewSpec{User: user.Username, UID: user.UID, Groups: user.Groups, Extra: extra, ResourceAttributes: &on},
 	}, metav1.CreateOptions{})
 	switch {
 	case err != nil:
@@ -76,9 +73,16 @@ func (a accessReviewer) authorizeUser(ctx context.Context, user authenticationv1
 	case review.Status.Allowed:
 		return nil
 	}
-	resource := "nodes"
-	if subresource != "" {
-		resource += "/" + subresource
+	resource := on.Resource
+	if on.Subresource != "" {
+		resource += "/" + on.Subresource
 	}
-	return fmt.Errorf("%w: user %q may not %s %s", errForbidden, user.Username, verb, strings.TrimSpace(resource+" "+node))
+	name := on.Name
+	if on.Namespace != "" {
+		name = on.Namespace + "/" + name
+	}
+	return fmt.Errorf("%w: user %q may not %s %s", errForbidden, user.Username, on.Verb, strings.TrimSpace(resource+" "+name))
 }
+
+// StatusCode returns the HTTP status of an error of a request.
+func (AccessReviewer) StatusCode(err error) int { return statusCode(err) }

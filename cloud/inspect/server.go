@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/kubernetes"
 
@@ -37,7 +38,9 @@ type Config struct{ Address, CertFile, KeyFile, ClientCAFile string }
 // Server serves a View on one address.
 type Server struct {
 	cfg    Config
-	access accessReviewer
+	access AccessReviewer
+	// others are handlers that are no questions, by their patterns.
+	others map[string]http.Handler
 	view   *View
 	log    *zap.Logger
 	ready  chan struct{}
@@ -45,11 +48,14 @@ type Server struct {
 
 // NewServer creates the server of a View. kube is asked for each request who the user is and what they may see.
 func NewServer(cfg Config, kube kubernetes.Interface, view *View, log *zap.Logger) *Server {
-	return &Server{cfg: cfg, access: accessReviewer{kube}, view: view, log: log, ready: make(chan struct{})}
+	return &Server{cfg: cfg, access: AccessReviewer{kube}, others: map[string]http.Handler{}, view: view, log: log, ready: make(chan struct{})}
 }
 
 // Ready returns a channel that closes when the server listens.
 func (s *Server) Ready() <-chan struct{} { return s.ready }
+
+// Handle adds a handler of another package for a pattern of http.ServeMux; it decides itself who may. Call it before Start. Its answer has 35 s.
+func (s *Server) Handle(pattern string, handler http.Handler) { s.others[pattern] = handler }
 
 // Start serves until ctx ends and then returns nil.
 func (s *Server) Start(ctx context.Context) error {
@@ -100,6 +106,9 @@ func (s *Server) Handler() http.Handler {
 	mux.Handle("GET "+inspect.PathNodes+"/{node}", s.withAccess("get", "", func(ctx context.Context, node string) (any, error) { return s.view.Node(ctx, node) }))
 	mux.Handle("GET "+inspect.PathNodes+"/{node}"+inspect.PathObjects,
 		s.withAccess("get", inspect.SyncSubresource, func(ctx context.Context, node string) (any, error) { return s.view.Sync(ctx, node) }))
+	for pattern, handler := range s.others {
+		mux.Handle(pattern, handler)
+	}
 	return mux
 }
 
@@ -127,11 +136,11 @@ func (s *Server) withAccess(verb, subresource string, find func(ctx context.Cont
 }
 
 func (s *Server) findAuthorized(ctx context.Context, r *http.Request, verb, node, subresource string, find func(context.Context, string) (any, error)) (any, authenticationv1.UserInfo, error) {
-	user, err := s.access.identifyUser(ctx, r)
+	user, err := s.access.IdentifyUser(ctx, r)
 	if err != nil {
 		return nil, user, err
 	}
-	if err := s.access.authorizeUser(ctx, user, verb, node, subresource); err != nil {
+	if err := s.access.AuthorizeUser(ctx, user, authorizationv1.ResourceAttributes{Verb: verb, Version: "v1", Resource: "nodes", Subresource: subresource, Name: node}); err != nil {
 		return nil, user, err
 	}
 	found, err := find(ctx, node)

@@ -81,6 +81,9 @@ func (s *Server) RemoveModel(id types.NamespacedName) { s.registry.SetModel(id, 
 // Synced says that all Devices of the node were set. No device is removed from a mapper before.
 func (s *Server) Synced() { s.registry.Synced() }
 
+// IdentityOf returns who has registered a protocol, as peer.Peer.Identity has it, or "".
+func (s *Server) IdentityOf(protocol string) string { return s.registry.IdentityOf(protocol) }
+
 // Start serves mappers until ctx ends. It may be called once.
 func (s *Server) Start(ctx context.Context) error {
 	listener, err := listen(ctx, s.cfg.Dir)

@@ -61,13 +61,11 @@ func assembleParts(ctx context.Context, f *foundation) ([]lifecycle.Part, error)
 		return nil, fmt.Errorf("certificates: %w", err)
 	}
 	guarded := diskmonitor.GuardedReporter{Reporter: sink, CheckWritable: diskmonitor.WritableCheck(f.leaf.DiskSpace)}
-	devices, devicesAPI, err := buildDevices(f, down, sink)
+	devices, err := buildDevices(f, down, sink)
 	if err != nil {
 		return nil, err
 	}
-	apiConfig := localAPIConfig(f, down.delivery, k.cert)
-	apiConfig.Devices = devicesAPI
-	api, err := localapi.New(apiConfig, st, up, guarded, f.log)
+	api, err := localapi.New(localAPIConfig(f, down.delivery, k.cert, devices), st, up, guarded, f.log)
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +85,7 @@ func assembleParts(ctx context.Context, f *foundation) ([]lifecycle.Part, error)
 	if err != nil {
 		return nil, err
 	}
-	tunnels, err := buildTunnels(f, st, k.cert)
+	tunnels, forDevices, err := buildTunnels(f, st, k.cert, devices)
 	if err != nil {
 		return nil, err
 	}
@@ -102,7 +100,7 @@ func assembleParts(ctx context.Context, f *foundation) ([]lifecycle.Part, error)
 			return f.identity.UpdateCondition(ctx, conditions, f.log.Named("identity"))
 		}})
 	}
-	return slices.Concat(parts, devices, kubeletParts), nil
+	return slices.Concat(parts, forDevices, kubeletParts), nil
 }
 
 // newCertExpiry returns the metric of the certificates that this node presents or trusts; cert is nil for a kubelet outside.

@@ -1,26 +1,48 @@
 package agent
 
 import (
-	"net/http"
+	"context"
+	"fmt"
 	"path/filepath"
 
+	"github.com/frond-edge/frond/api/config"
 	"github.com/frond-edge/frond/edged/devices"
+	"github.com/frond-edge/frond/edged/devices/methodcall"
 	"github.com/frond-edge/frond/internal/lifecycle"
+	"github.com/frond-edge/frond/leaf/store"
 	"github.com/frond-edge/frond/streams/outbox"
+	"github.com/frond-edge/frond/streams/tunnel"
 )
 
-// buildDevices creates the part for the gateway's devices, and what serves them on the unix socket; both are nil if there shall be none.
-func buildDevices(f *foundation, down downward, sink *outbox.Outbox) ([]lifecycle.Part, http.Handler, error) {
+// buildDevices creates the part for the gateway's devices; nil if there shall be none.
+func buildDevices(f *foundation, down downward, sink *outbox.Outbox) (*devices.Devices, error) {
 	if !f.cfg.Devices.Enabled() {
-		return nil, nil, nil
+		return nil, nil //nolint:nilnil // none is no error
 	}
-	part, err := devices.New(devices.Config{
+	return devices.New(devices.Config{
 		Node: f.cfg.Node, Dir: filepath.Join(f.cfg.Dir, "devices"), Settings: f.cfg.Devices, Local: f.local, Cloud: f.nc, Link: down.gate,
 		Store: down.store.Store, Reports: sink, CgroupRoot: f.cfg.Kubelet.CgroupRoot, Metrics: f.metrics,
 		LowSpace: func() bool { return f.leaf.DiskSpace().Low },
 	}, f.log.Named("devices"))
-	if err != nil {
-		return nil, nil, err
+}
+
+// deviceParts returns the parts that run what buildDevices has made, with calls of methods, which come through tunnels.
+func deviceParts(f *foundation, st *store.Store, part *devices.Devices, tunnels *tunnel.Server) ([]lifecycle.Part, error) {
+	if part == nil {
+		return nil, nil
 	}
-	return []lifecycle.Part{{Name: "devices", Start: part.Start}}, part.Handler(), nil
+	l, err := tunnels.Listen(config.EdgeDevicePort)
+	if err != nil {
+		return nil, fmt.Errorf("tunnels for calls of devices: %w", err)
+	}
+	calls := methodcall.New(part, methodcall.PodLocator{
+		Identity: part.IdentityOf, RuntimeAddresses: runtimeAddresses(f.cfg), Pods: func() []store.Entry {
+			list, _ := st.List("", "pods", "")
+			return list
+		},
+	}, f.log.Named("devicecall"))
+	return []lifecycle.Part{
+		{Name: "devices", Start: part.Start},
+		{Name: "device calls", Start: func(ctx context.Context) error { return calls.Serve(ctx, l) }},
+	}, nil
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/frond-edge/frond/api/config"
+	"github.com/frond-edge/frond/edged/devices"
 	"github.com/frond-edge/frond/edged/hostaddr"
 	"github.com/frond-edge/frond/edged/kubelet"
 	"github.com/frond-edge/frond/internal/lifecycle"
@@ -21,8 +22,8 @@ import (
 	"github.com/frond-edge/frond/streams/deliver"
 )
 
-// localAPIConfig returns the local API's configuration; cert is nil for a kubelet outside.
-func localAPIConfig(f *foundation, delivery *deliver.Delivery, cert *kubelet.ServingCert) localapi.Config {
+// localAPIConfig returns the local API's configuration; cert is nil for a kubelet outside, part without devices.
+func localAPIConfig(f *foundation, delivery *deliver.Delivery, cert *kubelet.ServingCert, part *devices.Devices) localapi.Config {
 	c := f.cfg.LocalAPI
 	cfg := localapi.Config{
 		Node: f.cfg.Node, UnixSocket: c.Socket, Address: c.Address, CertFile: c.CertFile, KeyFile: c.KeyFile, ClientCAFile: c.ClientCAFile,
@@ -36,6 +37,9 @@ func localAPIConfig(f *foundation, delivery *deliver.Delivery, cert *kubelet.Ser
 		cfg.Kubelet = podproxy.Endpoint{
 			Address: kubeletAddress(f.cfg), Certificate: func() (*x509.Certificate, error) { return cert.Local(), nil },
 		}
+	}
+	if part != nil {
+		cfg.Devices = part.Handler()
 	}
 	if endpoint := runtimeEndpoint(f.cfg); endpoint != "" {
 		cfg.Stopper = kubelet.ContainerStopper{Endpoint: endpoint}

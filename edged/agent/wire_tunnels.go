@@ -9,24 +9,30 @@ import (
 	"strconv"
 
 	"github.com/frond-edge/frond/api/config"
+	"github.com/frond-edge/frond/edged/devices"
 	"github.com/frond-edge/frond/edged/kubelet"
 	"github.com/frond-edge/frond/edged/nodetunnel"
+	"github.com/frond-edge/frond/internal/lifecycle"
 	"github.com/frond-edge/frond/leaf/store"
 	"github.com/frond-edge/frond/streams/tunnel"
 )
 
 // buildTunnels creates the part that joins the cloud's tunnels to this node's own servers, the kubelet's and edgecore's, and
-// to its pods. cert is nil for a kubelet outside.
-func buildTunnels(f *foundation, st *store.Store, cert *kubelet.ServingCert) (*nodetunnel.Server, error) {
+// to its pods; and the parts for devices, which take calls of methods through tunnels. cert is nil for a kubelet outside.
+func buildTunnels(f *foundation, st *store.Store, cert *kubelet.ServingCert, part *devices.Devices) (*nodetunnel.Server, []lifecycle.Part, error) {
 	tunnels, err := tunnel.NewServer(f.cfg.Node, f.bulk, tunnel.Config{}, tunnel.NewMetrics(f.metrics), f.log)
 	if err != nil {
-		return nil, fmt.Errorf("tunnels: %w", err)
+		return nil, nil, fmt.Errorf("tunnels: %w", err)
+	}
+	forDevices, err := deviceParts(f, st, part, tunnels)
+	if err != nil {
+		return nil, nil, err
 	}
 	toKubelet := nodetunnel.Target{Address: kubeletAddress(f.cfg)}
 	if cert != nil {
 		toKubelet.Gate = nodetunnel.NewServingGate(cert)
 	}
-	return nodetunnel.New(nodetunnel.Config{
+	server, err := nodetunnel.New(nodetunnel.Config{
 		Node: f.cfg.Node,
 		Targets: map[uint16]nodetunnel.Target{
 			uint16(f.cfg.Kubelet.Port): toKubelet, config.EdgeKubeletPort: toKubelet,
@@ -39,6 +45,7 @@ func buildTunnels(f *foundation, st *store.Store, cert *kubelet.ServingCert) (*n
 		RuntimeAddresses: runtimeAddresses(f.cfg),
 		HostAddresses:    net.InterfaceAddrs,
 	}, tunnels)
+	return server, forDevices, err
 }
 
 // runtimeAddresses returns the function that asks the runtime which addresses it has assigned to a pod. The hollow runtime's pods

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -19,6 +20,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/frond-edge/frond/api/config"
+	kinds "github.com/frond-edge/frond/api/devices"
 	"github.com/frond-edge/frond/devicetwin"
 	"github.com/frond-edge/frond/devicetwin/broker"
 	"github.com/frond-edge/frond/devicetwin/broker/reduce"
@@ -58,6 +60,8 @@ type Devices struct {
 	reporter *reporter
 	// overrides are the desired values that were set on the gateway.
 	overrides *override.Keeper
+	// mappers is the server of mappers while there is one.
+	mappers atomic.Pointer[dmi.Server]
 	// up is 1 while clients may connect, failures counts the ends of the broker.
 	up       prometheus.Gauge
 	failures prometheus.Counter
@@ -101,6 +105,20 @@ func New(cfg Config, log *zap.Logger) (*Devices, error) {
 // Handler serves the devices on the gateway's unix socket: how they are, and values that are set there.
 func (d *Devices) Handler() http.Handler {
 	return override.NewHandler(d.overrides, localView{d.objects(), d.reporter, d.overrides}, d.log.Named("overrides"))
+}
+
+// Device returns a Device of this gateway with its model. It implements methodcall.Source.
+func (d *Devices) Device(id types.NamespacedName) (*kinds.Device, *kinds.DeviceModel) {
+	device, model, _ := d.objects().device(id)
+	return device, model
+}
+
+// IdentityOf returns who has registered a protocol, "" if nobody has.
+func (d *Devices) IdentityOf(protocol string) string {
+	if mappers := d.mappers.Load(); mappers != nil {
+		return mappers.IdentityOf(protocol)
+	}
+	return ""
 }
 
 func (d *Devices) objects() objects { return objects{node: d.cfg.Node, store: d.cfg.Store, log: d.log} }
@@ -280,6 +298,8 @@ func (d *Devices) serve(ctx context.Context, server *broker.Server, other *exter
 	f := &follower{objects: d.objects(), consumer: server, overrides: d.overrides, given: map[types.NamespacedName]types.NamespacedName{}}
 	if mappers != nil {
 		f.mappers = mappers
+		d.mappers.Store(mappers)
+		defer d.mappers.Store(nil)
 		g.Go(func() error { return mappers.Start(gctx) })
 		g.Go(func() error {
 			delivered.start(gctx, server)

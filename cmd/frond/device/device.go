@@ -23,7 +23,7 @@ import (
 // NewCommand returns frond device.
 func NewCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "device", Short: "Show the devices behind gateways, and what they shall do"}
-	cmd.AddCommand(newList(), newGet(), newWatch(), newSet())
+	cmd.AddCommand(newList(), newGet(), newWatch(), newSet(), newCall())
 	return cmd
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/frond-edge/frond/api/inspect"
+	"github.com/frond-edge/frond/cmd/frond/cloudcore"
 	"github.com/frond-edge/frond/internal/cli"
 )
 
@@ -21,7 +22,7 @@ import (
 const watchInterval = 2 * time.Second
 
 type nodeStatus struct {
-	cloudcore
+	cloudcore.Client
 	output cli.Output
 	watch  bool
 }
@@ -43,7 +44,7 @@ It needs the right to list nodes, or to get the named one.`,
 			return s.Run(cmd.Context(), strings.Join(args, ""), cmd.OutOrStdout())
 		},
 	}
-	s.addFlags(cmd)
+	s.AddFlags(cmd)
 	s.output.AddFlag(cmd)
 	cmd.Flags().BoolVarP(&s.watch, "watch", "w", false, "ask again every 2 s until interrupted")
 	return cmd
@@ -72,7 +73,7 @@ func (s *nodeStatus) Run(ctx context.Context, node string, out io.Writer) error 
 func (s *nodeStatus) printOnce(ctx context.Context, node string, out io.Writer) error {
 	if node != "" {
 		var one inspect.Node
-		if err := s.getJSON(ctx, inspect.PathNodes+"/"+url.PathEscape(node), &one); err != nil {
+		if err := s.GetJSON(ctx, inspect.PathNodes+"/"+url.PathEscape(node), &one); err != nil {
 			return err
 		}
 		if s.output.JSON() {
@@ -81,7 +82,7 @@ func (s *nodeStatus) printOnce(ctx context.Context, node string, out io.Writer) 
 		return printNodes(out, []inspect.Node{one}, time.Now())
 	}
 	var all inspect.Nodes
-	if err := s.getJSON(ctx, inspect.PathNodes, &all); err != nil {
+	if err := s.GetJSON(ctx, inspect.PathNodes, &all); err != nil {
 		return err
 	}
 	if s.output.JSON() {

@@ -9,11 +9,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/frond-edge/frond/api/inspect"
+	"github.com/frond-edge/frond/cmd/frond/cloudcore"
 	"github.com/frond-edge/frond/internal/cli"
 )
 
 type nodeSync struct {
-	cloudcore
+	cloudcore.Client
 	output cli.Output
 }
 
@@ -29,7 +30,7 @@ nodes/sync.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return s.Run(cmd.Context(), args[0], cmd.OutOrStdout()) },
 	}
-	s.addFlags(cmd)
+	s.AddFlags(cmd)
 	s.output.AddFlag(cmd)
 	return cmd
 }
@@ -37,7 +38,7 @@ nodes/sync.`,
 // Run prints the objects.
 func (s *nodeSync) Run(ctx context.Context, node string, out io.Writer) error {
 	var answer inspect.Sync
-	if err := s.getJSON(ctx, inspect.PathNodes+"/"+url.PathEscape(node)+inspect.PathObjects, &answer); err != nil {
+	if err := s.GetJSON(ctx, inspect.PathNodes+"/"+url.PathEscape(node)+inspect.PathObjects, &answer); err != nil {
 		return err
 	}
 	if s.output.JSON() {

@@ -105,7 +105,7 @@ func check(device *devices.Device, model *devices.DeviceModel, request *devicevi
 		return apierrors.NewBadRequest(fmt.Sprintf("by: who sets the value, 1 to %d bytes without control characters", maxBy))
 	}
 	for property, value := range request.Values {
-		if err := devicetwin.CheckOverride(device, model, property, value); err != nil {
+		if err := devicetwin.CheckValue(device, model, property, value); err != nil {
 			return &apierrors.StatusError{ErrStatus: metav1.Status{
 				Status: metav1.StatusFailure, Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid, Message: err.Error(),
 			}}

@@ -1,6 +1,8 @@
-package syncstate
+// Package cloudcore is a command's client of any cloudcore, with the credentials of the kubeconfig.
+package cloudcore
 
 import (
+	"bytes"
 	"context"
 	"crypto/x509"
 	"encoding/json"
@@ -8,8 +10,10 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptrace"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -32,14 +36,15 @@ const (
 	maxAnswerBytes = 256 << 20
 )
 
-// cloudcore is a command's client of a cloudcore, with the credentials of the kubeconfig.
-type cloudcore struct {
+// Client asks cloudcores. AddFlags comes first.
+type Client struct {
 	server, kubeconfig, context, authority string
 	// hubCA are the hub's CAs, once they were fetched.
 	hubCA []byte
 }
 
-func (c *cloudcore) addFlags(cmd *cobra.Command) {
+// AddFlags adds the flags that name the cloudcore and the user.
+func (c *Client) AddFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&c.server, "server", "", "cloudcores to ask, https://host:port, separated by commas (default $"+envCloudcore+")")
 	flags.StringVar(&c.kubeconfig, "kubeconfig", "", "kubeconfig whose user asks (default $KUBECONFIG, then ~/.kube/config)")
@@ -52,8 +57,41 @@ var errNoServer = errors.New(`no cloudcore to ask: give --server or set ` + envC
   in a cluster:         kubectl --namespace frond-system port-forward deployment/cloudcore 10284
                         and --server https://127.0.0.1:10284`)
 
-// getJSON gets a path from the first cloudcore that answers; all answer alike.
-func (c *cloudcore) getJSON(ctx context.Context, path string, into any) error {
+// GetJSON gets a path from the first cloudcore that answers; all answer alike.
+func (c *Client) GetJSON(ctx context.Context, path string, into any) error {
+	return c.askEach(ctx, request{method: http.MethodGet, path: path, timeout: serverTimeout}, into)
+}
+
+// PostJSON sends a request that has an effect to the first cloudcore that can be reached, once, and waits for its answer. The error is a *SentError if
+// the request was sent and nobody knows what became of it. After any other error it had no effect.
+func (c *Client) PostJSON(ctx context.Context, path string, body []byte, timeout time.Duration, into any) error {
+	return c.askEach(ctx, request{method: http.MethodPost, path: path, body: body, timeout: timeout}, into)
+}
+
+// request is what cloudcore is asked.
+type request struct {
+	method, path string
+	body         []byte
+	timeout      time.Duration
+}
+
+// reader returns the body, which the transport cannot send twice; nil for none.
+func (r request) reader() io.Reader {
+	if r.body == nil {
+		return nil
+	}
+	return io.NopCloser(bytes.NewReader(r.body))
+}
+
+// SentError reports a request that was sent and has no answer.
+type SentError struct{ Err error }
+
+func (e *SentError) Error() string { return e.Err.Error() }
+
+// Unwrap returns why there is no answer.
+func (e *SentError) Unwrap() error { return e.Err }
+
+func (c *Client) askEach(ctx context.Context, r request, into any) error {
 	servers := c.server
 	if servers == "" {
 		servers = os.Getenv(envCloudcore)
@@ -64,9 +102,12 @@ func (c *cloudcore) getJSON(ctx context.Context, path string, into any) error {
 	var faults []error
 	for server := range strings.SplitSeq(servers, ",") {
 		server = strings.TrimRight(strings.TrimSpace(server), "/")
-		err := c.getFrom(ctx, server, path, into)
+		err := c.ask(ctx, server, r, into)
 		if unknown := (x509.UnknownAuthorityError{}); errors.As(err, &unknown) && c.fetchAuthority(ctx) {
-			err = c.getFrom(ctx, server, path, into)
+			err = c.ask(ctx, server, r, into)
+		}
+		if sent := (*SentError)(nil); errors.As(err, &sent) {
+			return err // another one would do it again
 		}
 		if err == nil || ctx.Err() != nil {
 			return err
@@ -96,9 +137,15 @@ func (r *answerError) Error() string {
 	return fmt.Sprintf("%s answers %d: %s", r.server, r.code, r.text)
 }
 
+// hadNoEffect: cloudcore refuses a request with these codes before it does anything.
+func (r *answerError) hadNoEffect() bool {
+	return r.code/100 == 4 || r.code == http.StatusServiceUnavailable
+}
+
 func (r *answerError) isFinal() bool { return r.code/100 == 4 }
 
-func (c *cloudcore) getFrom(ctx context.Context, server, path string, into any) error {
+// ask sends a request to one cloudcore. The error of one with an effect is a *SentError once there was a connection, until there is an answer.
+func (c *Client) ask(ctx context.Context, server string, r request, into any) (err error) {
 	cfg, err := c.clientConfig(server)
 	if err != nil {
 		return err
@@ -107,12 +154,20 @@ func (c *cloudcore) getFrom(ctx context.Context, server, path string, into any) 
 	if err != nil {
 		return fmt.Errorf("credentials of the kubeconfig: %w", err)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, serverTimeout, fmt.Errorf("no answer within %s", serverTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, r.timeout, fmt.Errorf("no answer within %s", r.timeout))
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, server+path, nil)
+	var connected atomic.Bool
+	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }})
+	request, err := http.NewRequestWithContext(traced, r.method, server+r.path, r.reader())
 	if err != nil {
 		return fmt.Errorf("--server %q: %w", server, err)
 	}
+	request.ContentLength = int64(len(r.body))
+	defer func() {
+		if refused := (*answerError)(nil); err != nil && r.method == http.MethodPost && connected.Load() && (!errors.As(err, &refused) || !refused.hadNoEffect()) {
+			err = &SentError{err}
+		}
+	}()
 	response, err := transport.RoundTrip(request)
 	if err != nil {
 		return fmt.Errorf("ask cloudcore at %s: %w", server, errors.Join(err, context.Cause(ctx)))
@@ -133,7 +188,7 @@ func (c *cloudcore) getFrom(ctx context.Context, server, path string, into any) 
 
 // clientConfig is the kubeconfig's user with the address of a cloudcore. Whatever the address, the server must prove cloudcore's own
 // identity, so that a token is sent to no other server.
-func (c *cloudcore) clientConfig(server string) (*rest.Config, error) {
+func (c *Client) clientConfig(server string) (*rest.Config, error) {
 	if !strings.HasPrefix(server, "https://") {
 		return nil, fmt.Errorf("--server %q: want https://host:port", server)
 	}
@@ -151,11 +206,24 @@ func (c *cloudcore) clientConfig(server string) (*rest.Config, error) {
 	return cfg, nil
 }
 
-// kubeConfig returns the client configuration of the kubeconfig.
-func (c *cloudcore) kubeConfig() (*rest.Config, error) {
+func (c *Client) loader() clientcmd.ClientConfig {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = c.kubeconfig
-	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: c.context}).ClientConfig()
+	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: c.context})
+}
+
+// Namespace returns the namespace of the kubeconfig's context.
+func (c *Client) Namespace() (string, error) {
+	namespace, _, err := c.loader().Namespace()
+	if err != nil {
+		return "", fmt.Errorf("kubeconfig: %w", err)
+	}
+	return namespace, nil
+}
+
+// kubeConfig returns the client configuration of the kubeconfig.
+func (c *Client) kubeConfig() (*rest.Config, error) {
+	cfg, err := c.loader().ClientConfig()
 	if err != nil {
 		return nil, fmt.Errorf("kubeconfig: %w", err)
 	}
@@ -164,7 +232,7 @@ func (c *cloudcore) kubeConfig() (*rest.Config, error) {
 
 // fetchAuthority reads the CA of cloudcore's certificate from the cluster once, as frond init stored it. If the user may not read it, or
 // has named another CA, the certificate error stays.
-func (c *cloudcore) fetchAuthority(ctx context.Context) bool {
+func (c *Client) fetchAuthority(ctx context.Context) bool {
 	if c.authority != "" || c.hubCA != nil {
 		return false
 	}
