@@ -32,6 +32,8 @@ type Result struct {
 	// Missing are operations that did not end in time. Failed are requests that Kubernetes refused.
 	Missing int   `json:"missing"`
 	Failed  int64 `json:"failed"`
+	// Attaches are those of all gateways. More than there were new links tell that deliveries were interrupted.
+	Attaches int64 `json:"attaches"`
 	// Sent and Received are the bytes of all links, Linked is how many links there were at the end.
 	Sent     int64 `json:"bytesSent"`
 	Received int64 `json:"bytesReceived"`
@@ -100,7 +102,7 @@ func (r *Runner) Run(ctx context.Context, s *swarm.Swarm, after func(Result)) er
 func (r *Runner) runPhase(ctx context.Context, phase plan.Phase) (Result, error) {
 	before, began := r.scrape(ctx), time.Now()
 	counters := r.swarm.Counters()
-	sent, received, failed := counters.Sent.Load(), counters.Received.Load(), r.failed.Load()
+	sent, received, failed, attaches := counters.Sent.Load(), counters.Received.Load(), r.failed.Load(), r.swarm.Attaches()
 	into, answers := measure.NewHistogram(began), measure.NewHistogram(began)
 	r.answers.Store(answers)
 	if err := r.carryOut(ctx, phase, into); err != nil {
@@ -113,7 +115,7 @@ func (r *Runner) runPhase(ctx context.Context, phase plan.Phase) (Result, error)
 	result := Result{
 		Kind: phase.Kind(), Seconds: time.Since(began).Seconds(), Latency: into.Summary(), Answers: answers.Summary(), Missing: r.tracker.Abandon(), Failed: r.failed.Load() - failed,
 		Sent: counters.Sent.Load() - sent, Received: counters.Received.Load() - received, Linked: counters.Linked.Load(), Gateways: r.swarm.Joined(),
-		Usage: map[string]observe.Usage{},
+		Attaches: r.swarm.Attaches() - attaches, Usage: map[string]observe.Usage{},
 	}
 	for name, now := range r.scrape(ctx) {
 		if was, known := before[name]; known {

@@ -177,7 +177,7 @@ func (c *clientEnd) readMessage(link *hubLink, m message) error {
 		_, err := link.in.Discard(m.total + len("\r\n"))
 		return err
 	}
-	head := m.deliveryLine(sid)
+	head := m.unwrapped().deliveryLine(sid)
 	whole := make([]byte, len(head)+m.total+len("\r\n"))
 	copy(whole, head)
 	for at := len(head); at < len(whole); {
@@ -190,6 +190,18 @@ func (c *clientEnd) readMessage(link *hubLink, m message) error {
 	c.out = append(c.out, whole...)
 	c.mu.Unlock()
 	return nil
+}
+
+// ackPrefix begins the reply subject of a message that a JetStream consumer delivers.
+const ackPrefix = "$JS.ACK."
+
+// unwrapped returns the message as a leaf gives it to its client: between servers the reply subject of a JetStream consumer's message ends with
+// "@" and the message's own subject, and its subject is the one that the consumer delivers to.
+func (m message) unwrapped() message {
+	if at := strings.LastIndexByte(m.reply, '@'); at > 0 && strings.HasPrefix(m.reply, ackPrefix) {
+		m.subject, m.reply = m.reply[at+1:], m.reply[:at]
+	}
+	return m
 }
 
 // deliveryLine is the line before the message in the client protocol.

@@ -205,3 +205,32 @@ func TestLeaf_HalfOpenLinkIsDialledAgain(t *testing.T) {
 		_ = conn.Close()
 	}
 }
+
+// A message that a consumer of the hub delivers to an inbox of the client has its own subject, and coordinates that can be read.
+func TestLeaf_ConsumerDeliversToClient(t *testing.T) {
+	hub, cloud := startHub(t)
+	js, err := jetstream.New(cloud)
+	kit.Must(t, err)
+	stream, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "D", Subjects: []string{"desired.>"}})
+	kit.Must(t, err)
+	_, err = stream.CreateConsumer(t.Context(), jetstream.ConsumerConfig{Durable: "c", AckPolicy: jetstream.AckExplicitPolicy})
+	kit.Must(t, err)
+	_, err = js.Publish(t.Context(), "desired.edge-1.a", []byte("state"))
+	kit.Must(t, err)
+	c := startLeaf(t, leafAddress(t, hub), 0)
+	c.awaitUp(t)
+	came := make(chan *nats.Msg, 8)
+	_, err = c.nc.ChanSubscribe("_INBOX.edge-1.pull", came)
+	kit.Must(t, err)
+	kit.Must(t, c.nc.Flush())
+	kit.Must(t, cloud.PublishRequest("$JS.API.CONSUMER.MSG.NEXT.D.c", "_INBOX.edge-1.pull", []byte(`{"batch":1,"expires":60000000000}`)))
+	select {
+	case m := <-came:
+		meta, err := m.Metadata()
+		if err != nil || m.Subject != "desired.edge-1.a" || string(m.Data) != "state" || meta.Sequence.Consumer != 1 || meta.Sequence.Stream != 1 {
+			t.Errorf("received %s with reply %s: %v", m.Subject, m.Reply, err)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("no message")
+	}
+}

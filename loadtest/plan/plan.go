@@ -183,8 +183,14 @@ type kind struct {
 
 func (p Phase) kinds() []kind {
 	return []kind{
-		{"join", p.Join != nil}, {"pods", p.Pods != nil}, {"churn", p.Churn != nil}, {"rollout", p.Rollout != nil},
-		{"cut", p.Cut != nil}, {"kill", p.Kill != nil}, {"storm", p.Storm != nil}, {"idle", p.Idle != nil},
+		{"join", p.Join != nil},
+		{"pods", p.Pods != nil},
+		{"churn", p.Churn != nil},
+		{"rollout", p.Rollout != nil},
+		{"cut", p.Cut != nil},
+		{"kill", p.Kill != nil},
+		{"storm", p.Storm != nil},
+		{"idle", p.Idle != nil},
 	}
 }
 

@@ -25,10 +25,14 @@ func sample() *report.Report {
 	r := &report.Report{
 		Run: "r1", Plan: "short", Version: "v1", Began: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), KilobytesPerGateway: 120,
 		Phases: []exercise.Result{
-			{Kind: "join", Seconds: 2, Latency: measure.Summary{Count: 20, P50: 10, P90: 20, P99: 30, Max: 31, Worst: []float64{31, 12}}, Linked: 20, Gateways: 20, Judgements: pass,
-				Usage: map[string]observe.Usage{"swarm": {CPUSeconds: 1, Bytes: 5e7}, "kube-apiserver": {CPUSeconds: 2, Bytes: 4e8, Requests: map[string]float64{"PATCH": 40}}}},
-			{Kind: "idle", Seconds: 10, Sent: 2000, Received: 3000, Linked: 20, Gateways: 20, Judgements: []exercise.Judgement{{Name: "max", Detail: "2s, at most 1s <b>"}},
-				Usage: map[string]observe.Usage{"swarm": {CPUSeconds: 1, Bytes: 5e7}}},
+			{
+				Kind: "join", Seconds: 2, Latency: measure.Summary{Count: 20, P50: 10, P90: 20, P99: 30, Max: 31, Worst: []float64{31, 12}}, Linked: 20, Gateways: 20, Judgements: pass,
+				Usage: map[string]observe.Usage{"swarm": {CPUSeconds: 1, Bytes: 5e7}, "kube-apiserver": {CPUSeconds: 2, Bytes: 4e8, Requests: map[string]float64{"PATCH": 40}}},
+			},
+			{
+				Kind: "idle", Seconds: 10, Sent: 2000, Received: 3000, Linked: 20, Gateways: 20, Judgements: []exercise.Judgement{{Name: "max", Detail: "2s, at most 1s <b>"}},
+				Usage: map[string]observe.Usage{"swarm": {CPUSeconds: 1, Bytes: 5e7}},
+			},
 		},
 		Judgements: []exercise.Judgement{{Name: "nothing is lost", Pass: true, Detail: "0 objects []"}},
 	}

@@ -142,7 +142,7 @@ func (g *Gateway) run(ctx context.Context) error {
 func (g *Gateway) assemble(nc *nats.Conn) ([]func(context.Context) error, error) {
 	s := g.swarm
 	gate := link.NewFencedLink(g.leaf, s.log.Named("gate"))
-	delivery, err := deliver.NewDelivery(deliver.Config{Node: g.name, OnRedialMax: g.leaf.SetRedialMax, Codec: s.deliveryCodec}, nc, g.store, gate, s.metrics, s.log.Named("delivery"))
+	delivery, err := deliver.NewDelivery(deliver.Config{Node: g.name, OnRedialMax: g.attached, Codec: s.deliveryCodec}, nc, g.store, gate, s.metrics, s.log.Named("delivery"))
 	if err != nil {
 		return nil, err
 	}
@@ -177,6 +177,12 @@ func (g *Gateway) assemble(nc *nats.Conn) ([]func(context.Context) error, error)
 		g.leaf.Start, gate.Start, delivery.Start, pump.Start, beater.Start, commands.Start,
 		func(ctx context.Context) error { return g.supervise(ctx, nc, gate) },
 	}, nil
+}
+
+// attached takes what the cloud says with each attach.
+func (g *Gateway) attached(redialMax time.Duration) {
+	g.swarm.attaches.Add(1)
+	g.leaf.SetRedialMax(redialMax)
 }
 
 // enrol tries until the cloud has recorded the gateway's key or refused it.

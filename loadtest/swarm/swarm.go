@@ -66,6 +66,7 @@ type Swarm struct {
 	arriving chan *Gateway
 	dials    atomic.Uint64
 	joined   atomic.Int64
+	attaches atomic.Int64
 
 	mu       sync.Mutex // guards all fields below
 	gateways []*Gateway
@@ -188,6 +189,9 @@ func (s *Swarm) Counters() *minileaf.Counters { return s.counters }
 
 // Joined returns how many gateways have joined.
 func (s *Swarm) Joined() int { return int(s.joined.Load()) }
+
+// Attaches returns how often gateways have attached: once for each link, and again when a delivery was interrupted.
+func (s *Swarm) Attaches() int64 { return s.attaches.Load() }
 
 // Faults returns how many faults the gateways had that are none of the cloud's refusals to wait out, and the first of them.
 func (s *Swarm) Faults() (count int, first []error) {

@@ -42,8 +42,10 @@ func loadtest(t *testing.T, run string, args ...string) (code int, talk string, 
 func leftBy(ctx context.Context, run string) string {
 	var left []string
 	for _, args := range [][]string{
-		{"get", "nodes", "-l", "loadtest.frond.io/run=" + run, "-o", "name"}, {"get", "secrets", "-n", "kube-system", "-l", "loadtest.frond.io/run=" + run, "-o", "name"},
-		{"get", "namespace", "loadtest-" + run, "--ignore-not-found", "-o", "name"}, {"get", "nodeidentities", "-o", "name"},
+		{"get", "nodes", "-l", "loadtest.frond.io/run=" + run, "-o", "name"},
+		{"get", "secrets", "-n", "kube-system", "-l", "loadtest.frond.io/run=" + run, "-o", "name"},
+		{"get", "namespace", "loadtest-" + run, "--ignore-not-found", "-o", "name"},
+		{"get", "nodeidentities", "-o", "name"},
 	} {
 		out, err := shared.Kubectl(ctx, "", args...)
 		if err != nil {
