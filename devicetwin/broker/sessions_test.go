@@ -86,6 +86,7 @@ func TestSessions_DamagedIsForgotten(t *testing.T) {
 	const result, delta = device + "t1/twin/update/result", device + "t1/twin/update/delta"
 	b.keep(t, "whole", result)
 	deaf := b.keep(t, "deaf", result, delta)
+	b.keep(t, "empty")
 	b.keep(t, "damaged", result)
 	kit.Must(t, b.JetStream().DeleteConsumer(t.Context(), "$MQTT_msgs", deaf[0]))
 	sessions, err := b.JetStream().Stream(t.Context(), "$MQTT_sess")
@@ -98,6 +99,7 @@ func TestSessions_DamagedIsForgotten(t *testing.T) {
 	b = start(t, store, configure, "t1")
 	b.obeys(t, "deaf")
 	b.obeys(t, "damaged")
+	b.obeys(t, "empty")
 	if _, present := b.resume(t, "whole"); !present {
 		t.Error("a whole session is forgotten")
 	}

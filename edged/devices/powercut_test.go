@@ -251,7 +251,7 @@ func (a *cutApps) cut(p *poweredGateway, more int, seed uint64) string {
 		app := a.connect(p, i)
 		apps.Go(func() { a.run(ctx, app, i) })
 	}
-	kit.Within(a, time.Minute, "samples are promised", func() bool { return a.count() >= want })
+	kit.Within(a, 3*time.Minute, "samples are promised", func() bool { return a.count() >= want })
 	image := p.cutPower(seed)
 	cancel()
 	apps.Wait()
@@ -262,7 +262,7 @@ func (a *cutApps) cut(p *poweredGateway, more int, seed uint64) string {
 func (a *cutApps) check(js jetstream.JetStream) {
 	a.Helper()
 	var stored [cutDevices][]string
-	kit.Within(a, time.Minute, "the last samples are in the hub", func() bool {
+	kit.Within(a, 3*time.Minute, "the last samples are in the hub", func() bool {
 		stored = a.stored(js)
 		for _, values := range stored {
 			if !slices.Contains(values, lastValue) {
@@ -337,7 +337,7 @@ func TestDevices_PowerCut(t *testing.T) {
 			for i := range cutDevices {
 				apps.publish(apps.connect(p, i), i, lastValue)
 			}
-			kit.Within(t, time.Minute, "each app has its answer", func() bool {
+			kit.Within(t, 3*time.Minute, "each app has its answer", func() bool {
 				apps.mu.Lock()
 				defer apps.mu.Unlock()
 				return !slices.ContainsFunc(apps.promised[:], func(values []string) bool { return !slices.Contains(values, lastValue) })

@@ -43,16 +43,18 @@ func NewChecker(js jetstream.JetStream, log *zap.Logger) *Checker {
 
 // session is what nats-server stores of one.
 type session struct {
-	ID        string               `json:"id"`
-	Consumers map[string]*consumer `json:"cons"`
-	Out       *consumer            `json:"pubrel"`
+	ID string `json:"id"`
+	// Subscriptions has the QoS of each filter.
+	Subscriptions map[string]byte      `json:"subs"`
+	Consumers     map[string]*consumer `json:"cons"`
+	Out           *consumer            `json:"pubrel"`
 }
 
 type consumer struct {
 	Name string `json:"durable_name"`
 }
 
-// Check forgets the session of an app if one of its consumers is gone, or if it cannot be read. It is called before nats-server resumes the session. After an error
+// Check forgets the session of an app if it has no subscription, if one of its consumers is gone, or if it cannot be read. It is called before nats-server resumes the session. After an error
 // the session is as it was.
 func (c *Checker) Check(ctx context.Context, clientID string) error {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
@@ -84,8 +86,12 @@ func (c *Checker) Check(ctx context.Context, clientID string) error {
 	return nil
 }
 
-// isWhole reports whether all consumers of a session are there.
+// isWhole reports whether a session has subscriptions, and all their consumers are there. nats-server stores a session at the connect and again with what the
+// app subscribes then; a power cut can take the second.
 func (c *Checker) isWhole(ctx context.Context, s session) (bool, error) {
+	if len(s.Subscriptions) == 0 {
+		return false, nil
+	}
 	for _, one := range s.Consumers {
 		if there, err := c.has(ctx, messagesStream, one); err != nil || !there {
 			return false, err
