@@ -191,6 +191,8 @@ func (th *attacker) reportVictimsDevice(t *testing.T) {
 // sendVictimsSamples sends samples of the victim's device, of no device and garbage. None is among the samples of the hub.
 func (th *attacker) sendVictimsSamples(t *testing.T) {
 	t.Helper()
+	samples := hubStream(t, subject.TelemetryStream)
+	before := samples.CachedInfo().State.LastSeq
 	line := `{"n":NUMBER,"s":"default","d":"of-` + victim + `","p":"valve","v":"open","g":1}` + "\n"
 	risen, dead := counterDelta(t, "frond_telemetry_samples_total", "result=foreign"), counterDelta(t, "frond_dead_letters_total")
 	request := func(lines string) []byte { return compressedRequest(t, lines) }
@@ -211,6 +213,14 @@ func (th *attacker) sendVictimsSamples(t *testing.T) {
 	}
 	awaitCounter(t, "foreign samples", risen, 2)
 	awaitCounter(t, "dead letters", dead, 5)
+	if stored := storedAfter(t, samples, before); len(stored) != 0 {
+		t.Errorf("these samples are in the hub: %v", stored)
+	}
+}
+
+// hubStream returns a stream of the hub, read as its administrator.
+func hubStream(t *testing.T, name string) jetstream.Stream {
+	t.Helper()
 	admin, err := natscontext.NewFromFile(shared.NATSContext())
 	if err != nil {
 		t.Fatal(err)
@@ -219,18 +229,33 @@ func (th *attacker) sendVictimsSamples(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer nc.Close()
+	t.Cleanup(nc.Close)
 	js, err := jetstream.New(nc)
 	if err != nil {
 		t.Fatal(err)
 	}
-	stream, err := js.Stream(t.Context(), subject.TelemetryStream)
+	stream, err := js.Stream(t.Context(), name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if state := stream.CachedInfo().State; state.Msgs != 0 {
-		t.Errorf("%d samples are in the hub", state.Msgs)
+	return stream
+}
+
+// storedAfter returns the subjects of the messages of a stream after a position.
+func storedAfter(t *testing.T, stream jetstream.Stream, after uint64) (subjects []string) {
+	t.Helper()
+	info, err := stream.Info(t.Context())
+	if err != nil {
+		t.Fatal(err)
 	}
+	for seq := after + 1; seq <= info.State.LastSeq; seq++ {
+		m, err := stream.GetMsg(t.Context(), seq)
+		if err != nil {
+			t.Fatal(err)
+		}
+		subjects = append(subjects, m.Subject)
+	}
+	return subjects
 }
 
 // compressedRequest is a request with samples or messages.
@@ -247,7 +272,8 @@ func compressedRequest(t *testing.T, lines string) []byte {
 // sendVictimsMessages sends messages that name the victim in each place that the thief fills. All are stored below the thief's name, or refused.
 func (th *attacker) sendVictimsMessages(t *testing.T) {
 	t.Helper()
-	number := 0
+	messages := hubStream(t, subject.MessagesStream)
+	before, number := messages.CachedInfo().State.LastSeq, 0
 	for topic, refused := range map[string]bool{
 		victim + "/user/x": false, "../" + victim + "/user/x": false, "." + victim + ".user.x": false, "*/user/x": false, ">": false, "$JS/user/API": false,
 		"a/#": true, "": true, "a\\r\\nPUB messages." + victim + ".x 0\\r\\n": true,
@@ -268,34 +294,14 @@ func (th *attacker) sendVictimsMessages(t *testing.T) {
 			t.Errorf("%s: the answer is %q, %v", name, reply.Error, err)
 		}
 	}
-	admin, err := natscontext.NewFromFile(shared.NATSContext())
-	if err != nil {
-		t.Fatal(err)
-	}
-	nc, err := admin.Connect()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nc.Close()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	stream, err := js.Stream(t.Context(), subject.MessagesStream)
-	if err != nil {
-		t.Fatal(err)
-	}
-	info, err := stream.Info(t.Context(), jetstream.WithSubjectFilter(">"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name := range info.State.Subjects {
+	stored := storedAfter(t, messages, before)
+	for _, name := range stored {
 		if !strings.HasPrefix(name, "messages."+stolen+".") {
 			t.Errorf("a message of the thief is below %s", name)
 		}
 	}
-	if len(info.State.Subjects) != 6 {
-		t.Errorf("messages below %v", info.State.Subjects)
+	if len(stored) != 6 {
+		t.Errorf("messages below %v", stored)
 	}
 }
 

@@ -15,10 +15,12 @@ func wantedSubjects() []string {
 		"$JS.API.CONSUMER.MSG.NEXT.>", "$JS.ACK.>", "$JS.EVENT.>", "$JSC.>", "$NRG.>", "$KV.>", "$O.>", "$G.>", "$LDS.>", "$GR.>", "_GR_.>", "_R_.>", "_INBOX.>", "_INBOX.*.>",
 		"call.>", "call.cloud.>", "call.cloud.*.*", "call.cloud.*.kube", "call.cloud.*.enrol", "call.node.>", "call.node.*.report", "tunnel.>", "tunnelup.>",
 		"tunnelsilent.>", "consumer.>", "consumer.*.next", "desired.>", "report.>", "event.>", "beat.>", "dead.>", "outbox.>",
+		"telemetry.>", "messages.>",
 	}
 	for _, form := range []string{
 		"desired.%s.>", "desired.%s.core.secrets.default.*", "report.%s.>", "event.%s.>", "beat.%s", "call.cloud.%s.>", "call.cloud.%s.kube", "call.node.%s.>",
 		"call.node.%s.report", "tunnel.%s.>", "tunnelup.%s.>", "_INBOX.%s.>", "_INBOX.%s.x", "consumer.%s.>", "dead.%s.>", "$JS.ACK.DESIRED-0.%s.>",
+		"telemetry.%s.>", "messages.%s.>", "call.cloud.%s.telemetry", "call.cloud.%s.messages",
 	} {
 		list = append(list, fmt.Sprintf(form, victim))
 	}
