@@ -89,6 +89,7 @@ type gateway struct {
 	metrics *prometheus.Registry
 	applied uint64
 	api     http.Handler
+	part    *devices.Devices
 }
 
 func newGateway(t *testing.T) *gateway {
@@ -127,7 +128,7 @@ func (g *gateway) start(change func(*config.Devices)) (stop func()) {
 		Node: "edge-1", Dir: g.dir, Settings: settings, Local: g.nc, Cloud: g.nc, Link: g.link, Store: g.store, Reports: g.outbox, Metrics: g.metrics,
 	}, zaptest.NewLogger(g))
 	kit.Must(g, err)
-	g.api = part.Handler()
+	g.api, g.part = part.Handler(), part
 	return streamstest.StartPart(g.T, part.Start)
 }
 

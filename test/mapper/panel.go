@@ -214,8 +214,8 @@ func (p *panel) RemoveModel(id string) {
 	delete(p.models, id)
 }
 
-// errREST is the answer of what only the framework's HTTP server calls, which this mapper does not start.
-var errREST = errors.New("this mapper has no HTTP")
+// errREST is the answer of what only the framework's HTTP server calls, but for calls of methods.
+var errREST = errors.New("this mapper has only methods")
 
 // UpdateDevTwins is for HTTP.
 func (*panel) UpdateDevTwins(string, []common.Twin) error { return errREST }
@@ -223,8 +223,23 @@ func (*panel) UpdateDevTwins(string, []common.Twin) error { return errREST }
 // DealDeviceTwinGet is for HTTP.
 func (*panel) DealDeviceTwinGet(string, string) (any, error) { return nil, errREST }
 
-// WriteDevice is for HTTP.
-func (*panel) WriteDevice(string, string, string, string) error { return errREST }
+// WriteDevice is a call of a method.
+func (p *panel) WriteDevice(_, id, property, data string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	d := p.devices[id]
+	if d == nil || d.client == nil {
+		return fmt.Errorf("no device %s", id)
+	}
+	value, err := common.Convert("int", data)
+	if err != nil {
+		return err
+	}
+	d.client.mu.Lock()
+	defer d.client.mu.Unlock()
+	d.client.values[property] = value
+	return nil
+}
 
 // GetTwinResult is for HTTP.
 func (*panel) GetTwinResult(string, string) (string, string, error) { return "", "", errREST }

@@ -22,12 +22,18 @@ func Build(t testing.TB, root string) (binary string) {
 	return binary
 }
 
-// WriteConfig writes the configuration of a mapper of the protocol virtual, with the folder of edgecore's socket.
+// WriteConfig writes the configuration of a mapper of the protocol virtual, with the folder of edgecore's socket. It has no REST server.
 func WriteConfig(t testing.TB, dir string) (file string) {
+	t.Helper()
+	return WriteConfigWithREST(t, dir, 0)
+}
+
+// WriteConfigWithREST is WriteConfig for a mapper with a REST server on a port.
+func WriteConfigWithREST(t testing.TB, dir string, port int) (file string) {
 	t.Helper()
 	file = filepath.Join(t.TempDir(), "config.yaml")
 	content := fmt.Sprintf("grpc_server:\n  socket_path: %[1]s/m.sock\ncommon:\n  name: m\n  version: v1\n  api_version: v1\n  protocol: virtual\n  address: x\n"+
-		"  edgecore_sock: %[1]s/dmi.sock\n  http_port: \"0\"\n", dir)
+		"  edgecore_sock: %[1]s/dmi.sock\n  http_port: \"%[2]d\"\n", dir, port)
 	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}
