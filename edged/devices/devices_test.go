@@ -91,7 +91,8 @@ type gateway struct {
 	applied uint64
 	api     http.Handler
 	// low: the disk has room for control state only.
-	low atomic.Bool
+	low  atomic.Bool
+	part *devices.Devices
 }
 
 func newGateway(t *testing.T) *gateway {
@@ -130,7 +131,7 @@ func (g *gateway) start(change func(*config.Devices)) (stop func()) {
 		Node: "edge-1", Dir: g.dir, Settings: settings, Local: g.nc, Cloud: g.nc, Link: g.link, Store: g.store, Reports: g.outbox, Metrics: g.metrics, LowSpace: g.low.Load,
 	}, zaptest.NewLogger(g))
 	kit.Must(g, err)
-	g.api = part.Handler()
+	g.api, g.part = part.Handler(), part
 	return streamstest.StartPart(g.T, part.Start)
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/kubeedge/mapper-framework/pkg/config"
 	"github.com/kubeedge/mapper-framework/pkg/grpcclient"
 	"github.com/kubeedge/mapper-framework/pkg/grpcserver"
+	"github.com/kubeedge/mapper-framework/pkg/httpserver"
 )
 
 func main() {
@@ -35,6 +36,9 @@ func run() error {
 		return fmt.Errorf("devices: %w", err)
 	}
 	go p.DevStart()
+	if cfg.Common.HTTPPort != "0" {
+		go httpserver.NewRestServer(p, cfg.Common.HTTPPort).StartServer()
+	}
 	server := grpcserver.NewServer(grpcserver.Config{SockPath: cfg.GrpcServer.SocketPath, Protocol: cfg.Common.Protocol}, p)
 	defer server.Stop()
 	return server.Start()

@@ -212,8 +212,8 @@ func (p *panel) RemoveModel(id string) {
 	delete(p.models, id)
 }
 
-// errREST is the answer of what only the framework's HTTP server calls, which this mapper does not start.
-var errREST = errors.New("this mapper has no HTTP")
+// errREST is the answer of what only the framework's HTTP server calls, but for calls of methods.
+var errREST = errors.New("this mapper has only methods")
 
 // UpdateDevTwins is for HTTP.
 func (*panel) UpdateDevTwins(string, []common.Twin) error { return errREST }
@@ -221,8 +221,30 @@ func (*panel) UpdateDevTwins(string, []common.Twin) error { return errREST }
 // DealDeviceTwinGet is for HTTP.
 func (*panel) DealDeviceTwinGet(string, string) (any, error) { return nil, errREST }
 
-// WriteDevice is for HTTP.
-func (*panel) WriteDevice(string, string, string, string) error { return errREST }
+// WriteDevice is a call of a method.
+func (p *panel) WriteDevice(_, id, property, data string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	d := p.devices[id]
+	if d == nil || d.driver == nil {
+		return fmt.Errorf("no device %s", id)
+	}
+	value, err := common.Convert("int", data)
+	if err != nil {
+		return err
+	}
+	for _, twin := range d.instance.Twins {
+		if twin.PropertyName != property {
+			continue
+		}
+		way, err := decode[visitors](twin.Property.Visitors)
+		if err != nil {
+			return err
+		}
+		return d.driver.write(property, way, value)
+	}
+	return fmt.Errorf("device %s has no property %s", id, property)
+}
 
 // GetTwinResult is for HTTP.
 func (*panel) GetTwinResult(string, string) (string, string, error) { return "", "", errREST }

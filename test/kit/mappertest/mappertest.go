@@ -33,18 +33,29 @@ func build(t testing.TB, root, pkg string) (binary string) {
 	return binary
 }
 
-// WriteConfig writes the configuration of a mapper of the protocol virtual, with the folder of edgecore's socket.
+// WriteConfig writes the configuration of a mapper of the protocol virtual, with the folder of edgecore's socket. It has no REST server.
 func WriteConfig(t testing.TB, dir string) (file string) {
 	t.Helper()
-	return WriteProtocolConfig(t, dir, "virtual")
+	return writeConfig(t, dir, "virtual", 0)
 }
 
 // WriteProtocolConfig is WriteConfig for a protocol, virtual or modbus.
 func WriteProtocolConfig(t testing.TB, dir, protocol string) (file string) {
 	t.Helper()
+	return writeConfig(t, dir, protocol, 0)
+}
+
+// WriteConfigWithREST is WriteConfig for a mapper with a REST server on a port.
+func WriteConfigWithREST(t testing.TB, dir string, port int) (file string) {
+	t.Helper()
+	return writeConfig(t, dir, "virtual", port)
+}
+
+func writeConfig(t testing.TB, dir, protocol string, port int) (file string) {
+	t.Helper()
 	file = filepath.Join(t.TempDir(), "config.yaml")
 	content := fmt.Sprintf("grpc_server:\n  socket_path: %[1]s/%[2]s.sock\ncommon:\n  name: %[2]s\n  version: v1\n  api_version: v1\n  protocol: %[2]s\n  address: x\n"+
-		"  edgecore_sock: %[1]s/dmi.sock\n  http_port: \"0\"\n", dir, protocol)
+		"  edgecore_sock: %[1]s/dmi.sock\n  http_port: \"%[3]d\"\n", dir, protocol, port)
 	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}
