@@ -18,7 +18,7 @@ import (
 const (
 	// swarmReport is how often a swarm says how it is.
 	swarmReport = 10 * time.Second
-	// gcPercent makes 300 gateways take 260 KB each instead of 300, for a few hundredths more CPU (measured). GOGC overrides it.
+	// gcPercent makes idle gateways take 260 KB each instead of 300, for a few hundredths more CPU (measured). GOGC overrides it.
 	gcPercent = 40
 )
 
