@@ -24,7 +24,7 @@ const (
 	ReasonDiffers      = "Differs"
 	ReasonNoDesired    = "NoDesiredValues"
 	ReasonOverridden   = "Overridden"
-	// The reasons of the condition Reduction.
+	// ReasonNotUnderstood, ReasonReducing and ReasonAllKept are the reasons of the condition Reduction.
 	ReasonNotUnderstood = "NotUnderstood"
 	ReasonReducing      = "Reducing"
 	ReasonAllKept       = "AllKept"

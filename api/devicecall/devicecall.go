@@ -47,13 +47,13 @@ type EdgeRequest struct {
 type Outcome string
 
 const (
-	// Answered: the mapper has answered, with Status and Body.
+	// Answered says that the mapper has answered, with Status and Body.
 	Answered Outcome = "Answered"
-	// Refused: the Device or its model does not allow the call, or there is no Device. It was not sent.
+	// Refused says that the Device or its model does not allow the call, or there is no Device. It was not sent.
 	Refused Outcome = "Refused"
-	// NotSent: no mapper got the call.
+	// NotSent says that no mapper got the call.
 	NotSent Outcome = "NotSent"
-	// Unknown: the call was sent, and there is no answer. It may have been executed.
+	// Unknown says that the call was sent, and there is no answer. It may have been executed.
 	Unknown Outcome = "Unknown"
 )
 

@@ -35,10 +35,12 @@ const (
 	// cloud removes it with AnnotationHeldDeletions.
 	AnnotationConfirmDeletions = "frond.io/confirm-deletions"
 
-	// The annotations of a Device that say which samples of a property are kept as telemetry; the name of the property follows. AnnotationDeadband is a
-	// number above 0, AnnotationChangeOnly true or false, AnnotationMaxInterval a Go duration of 1 s or more.
-	AnnotationDeadband    = "frond.io/deadband."
-	AnnotationChangeOnly  = "frond.io/change-only."
+	// AnnotationDeadband on a Device, followed by the name of a property, says which of its samples are kept as telemetry: those that differ by more
+	// than its value, a number above 0, from the one kept before.
+	AnnotationDeadband = "frond.io/deadband."
+	// AnnotationChangeOnly is the same for samples that differ at all: true or false.
+	AnnotationChangeOnly = "frond.io/change-only."
+	// AnnotationMaxInterval is the time after which a sample is kept all the same: a Go duration of 1 s or more.
 	AnnotationMaxInterval = "frond.io/max-interval."
 
 	// AnnotationConfirmDeletion permits the deletion of a protected object. Its value is the object's name, so that one command cannot

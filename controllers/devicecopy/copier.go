@@ -81,7 +81,7 @@ func (c *Copier) Start(ctx context.Context) error {
 	for {
 		err := c.run(ctx)
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // we were asked to stop
+			return nil
 		}
 		if !meta.IsNoMatchError(err) {
 			return err

@@ -48,7 +48,8 @@ func TestDecide(t *testing.T) {
 		"all is well": {withModel, status(`{"type":"Accepted","status":"True","reason":"Confirmed"},{"type":"Delivered","status":"True","reason":"Delivered"}`), false, false, nil, ""},
 		"desired value refused": {
 			withModel, status(`{"type":"Accepted","status":"False","reason":"Refused","message":"property t: not within 1 and 5"}`), false, false,
-			map[string]time.Duration{"DesiredValueRefused": 0}, "gateway gw: property t: not within 1 and 5",
+			map[string]time.Duration{"DesiredValueRefused": 0},
+			"gateway gw: property t: not within 1 and 5",
 		},
 		"of a gateway that is away": {
 			withModel, status(`{"type":"Accepted","status":"False","reason":"Refused"},{"type":"ReportsTaken","status":"False","reason":"WrongType"}`), false, true, nil, "",
@@ -60,18 +61,21 @@ func TestDecide(t *testing.T) {
 		"both say it":    {withModel, status(`{"type":"Delivered","status":"False","reason":"ModelMissing","message":"x"}`), true, false, map[string]time.Duration{"DeviceModelMissing": time.Minute}, "n/m"},
 		"the gateway lacks it": {
 			withModel, status(`{"type":"Delivered","status":"False","reason":"ModelMissing","message":"not on this node"}`), false, false,
-			map[string]time.Duration{"DeviceModelMissing": time.Minute}, "not on this node",
+			map[string]time.Duration{"DeviceModelMissing": time.Minute},
+			"not on this node",
 		},
 		"mapper refused":     {withModel, status(`{"type":"Delivered","status":"False","reason":"MapperRefused","message":"no"}`), false, false, map[string]time.Duration{"MapperRefused": 0}, "no"},
 		"mapper unreachable": {withModel, status(`{"type":"Delivered","status":"False","reason":"MapperUnreachable"}`), false, false, map[string]time.Duration{"MapperUnreachable": 5 * time.Minute}, ""},
 		"mapper pending":     {withModel, status(`{"type":"Delivered","status":"False","reason":"Pending"}`), false, false, nil, ""},
 		"report refused": {
 			withModel, status(`{"type":"ReportsTaken","status":"False","reason":"WrongType","message":"property t: not an INT"}`), false, false,
-			map[string]time.Duration{"ReportRefused": 0}, "property t: not an INT",
+			map[string]time.Duration{"ReportRefused": 0},
+			"property t: not an INT",
 		},
 		"reduction not understood": {
 			withModel, status(`{"type":"Reduction","status":"False","reason":"NotUnderstood","message":"frond.io/deadband.t: no number"}`), false, false,
-			map[string]time.Duration{"ReductionNotUnderstood": 0}, "frond.io/deadband.t: no number",
+			map[string]time.Duration{"ReductionNotUnderstood": 0},
+			"frond.io/deadband.t: no number",
 		},
 		"reports taken again": {withModel, status(`{"type":"ReportsTaken","status":"True","reason":"Taken"}`), false, false, nil, ""},
 		"nothing serves it":   {withModel, `{"status":{}}`, false, false, map[string]time.Duration{"DeviceNotServed": 10 * time.Minute}, `"modbus"`},
@@ -80,7 +84,8 @@ func TestDecide(t *testing.T) {
 		"only values":         {withModel, `{"status":{"twins":[{}]}}`, false, false, nil, ""},
 		"garbage": {
 			withModel, `{"status":{"state":7,"twins":"x","extensions":{"frond":{"conditions":[7,{"type":7},{"type":"Accepted","status":false}]}}}}`, false, false,
-			map[string]time.Duration{"DeviceNotServed": 10 * time.Minute}, "",
+			map[string]time.Duration{"DeviceNotServed": 10 * time.Minute},
+			"",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

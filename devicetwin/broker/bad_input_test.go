@@ -87,10 +87,10 @@ func TestBadInput_TenThousandConnects(t *testing.T) {
 				if err != nil {
 					continue // refused: that is an answer, too
 				}
-				switch {
-				case n%3 == 0:
+				switch n % 3 {
+				case 0:
 					_, _ = io.WriteString(conn, "GET / HTTP/1.1\r\n\r\n")
-				case n%3 == 1:
+				case 1:
 					_, _ = io.WriteString(conn, halfPacket)
 				}
 				_ = conn.Close()

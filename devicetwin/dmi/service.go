@@ -142,11 +142,11 @@ func (s *service) report(ctx context.Context, kind string, id types.NamespacedNa
 	if err != nil {
 		return err
 	}
-	protocol, known := s.registry.ProtocolOf(id)
-	if !known && !s.registry.AwaitSync(ctx, maxWait) {
+	if _, known := s.registry.ProtocolOf(id); !known && !s.registry.AwaitSync(ctx, maxWait) {
 		return s.refuse(codes.Unavailable, refusedStorage, "device %s: edgecore has not read its Devices yet", id)
 	}
-	if protocol, known = s.registry.ProtocolOf(id); !known {
+	protocol, known := s.registry.ProtocolOf(id)
+	if !known {
 		s.metrics.unknown.Inc()
 		return nil
 	}

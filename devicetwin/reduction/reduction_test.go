@@ -65,7 +65,8 @@ func TestParse(t *testing.T) {
 		"dotted": {map[string]string{"frond.io/deadband.a.b": "2"}, map[string]reduction.Rule{"a.b": {Deadband: 2}}, ""},
 		"several": {
 			map[string]string{"frond.io/change-only.mode": "true", "frond.io/deadband.raw": "1e-3", "frond.io/change-only.temp": "false"},
-			map[string]reduction.Rule{"mode": {ChangeOnly: true}, "raw": {Deadband: 1e-3}, "temp": {}}, "",
+			map[string]reduction.Rule{"mode": {ChangeOnly: true}, "raw": {Deadband: 1e-3}, "temp": {}},
+			"",
 		},
 		"one of them is wrong":        {map[string]string{"frond.io/change-only.mode": "true", "frond.io/deadband.raw": "much"}, nil, `frond.io/deadband.raw: "much" is not a number above 0`},
 		"no such property":            {map[string]string{"frond.io/deadband.tmep": "1"}, nil, "frond.io/deadband.tmep: the Device has no such property"},

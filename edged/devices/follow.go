@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 
-	"go.uber.org/zap"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/frond-edge/frond/api/devices"
@@ -46,7 +45,6 @@ type follower struct {
 	// mappers may be nil.
 	mappers   Mappers
 	overrides Overrides
-	log       *zap.Logger
 	// given are the Devices that the consumer has, with their models.
 	given map[types.NamespacedName]types.NamespacedName
 }

@@ -132,11 +132,11 @@ func (h *hubLink) logIn(cfg Config, deadline time.Time) error {
 	if err := h.awaitPong(); err != nil {
 		return err
 	}
-	subscribe := ""
+	var subscribe []byte
 	for _, subject := range cfg.Subscribe {
-		subscribe += "LS+ " + subject + "\r\n"
+		subscribe = append(subscribe, "LS+ "+subject+"\r\n"...)
 	}
-	if err := h.write([]byte(subscribe + "PING\r\n")); err != nil {
+	if err := h.write(append(subscribe, "PING\r\n"...)); err != nil {
 		return err
 	}
 	return h.awaitPong()

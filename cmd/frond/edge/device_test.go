@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -58,9 +59,7 @@ type diskInMemory struct {
 func (m *diskInMemory) Save(_ context.Context, records map[string][]byte) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for key, raw := range records {
-		m.records[key] = raw
-	}
+	maps.Copy(m.records, records)
 	return m.err
 }
 

@@ -101,24 +101,28 @@ func TestCall_Answers(t *testing.T) {
 	}{
 		"done": {
 			request("set", "", "60"), func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("done")) },
-			"GET /api/v1/devicemethod/plant/boiler/set/setpoint/60", devicecall.Answer{Outcome: devicecall.Answered, Status: 200, Body: []byte("done")},
+			"GET /api/v1/devicemethod/plant/boiler/set/setpoint/60",
+			devicecall.Answer{Outcome: devicecall.Answered, Status: 200, Body: []byte("done")},
 		},
 		"one of two properties": {
 			request("adjust", "label", "50% ü?#"), func(http.ResponseWriter, *http.Request) {},
-			"GET /api/v1/devicemethod/plant/boiler/adjust/label/50%25%20%C3%BC%3F%23", devicecall.Answer{Outcome: devicecall.Answered, Status: 200, Body: []byte{}},
+			"GET /api/v1/devicemethod/plant/boiler/adjust/label/50%25%20%C3%BC%3F%23",
+			devicecall.Answer{Outcome: devicecall.Answered, Status: 200, Body: []byte{}},
 		},
 		"an error": {
 			request("set", "setpoint", "60"), func(w http.ResponseWriter, _ *http.Request) {
 				http.Error(w, "valve stuck", http.StatusInternalServerError)
 			},
-			"GET /api/v1/devicemethod/plant/boiler/set/setpoint/60", devicecall.Answer{Outcome: devicecall.Answered, Status: 500, Body: []byte("valve stuck\n")},
+			"GET /api/v1/devicemethod/plant/boiler/set/setpoint/60",
+			devicecall.Answer{Outcome: devicecall.Answered, Status: 500, Body: []byte("valve stuck\n")},
 		},
 		"a redirection is not followed": {
 			request("set", "", "60"), func(w http.ResponseWriter, _ *http.Request) {
 				w.Header().Set("Location", "http://127.0.0.1:10250/pods")
 				w.WriteHeader(http.StatusFound)
 			},
-			"GET /api/v1/devicemethod/plant/boiler/set/setpoint/60", devicecall.Answer{Outcome: devicecall.Answered, Status: 302, Body: []byte{}},
+			"GET /api/v1/devicemethod/plant/boiler/set/setpoint/60",
+			devicecall.Answer{Outcome: devicecall.Answered, Status: 302, Body: []byte{}},
 		},
 		"too much": {
 			request("set", "", "60"), func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 1<<20)) },
