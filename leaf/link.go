@@ -167,8 +167,12 @@ func (s *linkSupervisor) checkLink(now time.Time) {
 	switch {
 	case s.linkID != 0 && id != s.linkID:
 		s.handleLinkLost(now)
+		if id == 0 && s.server.stops.announced(s.linkServer, now) { // it closes its links one by one, so this dial need not wait for its turn
+			s.dialHub(now)
+		}
 	case s.linkID == 0 && confirmed:
 		s.linkServer = hub
+		s.server.stops.clear(hub) // a server that stops takes no links: this is another process
 		s.handleLinkUp(now, id)
 	}
 	if id == 0 && s.backoff.Due(now) {
@@ -207,9 +211,6 @@ func (s *linkSupervisor) handleLinkLost(now time.Time) {
 	s.state = LinkState{Since: now, Reconnects: s.state.Reconnects}
 	s.metrics.up.Set(0)
 	s.server.setLink(s.state)
-	if s.server.stops.announced(s.linkServer, now) { // it closes its links one by one, so this dial need not wait for its turn
-		s.dialHub(now)
-	}
 }
 
 func (s *linkSupervisor) handleLinkUp(now time.Time, id uint64) {

@@ -21,6 +21,15 @@ func (a *stopAnnouncement) set(server string, now time.Time) {
 	a.server, a.at = server, now
 }
 
+// clear forgets the announcement of a server.
+func (a *stopAnnouncement) clear(server string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if server == a.server {
+		a.server = ""
+	}
+}
+
 // announced reports whether a server has announced its stop.
 func (a *stopAnnouncement) announced(server string, now time.Time) bool {
 	a.mu.Lock()

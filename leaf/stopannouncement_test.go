@@ -60,6 +60,14 @@ func TestLinkSupervisor_StoppingServerIsLeftAtOnce(t *testing.T) {
 			if remote.dials != tt.dials {
 				t.Errorf("dialled %d times, want %d", remote.dials, tt.dials)
 			}
+			remote.id = 8 // the server's next process
+			supervisor.checkLink(now)
+			supervisor.checkLink(now)
+			remote.id = 0
+			supervisor.checkLink(now)
+			if remote.dials != tt.dials && remote.server == tt.announced {
+				t.Errorf("an announcement counts for the next process: dialled %d times", remote.dials)
+			}
 		})
 	}
 }

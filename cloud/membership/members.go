@@ -54,7 +54,7 @@ type Members struct {
 
 	mu           sync.Mutex
 	lastSeen     map[string]time.Time // guarded by mu; last refresh by member
-	entries      map[string]string    // guarded by mu; the last value by member
+	entries      map[string]string    // guarded by mu; the last value by member, also of those that are gone: a new watch delivers it again
 	ownRefreshes []ownRefresh         // guarded by mu; own refreshes that were begun and may still count
 	lastRenewal  time.Time            // guarded by mu; when the newest own refresh that arrived was begun
 	rejoinedAt   time.Time            // guarded by mu; when this replica last returned: earlier refreshes of the others did not reach it
@@ -259,6 +259,17 @@ func (m *Members) watchPeers(ctx context.Context, watcher jetstream.KeyWatcher) 
 	defer ticker.Stop()
 	began, requested, end := time.Now(), false, context.CancelFunc(func() {})
 	defer func() { end() }()
+	// The next watch is opened beside the current one, which may still deliver: while the hub elects a leader there is no answer.
+	opened, opening := make(chan openedWatch, 1), sync.WaitGroup{} // one is opened at a time
+	isOpening := false
+	defer func() {
+		opening.Wait()
+		select {
+		case next := <-opened:
+			next.close()
+		default:
+		}
+	}()
 	for {
 		select {
 		case <-ctx.Done():
@@ -266,20 +277,22 @@ func (m *Members) watchPeers(ctx context.Context, watcher jetstream.KeyWatcher) 
 			return nil
 		case <-m.watchRequests:
 			requested = true
-		case <-ticker.C:
-			m.evaluateLive(time.Now())
-			if !requested && !m.watchStalled(began) {
-				continue
-			}
-			began = time.Now()
-			next, leave, err := m.reopenWatch(ctx)
-			if err != nil {
-				m.log.Debug("members not watched again", zap.Error(err))
+		case next := <-opened:
+			isOpening = false
+			if next.err != nil {
+				m.log.Debug("members not watched again", zap.Error(next.err))
 				continue
 			}
 			_ = watcher.Stop() // the same
 			end()
-			watcher, end, requested = next, leave, false
+			watcher, end, requested = next.watcher, next.end, false
+		case <-ticker.C:
+			m.evaluateLive(time.Now())
+			if isOpening || !requested && !m.watchStalled(began) {
+				continue
+			}
+			began, isOpening = time.Now(), true
+			opening.Go(func() { opened <- m.reopenWatch(ctx) })
 		case entry, ok := <-watcher.Updates():
 			if !ok {
 				return errors.New("the watch of the members ended")
@@ -295,20 +308,34 @@ func (m *Members) watchPeers(ctx context.Context, watcher jetstream.KeyWatcher) 
 	}
 }
 
-// reopenWatch starts another watch, which lives until end. While the hub elects a leader there is no answer, and the
-// request is lost: it is therefore abandoned soon, and repeated.
-func (m *Members) reopenWatch(ctx context.Context) (watcher jetstream.KeyWatcher, end context.CancelFunc, err error) {
-	ctx, end = context.WithCancel(ctx)
+// openedWatch is the outcome of an attempt to open a watch, which lives until end.
+type openedWatch struct {
+	watcher jetstream.KeyWatcher
+	end     context.CancelFunc
+	err     error
+}
+
+func (w openedWatch) close() {
+	if w.err == nil {
+		_ = w.watcher.Stop() // fails only when the connection is gone
+		w.end()
+	}
+}
+
+// reopenWatch starts another watch. While the hub elects a leader there is no answer, and the request is lost: it is therefore abandoned soon,
+// and repeated.
+func (m *Members) reopenWatch(ctx context.Context) openedWatch {
+	ctx, end := context.WithCancel(ctx)
 	late := time.AfterFunc(reopenTimeout, end)
-	if watcher, err = m.kv.WatchAll(ctx); err == nil && !late.Stop() {
+	watcher, err := m.kv.WatchAll(ctx)
+	if err == nil && !late.Stop() {
 		err = context.DeadlineExceeded
 		_ = watcher.Stop() // it ends with its context anyway
 	}
 	if err != nil {
 		end()
-		return nil, nil, err
 	}
-	return watcher, end, nil
+	return openedWatch{watcher, end, err}
 }
 
 // watchStalled reports whether a watch that began at a time has been silent for too long.
@@ -333,6 +360,10 @@ func (m *Members) observeRefresh(member, value string, now time.Time) {
 		}
 		m.renewLease(m.ownRefreshes[at].at, now)
 	} else {
+		if last, seen := m.entries[member]; seen && last == value {
+			m.mu.Unlock()
+			return // the beginning of a watch repeats it: no sign of life
+		}
 		m.peerSeenAt = now
 	}
 	m.lastSeen[member], m.entries[member] = now, value
@@ -366,7 +397,7 @@ func (m *Members) renewLease(began, now time.Time) {
 func (m *Members) removeMember(member string, now time.Time) {
 	m.mu.Lock()
 	delete(m.lastSeen, member)
-	delete(m.entries, member)
+	delete(m.entries, member) // it has left the bucket: no watch repeats it
 	m.mu.Unlock()
 	m.evaluateLive(now)
 }
@@ -409,5 +440,4 @@ func (m *Members) expireMember(member string) {
 	default:
 	}
 	delete(m.lastSeen, member)
-	delete(m.entries, member)
 }

@@ -24,13 +24,33 @@ func newMemberClock(t *testing.T) *memberClock {
 // deliverRefreshes delivers a refresh of each member; the own one is the newest that was begun.
 func (c *memberClock) deliverRefreshes(members ...string) {
 	for _, member := range members {
-		value := ""
+		c.n++
+		value := time.Duration(c.n).String()
 		if member == c.self {
-			c.n++
-			value = time.Duration(c.n).String()
 			c.recordRefresh(ownRefresh{value: value, at: c.now})
 		}
 		c.observeRefresh(member, value, c.now)
+	}
+}
+
+// A new watch begins with the last value of each entry: that of a replica that has died is no sign of life.
+func TestMembers_RepeatedEntryIsNoSignOfLife(t *testing.T) {
+	c := newMemberClock(t)
+	c.stepMembers("a", "b")
+	last := c.entries["b"]
+	for range 10 {
+		c.stepMembers("a")
+	}
+	if got := c.Live(); !slices.Equal(got, []string{"a"}) {
+		t.Fatalf("live %v after b was silent", got)
+	}
+	c.observeRefresh("b", last, c.now)
+	if got := c.Live(); !slices.Equal(got, []string{"a"}) {
+		t.Errorf("live %v after the last entry of b was repeated", got)
+	}
+	c.stepMembers("a", "b")
+	if got := c.Live(); !slices.Equal(got, []string{"a", "b"}) {
+		t.Errorf("live %v after b was heard again", got)
 	}
 }
 

@@ -16,8 +16,9 @@ const (
 )
 
 // answerTimer decides how long a request waits for its answer before it is sent again: as TCP's retransmission timer (RFC 6298), by the mean
-// and the deviation of the answers before, so that a slow hub does not get each request twice. The zero value is ready for use, by any number
-// of goroutines.
+// and the deviation of the answers before, so that a slow hub does not get each request twice. Unlike TCP's it also measures requests that were
+// repeated, from when they were sent first: there is no saying which of them was answered, and a hub that has become slower than the timer
+// answers no other ones. The zero value is ready for use, by any number of goroutines.
 type answerTimer struct {
 	mu                  sync.Mutex // guards all below
 	measured            bool
@@ -40,7 +41,7 @@ func (t *answerTimer) timeout(attempt int) time.Duration {
 	return min(wait, maxAnswerTimeout)
 }
 
-// observe takes how long the answer to a request took that was sent once: an answer to a repeated one may belong to any of them.
+// observe takes how long the answer to a request took, from when it was sent first.
 func (t *answerTimer) observe(took time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

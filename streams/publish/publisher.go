@@ -94,12 +94,12 @@ const (
 // publishMessage sends a message until it is answered or ctx ends. An attempt whose server stopped, or stopped leading the stream, is never
 // answered; if it was stored after all, the server recognises the repetition by its id.
 func (p *Publisher) publishMessage(ctx context.Context, msg *nats.Msg, opts ...jetstream.PublishOpt) (*jetstream.PubAck, error) {
+	began := time.Now()
 	for attempt := 0; ; attempt++ {
-		began := time.Now()
 		tctx, cancel := context.WithTimeout(ctx, p.answers.timeout(attempt))
 		ack, err := p.js.PublishMsg(tctx, msg, opts...)
 		cancel()
-		if err == nil && attempt == 0 {
+		if err == nil {
 			p.answers.observe(time.Since(began))
 		}
 		unanswered := errors.Is(err, context.DeadlineExceeded)
