@@ -29,6 +29,8 @@ import (
 const (
 	// batch is how many objects are listed, and atOnce how many are deleted at a time.
 	batch, atOnce = 500, 16
+	// latePasses and latePause: cloudcore creates the Node of a gateway whose report it handles late, after the gateway has ended.
+	latePasses, latePause = 10, 3 * time.Second
 	// maxRun bounds a run's id: the name of a Node is also the value of a label, of 63 characters.
 	maxRun = 48
 )
@@ -96,7 +98,7 @@ func (r *Run) Delete(ctx context.Context, own map[string]string) error {
 		explain("delete the token", tokens),
 		explain("delete the pods", r.deletePods(ctx)),
 		explain("delete the identities", r.deleteOwn(ctx, own)),
-		explain("delete the Nodes", r.deleteNodes(ctx)),
+		explain("delete the Nodes", r.deleteAllNodes(ctx)),
 		explain("delete the namespace", r.deleteNamespace(ctx)),
 	)
 }
@@ -142,15 +144,32 @@ func eachOf[T any](ctx context.Context, objects []T, do func(context.Context, *T
 	return group.Wait()
 }
 
+// deleteAllNodes deletes the Nodes with the label until none has come for a while.
+func (r *Run) deleteAllNodes(ctx context.Context) error {
+	for range latePasses {
+		deleted, err := r.deleteNodes(ctx)
+		if err != nil || deleted == 0 {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(latePause):
+		}
+	}
+	return nil
+}
+
 // deleteNodes deletes the Nodes with the label, each after the identity of its name: without its Node, nothing would tell whose it is.
-func (r *Run) deleteNodes(ctx context.Context) error {
+func (r *Run) deleteNodes(ctx context.Context) (deleted int, err error) {
 	for next := ""; ; {
 		options := r.selector()
 		options.Continue = next
 		list, err := r.kube.CoreV1().Nodes().List(ctx, options)
 		if err != nil {
-			return err
+			return deleted, err
 		}
+		deleted += len(list.Items)
 		err = eachOf(ctx, list.Items, func(ctx context.Context, node *corev1.Node) error {
 			if err := r.deleteIdentity(ctx, node.Name); err != nil {
 				return err
@@ -158,7 +177,7 @@ func (r *Run) deleteNodes(ctx context.Context) error {
 			return r.kube.CoreV1().Nodes().Delete(ctx, node.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(node.UID))})
 		})
 		if next = list.Continue; err != nil || next == "" {
-			return err
+			return deleted, err
 		}
 	}
 }

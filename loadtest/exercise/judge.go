@@ -60,16 +60,23 @@ func BytesPerLinkHour(r Result) float64 {
 // audit are the differences between the gateways' stores and Kubernetes.
 type audit struct{ lost, resurrected []string }
 
-// Audit waits until each gateway holds what Kubernetes holds for it, and judges what differs then.
+// Audit waits until each gateway has a link and holds what Kubernetes holds for it, and judges what is missing then.
 func (r *Runner) Audit(ctx context.Context) ([]Judgement, error) {
 	var last audit
+	unlinked := 0
 	deadline := time.Now().Add(r.plan.Settle.Duration)
 	for {
 		var err error
 		if last, err = r.compare(ctx); err != nil {
 			return nil, err
 		}
-		if len(last.lost)+len(last.resurrected) == 0 || time.Now().After(deadline) {
+		unlinked = 0
+		for _, g := range r.swarm.Gateways() {
+			if !g.Linked() {
+				unlinked++
+			}
+		}
+		if unlinked+len(last.lost)+len(last.resurrected) == 0 || time.Now().After(deadline) {
 			break
 		}
 		if err := sleep(ctx, time.Second); err != nil {
@@ -78,6 +85,7 @@ func (r *Runner) Audit(ctx context.Context) ([]Judgement, error) {
 	}
 	count, faults := r.swarm.Faults()
 	return []Judgement{
+		{"all gateways are linked", unlinked == 0, fmt.Sprintf("%d without a link", unlinked)},
 		{"nothing is lost", len(last.lost) == 0, describe(last.lost)},
 		{"nothing is resurrected", len(last.resurrected) == 0, describe(last.resurrected)},
 		{"no gateway has a fault", count == 0, fmt.Sprintf("%d faults: %v", count, errors.Join(faults...))},

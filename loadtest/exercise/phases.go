@@ -51,6 +51,8 @@ type workload struct {
 type podSet struct {
 	names    []string
 	revision int
+	// turn orders the changes of the node's ConfigMap.
+	turn *sync.Mutex
 }
 
 // configMapName is the name of the ConfigMap of a node.
@@ -77,6 +79,9 @@ func (w *workload) createPods(ctx context.Context, p plan.Pods, into *measure.Hi
 	all.Wait()
 	for _, g := range gateways {
 		set := w.pods[g.Name()]
+		if set.turn == nil {
+			set.turn = &sync.Mutex{}
+		}
 		for range p.PerGateway {
 			set.names = append(set.names, fmt.Sprintf("pod-%s-%d-0", g.Name(), len(set.names)))
 		}
@@ -120,6 +125,9 @@ func retryForbidden(ctx context.Context, do func() error) error {
 
 // changeConfigMap changes the ConfigMap of a node, and tracks the change until it is in the gateway's store.
 func (w *workload) changeConfigMap(ctx context.Context, node string, due time.Time, into *measure.Histogram) {
+	turn := w.pods[node].turn // two changes at a time could be made in another order than they were numbered
+	turn.Lock()
+	defer turn.Unlock()
 	sequence := w.sequence.Add(1)
 	w.tracker.Begin(node+" configmap", sequence, due, into)
 	patch := `{"data":{"op":"` + strconv.FormatInt(sequence, 10) + `"}}`
@@ -146,7 +154,7 @@ func (w *workload) rollout(ctx context.Context, rate float64, into *measure.Hist
 	for _, g := range w.swarm.Gateways() {
 		set := w.pods[g.Name()]
 		set.revision++
-		next := podSet{revision: set.revision}
+		next := podSet{revision: set.revision, turn: set.turn}
 		for _, name := range set.names {
 			after := name[:strings.LastIndexByte(name, '-')+1] + strconv.Itoa(set.revision)
 			next.names = append(next.names, after)
@@ -209,11 +217,9 @@ func (w *workload) storm(ctx context.Context, limit time.Duration, into *measure
 	began := time.Now()
 	var waiting []*swarm.Gateway
 	for _, g := range w.swarm.Gateways() {
-		if g.Linked() {
-			w.tracker.Begin(g.Name()+" link", 0, began, into)
-			g.Redial()
-			waiting = append(waiting, g)
-		}
+		w.tracker.Begin(g.Name()+" link", 0, began, into)
+		g.Redial()
+		waiting = append(waiting, g)
 	}
 	err := w.await(ctx, limit, func() bool {
 		var rest []*swarm.Gateway

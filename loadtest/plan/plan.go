@@ -219,13 +219,13 @@ func (p Plan) validate() error {
 	pods := false
 	for i, phase := range p.Phases {
 		at := fmt.Sprintf("phases[%d]", i)
-		pods = pods || phase.Pods != nil
+		pods = pods && phase.Join == nil || phase.Pods != nil // gateways that join later have none
 		phase.validate(at, pods, fault)
 	}
 	return errors.Join(faults...)
 }
 
-// validate checks one phase; pods says that this phase or one before it has created pods.
+// validate checks one phase; pods says that this phase or one before it has created pods at all gateways.
 func (p Phase) validate(at string, pods bool, fault func(field, format string, args ...any)) {
 	var set []string
 	for _, k := range p.kinds() {
@@ -244,7 +244,7 @@ func (p Phase) validate(at string, pods bool, fault func(field, format string, a
 		}
 	}
 	if !pods && (p.Churn != nil || p.Rollout != nil || p.Cut != nil || p.Kill != nil) {
-		fault(at, "needs a phase pods before it")
+		fault(at, "needs a phase pods before it, after the last join")
 	}
 	switch {
 	case p.Join != nil:

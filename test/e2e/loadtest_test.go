@@ -19,6 +19,7 @@ func loadtest(t *testing.T, run string, args ...string) (code int, talk string, 
 	ctx, cancel := context.WithTimeout(t.Context(), 2*waitTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(shared.Dir(), "bin", "frond"), append([]string{"loadtest", "run", "--run", run, "--report-dir", dir}, args...)...)
+	cmd.Cancel, cmd.WaitDelay = func() error { return cmd.Process.Signal(os.Interrupt) }, waitTimeout // it deletes what it has made
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+shared.Kubeconfig())
 	out, err := cmd.CombinedOutput()
 	if cmd.ProcessState == nil {
@@ -80,7 +81,7 @@ func TestLoadtest_JudgesARun(t *testing.T) {
 	runKubectl(t, "apply", "--dry-run=server", "-f", "../../deploy/loadtest/swarm.yaml")
 
 	plan := filepath.Join(t.TempDir(), "plan.yaml")
-	text := "apiVersion: loadtest.frond.io/v1alpha1\nsettle: 3s\nphases:\n- join: {gateways: 2, perSecond: 10}\n- pods: {perGateway: 1, perSecond: 10}\n"
+	text := "apiVersion: loadtest.frond.io/v1alpha1\nsettle: 20s\nphases:\n- join: {gateways: 2, perSecond: 10}\n- pods: {perGateway: 1, perSecond: 10}\n"
 	if err := os.WriteFile(plan, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
