@@ -21,8 +21,9 @@ type Override = deviceview.Override
 // ActiveOverride is an override that is driven.
 type ActiveOverride struct {
 	Override
-	// Device is the desired value of the Device, which is driven again at the end; nil if there is none.
-	Device *Desired
+	// Device is the desired value of the Device, which is driven again at the end; nil if there is none. Refused is why that may not be.
+	Device  *Desired
+	Refused *Refusal
 }
 
 // wanted returns the desired value of the Device.
@@ -31,6 +32,14 @@ func (p PropertySpec) wanted() *Desired {
 		return p.Override.Device
 	}
 	return p.Desired
+}
+
+// refusal returns why the desired value of the Device is refused, nil if it is not.
+func (p PropertySpec) refusal() *Refusal {
+	if p.Override != nil {
+		return p.Override.Refused
+	}
+	return p.Refused
 }
 
 // Drive returns a Device with overrides, by property, in place of its desired values, and the Device itself if there are none. An override of a property
@@ -57,13 +66,17 @@ func Drive(device *devices.Device, overrides map[string]Override) *devices.Devic
 // NewDrivenSpec returns the Spec of a Device while overrides, by property, are in force.
 func NewDrivenSpec(device *devices.Device, model *devices.DeviceModel, overrides map[string]Override) Spec {
 	spec := NewSpec(Drive(device, overrides), model)
+	if len(overrides) == 0 {
+		return spec
+	}
+	own := NewSpec(device, model)
 	for i := range spec.Properties {
 		p := &spec.Properties[i]
 		override, ok := overrides[p.Name]
 		if !ok {
 			continue
 		}
-		p.Override = &ActiveOverride{Override: override}
+		p.Override = &ActiveOverride{Override: override, Refused: own.Properties[i].Refused}
 		if wanted := device.Spec.Properties[i].Desired; wanted != nil && wanted.Value != "" {
 			p.Override.Device = &Desired{Value: wanted.Value, Metadata: maps.Clone(wanted.Metadata)}
 		}
@@ -91,7 +104,11 @@ func overridden(spec Spec) (metav1.Condition, bool) {
 	var list []string
 	for _, p := range spec.Properties {
 		if p.Override != nil {
-			list = append(list, fmt.Sprintf("%s=%s until %s by %s", p.Name, clip(p.Override.Value), p.Override.Until.UTC().Format(time.RFC3339), p.Override.By))
+			text := fmt.Sprintf("%s=%s until %s by %s", p.Name, clip(p.Override.Value), p.Override.Until.UTC().Format(time.RFC3339), p.Override.By)
+			if p.Refused != nil {
+				text += " (refused: " + p.Refused.Error() + ")"
+			}
+			list = append(list, text)
 		}
 	}
 	return metav1.Condition{

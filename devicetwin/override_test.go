@@ -72,3 +72,26 @@ func TestOverride_Conditions(t *testing.T) {
 		t.Error("the Device was changed")
 	}
 }
+
+// Accepted is about the desired value of the Device, also while an override wins over it; a model that came to refuse the override is told in its own
+// condition.
+func TestOverride_AcceptedIsAboutTheDevice(t *testing.T) {
+	model := &devices.DeviceModel{Spec: devices.DeviceModelSpec{Properties: []devices.ModelProperty{{Name: "a", Type: "INT", AccessMode: "ReadWrite", Maximum: "50"}}}}
+	for name, tt := range map[string]struct{ desired, override, reason, local string }{
+		"both are allowed":        {"40", "45", devicetwin.ReasonNotConfirmed, ""},
+		"the override is refused": {"40", "60", devicetwin.ReasonNotConfirmed, "(refused: property a:"},
+		"the Device is refused":   {"70", "45", devicetwin.ReasonRefused, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			device := &devices.Device{Spec: devices.DeviceSpec{Properties: []devices.DeviceProperty{{Name: "a", Desired: &devices.TwinProperty{Value: tt.desired}}}}}
+			spec := devicetwin.NewDrivenSpec(device, model, map[string]devicetwin.Override{"a": {Value: tt.override, By: "ada"}})
+			conditions := devicetwin.Conditions(spec, devicetwin.Record{}, nil, time.Now())
+			if got := meta.FindStatusCondition(conditions, devices.ConditionAccepted); got.Reason != tt.reason {
+				t.Errorf("Accepted is %+v, want %s", got, tt.reason)
+			}
+			if got := meta.FindStatusCondition(conditions, devices.ConditionLocalOverride); !strings.Contains(got.Message, tt.local) || tt.local == "" && strings.Contains(got.Message, "refused") {
+				t.Errorf("LocalOverride is %+v, want %q", got, tt.local)
+			}
+		})
+	}
+}

@@ -83,15 +83,16 @@ func accepted(spec Spec, r Record) metav1.Condition {
 	var refused, unconfirmed []string
 	desired := 0
 	for _, p := range spec.Properties {
-		if p.Refused != nil {
-			refused = append(refused, p.Refused.Error())
+		if no := p.refusal(); no != nil {
+			refused = append(refused, no.Error())
 		}
 		value, ok := p.applicable()
-		if !ok {
+		waits := p.Override != nil && p.Override.Device != nil && p.Override.Refused == nil // for the end of an override that is refused
+		if !ok && !waits {
 			continue
 		}
 		desired++
-		if !p.holds(r.Observed, value) && !p.holds(r.Reported, value) {
+		if !ok || !p.holds(r.Observed, value) && !p.holds(r.Reported, value) {
 			unconfirmed = append(unconfirmed, p.Name)
 		}
 	}

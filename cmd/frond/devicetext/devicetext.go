@@ -51,7 +51,7 @@ func PrintDevice(out io.Writer, d *deviceview.Device, now time.Time) error {
 		if ms, err := strconv.ParseInt(p.ReportedAt, 10, 64); err == nil {
 			at = time.UnixMilli(ms)
 		}
-		table.AddRow(p.Name, valueOf(p.Desired), valueOf(p.Reported), cli.FormatAge(at, now), cli.OrDash(overrideOf(p.Override)))
+		table.AddRow(p.Name, valueOf(p.Desired), valueOf(p.Reported), cli.FormatAge(at, now), cli.OrDash(overrideAt(p.Override, now)))
 	}
 	if err := table.Print(); err != nil {
 		return err
@@ -62,6 +62,14 @@ func PrintDevice(out io.Writer, d *deviceview.Device, now time.Time) error {
 		}
 	}
 	return nil
+}
+
+// overrideAt describes an override. One whose end has passed is over, though a gateway that is away has not reported that.
+func overrideAt(o *deviceview.Override, now time.Time) string {
+	if o != nil && now.After(o.Until) {
+		return "ended " + o.Until.UTC().Format(time.RFC3339)
+	}
+	return overrideOf(o)
 }
 
 // overrideOf describes an override, "" for none.

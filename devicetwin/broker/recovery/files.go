@@ -92,6 +92,9 @@ const minFree = 4 << 20
 // Restore makes the files readable before nats-server opens them: it puts back the copies where files differ from them, and removes the states of
 // consumers that are none. What the streams hold, it leaves alone. It returns an error if the disk is full.
 func (f Files) Restore() error {
+	if err := f.putAllBack(); err != nil {
+		return fmt.Errorf("put back damaged streams of the MQTT broker: %w", err)
+	}
 	var disk unix.Statfs_t
 	if err := unix.Statfs(f.Dir, &disk); err != nil {
 		return fmt.Errorf("free space for the MQTT broker: %w", err)
@@ -190,49 +193,53 @@ func (f Files) removeStray(stream string, has []string) error {
 	return nil
 }
 
-// asideDir is where the files of a stream are set aside.
-func (f Files) asideDir(stream string) string { return filepath.Join(f.Dir, "damaged", stream) }
+// asideDir is where the files of a stream are set aside, and doneSuffix marks those that are not needed any more.
+func (f Files) asideDir(stream string) string { return filepath.Join(f.Dir, damagedDir, stream) }
+
+const (
+	damagedDir = "damaged"
+	doneSuffix = ".done"
+)
 
 // setAside moves the files of a stream away that the server cannot read, and leaves a copy of its messages: nats-server removes all files of a stream
-// that it cannot make. It reports whether there are any.
-func (f Files) setAside(stream string) (bool, error) {
+// that it cannot make. It reports whether there are any; then putBack undoes it, also after an error.
+func (f Files) setAside(stream string) (damaged bool, err error) {
 	from, to := filepath.Join(f.Dir, streamsDir, stream), f.asideDir(stream)
 	if _, err := os.Stat(from); errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
-	if err := os.RemoveAll(to); err != nil {
-		return false, err
-	}
 	if err := os.MkdirAll(filepath.Dir(to), dirMode); err != nil {
 		return false, err
 	}
-	if err := os.Rename(from, to); err != nil {
+	if err := os.Rename(from, to); err != nil { // fails if there is one, which is never overwritten
 		return false, err
 	}
-	blocks, err := filepath.Glob(filepath.Join(to, messagesDir, "*.blk"))
+	return true, copyMessages(filepath.Join(to, messagesDir), filepath.Join(from, messagesDir))
+}
+
+// copyMessages copies the blocks of a stream's messages.
+func copyMessages(from, to string) error {
+	blocks, err := filepath.Glob(filepath.Join(from, "*.blk"))
 	if err != nil || len(blocks) == 0 {
-		return true, err
+		return err
 	}
-	if err := os.MkdirAll(filepath.Join(from, messagesDir), dirMode); err != nil {
-		return false, err
+	if err := os.MkdirAll(to, dirMode); err != nil {
+		return err
 	}
 	for _, block := range blocks {
 		data, err := os.ReadFile(block)
 		if err != nil {
-			return false, err
+			return err
 		}
-		if err := replace(filepath.Join(from, messagesDir, filepath.Base(block)), data); err != nil {
-			return false, err
+		if err := replace(filepath.Join(to, filepath.Base(block)), data); err != nil {
+			return err
 		}
 	}
-	return true, nil
+	return nil
 }
 
 // putBack undoes setAside, for the next attempt: the disk may be full.
-func (f Files) putBack(stream string, damaged bool) error {
-	if !damaged {
-		return nil
-	}
+func (f Files) putBack(stream string) error {
 	to := filepath.Join(f.Dir, streamsDir, stream)
 	if err := os.RemoveAll(to); err != nil {
 		return err
@@ -243,8 +250,33 @@ func (f Files) putBack(stream string, damaged bool) error {
 	return os.Rename(f.asideDir(stream), to)
 }
 
-// removeAside removes what setAside has moved away.
-func (f Files) removeAside(stream string) error { return os.RemoveAll(f.asideDir(stream)) }
+// putAllBack puts back what a start that did not come to its end has set aside, and removes what is not needed any more.
+func (f Files) putAllBack() error {
+	entries, err := os.ReadDir(filepath.Join(f.Dir, damagedDir))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, e := range entries {
+		if strings.HasSuffix(e.Name(), doneSuffix) {
+			err = os.RemoveAll(filepath.Join(f.Dir, damagedDir, e.Name()))
+		} else {
+			err = f.putBack(e.Name())
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// removeAside removes what setAside has moved away. A start that ends before it is complete does not put it back.
+func (f Files) removeAside(stream string) error {
+	done := f.asideDir(stream) + doneSuffix
+	if err := os.Rename(f.asideDir(stream), done); err != nil {
+		return err
+	}
+	return os.RemoveAll(done)
+}
 
 // replace writes a file, synced; a power cut leaves the old one or the new one.
 func replace(path string, data []byte) error {

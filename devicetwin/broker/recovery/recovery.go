@@ -64,15 +64,16 @@ func (f Files) ensureStream(ctx context.Context, js jetstream.JetStream, cfg jet
 		return err
 	}
 	damaged, err := f.setAside(cfg.Name)
+	if err == nil {
+		_, err = js.CreateStream(ctx, cfg)
+	}
+	if !damaged {
+		return err
+	}
 	if err != nil {
-		return fmt.Errorf("set a damaged stream aside: %w", err)
+		return errors.Join(err, f.putBack(cfg.Name))
 	}
-	if _, err := js.CreateStream(ctx, cfg); err != nil {
-		return errors.Join(err, f.putBack(cfg.Name, damaged))
-	}
-	if damaged {
-		f.Log.Warn("a damaged stream of the MQTT broker is made again from its messages", zap.String("stream", cfg.Name))
-	}
+	f.Log.Warn("a damaged stream of the MQTT broker is made again from its messages", zap.String("stream", cfg.Name))
 	return f.removeAside(cfg.Name)
 }
 

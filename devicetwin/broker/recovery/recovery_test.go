@@ -222,3 +222,25 @@ func TestPrepare_KeepsFilesAfterFailure(t *testing.T) {
 	})
 	d.run(func(_ jetstream.JetStream, own jetstream.Consumer, _ string) { d.next(own, "1") })
 }
+
+// A start that was interrupted while it made a damaged stream again costs no message: what it had set aside is put back, whatever it had made instead.
+func TestRestore_PutsBackAfterInterruption(t *testing.T) {
+	for name, made := range map[string]bool{"before anything was made": false, "in the middle of the copy": true} {
+		t.Run(name, func(t *testing.T) {
+			d := &disk{T: t, dir: t.TempDir()}
+			d.run(func(js jetstream.JetStream, _ jetstream.Consumer, _ string) { d.publish(js, "1") })
+			kit.Must(t, os.Remove(filepath.Join(d.dir, "definitions.json")))
+			d.damage("meta.sum", "")
+			kit.Must(t, os.MkdirAll(filepath.Join(d.dir, "damaged"), 0o700))
+			kit.Must(t, os.Rename(filepath.Join(d.dir, inStream), filepath.Join(d.dir, "damaged", stream)))
+			if made {
+				kit.Must(t, os.MkdirAll(filepath.Join(d.dir, inStream, "msgs"), 0o700))
+				kit.Must(t, os.WriteFile(filepath.Join(d.dir, inStream, "msgs", "1.blk"), nil, 0o600))
+			}
+			d.run(func(_ jetstream.JetStream, own jetstream.Consumer, _ string) { d.next(own, "1") })
+			if entries, err := os.ReadDir(filepath.Join(d.dir, "damaged")); err != nil || len(entries) > 0 {
+				t.Errorf("left: %v %v", entries, err)
+			}
+		})
+	}
+}

@@ -85,7 +85,7 @@ func (r *Reducer) Record(ctx context.Context, origin broker.Origin, samples []br
 		return r.next.Record(ctx, origin, samples)
 	}
 	kept := make([]broker.Sample, 0, len(samples))
-	fresh := map[property]reduction.Sample{}
+	fresh := map[property]*reduction.Sample{}
 	for _, s := range samples {
 		if r.keep(s, fresh) {
 			kept = append(kept, s)
@@ -97,7 +97,11 @@ func (r *Reducer) Record(ctx context.Context, origin broker.Origin, samples []br
 		}
 	}
 	for at, last := range fresh {
-		r.devices[at.device].kept[at.name] = last
+		if last == nil {
+			delete(r.devices[at.device].kept, at.name)
+		} else {
+			r.devices[at.device].kept[at.name] = *last
+		}
 	}
 	r.reduced.Add(float64(len(samples) - len(kept)))
 	return nil
@@ -109,8 +113,9 @@ type property struct {
 	name   string
 }
 
-// keep reports whether a sample is kept, and notes it in fresh if its property has a rule.
-func (r *Reducer) keep(s broker.Sample, fresh map[property]reduction.Sample) bool {
+// keep reports whether a sample is kept, and notes in fresh what the next one of its property is compared with, if that has a rule. After one that is
+// late, of an earlier time than the one before, that is nothing: the next is kept, as it may differ from either.
+func (r *Reducer) keep(s broker.Sample, fresh map[property]*reduction.Sample) bool {
 	d := r.devices[s.Device]
 	if d == nil {
 		return true
@@ -120,15 +125,21 @@ func (r *Reducer) keep(s broker.Sample, fresh map[property]reduction.Sample) boo
 		return true
 	}
 	at := property{s.Device, s.Property}
-	last, known := fresh[at]
-	if !known {
-		last, known = d.kept[s.Property]
+	last, noted := fresh[at]
+	if before, known := d.kept[s.Property]; !noted && known {
+		last = &before
 	}
 	sample := reduction.Sample{Value: s.Value, Time: timeOf(s)}
-	if known && !rule.Keep(last, sample) {
+	switch {
+	case last == nil:
+		fresh[at] = &sample
+	case !rule.Keep(*last, sample):
 		return false
+	case sample.Time.Before(last.Time):
+		fresh[at] = nil
+	default:
+		fresh[at] = &sample
 	}
-	fresh[at] = sample
 	return true
 }
 

@@ -103,6 +103,29 @@ func TestReducer_KeepsByRules(t *testing.T) {
 	}
 }
 
+// After a late sample the next one is kept: it is compared neither with the late one nor with the one before it.
+func TestReducer_KeepsWhatFollowsALateSample(t *testing.T) {
+	for name, together := range map[string]bool{"one by one": false, "together": true} {
+		t.Run(name, func(t *testing.T) {
+			s := &store{}
+			r := reduce.New(s, s, prometheus.NewRegistry())
+			r.TwinsChanged(twin("u1", map[string]reduction.Rule{"temp": {Deadband: 0.5}}), nil)
+			samples := []broker.Sample{
+				sample(boiler, "temp", "20.0", 10*time.Second), sample(boiler, "temp", "25.0", 5*time.Second),
+				sample(boiler, "temp", "25.2", 11*time.Second), sample(boiler, "temp", "25.3", 12*time.Second),
+			}
+			if together {
+				record(t, r, samples...)
+			} else {
+				for _, one := range samples {
+					record(t, r, one)
+				}
+			}
+			expect(t, s, "temp=20.0", "temp=25.0", "temp=25.2")
+		})
+	}
+}
+
 // A sample that could not be recorded is not compared with: the app sends it again.
 func TestReducer_ForgetsWhatWasNotRecorded(t *testing.T) {
 	s := &store{err: errors.New("disk full")}

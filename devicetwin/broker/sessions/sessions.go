@@ -82,7 +82,11 @@ func (c *Checker) Check(ctx context.Context, clientID string) error {
 	if err := c.forget(ctx, stream, hash, m.Sequence, s); err != nil {
 		return fmt.Errorf("forget the MQTT session of %q: %w", clientID, err)
 	}
-	c.log.Info("an MQTT session has lost its subscriptions and is forgotten", zap.String("client", clientID))
+	if len(s.Subscriptions) > 0 {
+		c.log.Info("an MQTT session has lost subscriptions and is forgotten", zap.String("client", clientID))
+	} else {
+		c.log.Debug("an MQTT session without subscriptions is forgotten", zap.String("client", clientID))
+	}
 	return nil
 }
 

@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/frond-edge/frond/api/devicecall"
 	"github.com/frond-edge/frond/leaf/store"
@@ -71,8 +73,10 @@ func (l PodLocator) Locate(ctx context.Context, protocol string) (string, error)
 	return "", fmt.Errorf("mapper %s/%s does not run: its pod has no address", pod.Namespace, pod.Name)
 }
 
-// pod returns the pod of a UID. The mapper may run under a static pod's own UID, which its mirror pod names.
+// pod returns the pod of a UID. The mapper may run under a static pod's own UID, which its mirror pod names: that is a pod of the Node, which no user
+// creates in place of another one.
 func (l PodLocator) pod(uid string) (*corev1.Pod, error) {
+	var mirror *corev1.Pod
 	for _, entry := range l.Pods() {
 		if entry.UID != uid && !strings.Contains(string(entry.Object), uid) {
 			continue // the common case, cheaper than parsing
@@ -81,11 +85,22 @@ func (l PodLocator) pod(uid string) (*corev1.Pod, error) {
 		if err := json.Unmarshal(entry.Object, pod); err != nil {
 			continue // another pod's fault
 		}
-		if string(pod.UID) == uid || pod.Annotations[corev1.MirrorPodAnnotationKey] == uid {
+		switch {
+		case string(pod.UID) == uid:
 			return pod, nil
+		case pod.Annotations[corev1.MirrorPodAnnotationKey] == uid && isOfNode(pod):
+			mirror = pod
 		}
 	}
+	if mirror != nil {
+		return mirror, nil
+	}
 	return nil, errors.New("the pod of the mapper is not on this gateway any more")
+}
+
+// isOfNode reports whether a pod belongs to a Node, as mirror pods do.
+func isOfNode(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.OwnerReferences, func(o metav1.OwnerReference) bool { return o.APIVersion == "v1" && o.Kind == "Node" })
 }
 
 // portOf returns the port of a mapper's REST server.

@@ -254,11 +254,13 @@ func TestServe_Limits(t *testing.T) {
 // TestPodLocator: only the process that has registered the protocol is found, at an address that the runtime has given it, whatever the store says.
 func TestPodLocator(t *testing.T) {
 	pods := []store.Entry{
+		{UID: "claim", Object: []byte(`{"metadata":{"uid":"claim","annotations":{"kubernetes.io/config.mirror":"plain","frond.io/mapper-port":"22"}},"spec":{"hostNetwork":true}}`)},
+		{UID: "other", Object: []byte(`{"metadata":{"uid":"other","annotations":{"kubernetes.io/config.mirror":"lone","frond.io/mapper-port":"22"}},"spec":{"hostNetwork":true}}`)},
 		{UID: "plain", Object: []byte(`{"metadata":{"uid":"plain","namespace":"plant","name":"m"},"status":{"podIP":"192.168.1.50"}}`)},
 		{UID: "port", Object: []byte(`{"metadata":{"uid":"port","annotations":{"frond.io/mapper-port":"8080"}}}`)},
 		{UID: "bad", Object: []byte(`{"metadata":{"uid":"bad","annotations":{"frond.io/mapper-port":"80:81"}}}`)},
 		{UID: "host", Object: []byte(`{"metadata":{"uid":"host"},"spec":{"hostNetwork":true},"status":{"podIP":"192.168.1.10"}}`)},
-		{UID: "mirror", Object: []byte(`{"metadata":{"uid":"mirror","annotations":{"kubernetes.io/config.mirror":"static"}}}`)},
+		{UID: "mirror", Object: []byte(`{"metadata":{"uid":"mirror","annotations":{"kubernetes.io/config.mirror":"static"},"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"edge-1"}]}}`)},
 		{UID: "loop", Object: []byte(`{"metadata":{"uid":"loop"}}`)},
 		{UID: "ended", Object: []byte(`{"metadata":{"uid":"ended"}}`)},
 	}
@@ -266,7 +268,7 @@ func TestPodLocator(t *testing.T) {
 		"plain": {netip.MustParseAddr("10.1.0.2")}, "port": {netip.MustParseAddr("fd00::2")}, "bad": {netip.MustParseAddr("10.1.0.3")},
 		"static": {netip.MustParseAddr("10.1.0.4")}, "loop": {netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("169.254.169.254")},
 	}
-	registered := map[string]string{"process": "uid:0", "gone": "pod:gone"}
+	registered := map[string]string{"process": "uid:0", "gone": "pod:gone", "static": "pod:static", "lone": "pod:lone"}
 	for _, pod := range pods {
 		registered[pod.UID] = "pod:" + pod.UID
 	}
@@ -275,7 +277,7 @@ func TestPodLocator(t *testing.T) {
 		RuntimeAddresses: func(_ context.Context, uid string) ([]netip.Addr, error) { return given[uid], nil },
 	}
 	for protocol, want := range map[string]string{
-		"plain": "10.1.0.2:7777", "port": "[fd00::2]:8080", "host": "127.0.0.1:7777", "mirror": "10.1.0.4:7777", "process": "127.0.0.1:7777",
+		"plain": "10.1.0.2:7777", "port": "[fd00::2]:8080", "host": "127.0.0.1:7777", "mirror": "10.1.0.4:7777", "static": "10.1.0.4:7777", "lone": "not on this gateway any more", "process": "127.0.0.1:7777",
 		"bad": "is no port", "loop": "no address", "ended": "no address", "gone": "not on this gateway any more", "nobody": "no mapper has registered",
 	} {
 		address, err := l.Locate(t.Context(), protocol)

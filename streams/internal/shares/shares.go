@@ -25,8 +25,9 @@ const (
 	checkPercent = 1
 	// readInterval is how often the subjects of a full stream are read at most: with 100,000 subjects that takes half a second.
 	readInterval = time.Minute
-	// timeout bounds a check with all its requests.
-	timeout = 30 * time.Second
+	// timeout bounds a check with all its requests: the node whose call makes it waits, and gives up after topology.PumpTimeout. The next check does the
+	// rest.
+	timeout = 5 * time.Second
 )
 
 // Config configures Shares.
