@@ -216,7 +216,26 @@ func TestKubeletProxy_RefusesTLSClients(t *testing.T) {
 // A gateway without a part for devices says how to get one.
 func TestDevicesPath_WithoutDevices(t *testing.T) {
 	g := newGateway(t, true)
-	if code, answer := sendAPIRequest(t, g.api.ClientConfig(), apiRequest{method: "GET", path: deviceview.Path}); code != http.StatusServiceUnavailable || !strings.Contains(fmt.Sprint(answer), "devices.mqtt") {
-		t.Errorf("%d, %s", code, answer)
+	cfg := g.api.ClientConfig()
+	client, err := rest.HTTPClientFor(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.CloseIdleConnections()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, cfg.Host+deviceview.Path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if resp.StatusCode != http.StatusServiceUnavailable || !strings.Contains(string(body), "devices.mqtt") {
+		t.Errorf("%d, %s", resp.StatusCode, body)
 	}
 }
