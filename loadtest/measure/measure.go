@@ -106,7 +106,7 @@ func (t *Tracker) End(object string, sequence int64, at time.Time) {
 		o.into.Record(o.due, at)
 		t.count--
 	}
-	t.keep(object, rest)
+	t.setOutstanding(object, rest)
 }
 
 // Drop forgets one operation, as one that was never begun.
@@ -121,11 +121,11 @@ func (t *Tracker) Drop(object string, sequence int64) {
 			rest = append(rest, o)
 		}
 	}
-	t.keep(object, rest)
+	t.setOutstanding(object, rest)
 }
 
-// keep replaces the operations of an object; mu is held.
-func (t *Tracker) keep(object string, rest []operation) {
+// setOutstanding replaces the operations of an object; mu is held.
+func (t *Tracker) setOutstanding(object string, rest []operation) {
 	if len(rest) == 0 {
 		delete(t.outstanding, object)
 		return

@@ -102,9 +102,9 @@ func (c *Client) askEach(ctx context.Context, r request, into any) error {
 	var faults []error
 	for server := range strings.SplitSeq(servers, ",") {
 		server = strings.TrimRight(strings.TrimSpace(server), "/")
-		err := c.ask(ctx, server, r, into)
+		err := c.sendRequest(ctx, server, r, into)
 		if unknown := (x509.UnknownAuthorityError{}); errors.As(err, &unknown) && c.fetchAuthority(ctx) {
-			err = c.ask(ctx, server, r, into)
+			err = c.sendRequest(ctx, server, r, into)
 		}
 		if sent := (*SentError)(nil); errors.As(err, &sent) {
 			return err // another one would do it again
@@ -144,8 +144,8 @@ func (r *answerError) hadNoEffect() bool {
 
 func (r *answerError) isFinal() bool { return r.code/100 == 4 }
 
-// ask sends a request to one cloudcore. The error of one with an effect is a *SentError once there was a connection, until there is an answer.
-func (c *Client) ask(ctx context.Context, server string, r request, into any) (err error) {
+// sendRequest sends a request to one cloudcore. The error of one with an effect is a *SentError once there was a connection, until there is an answer.
+func (c *Client) sendRequest(ctx context.Context, server string, r request, into any) (err error) {
 	cfg, err := c.clientConfig(server)
 	if err != nil {
 		return err

@@ -87,7 +87,7 @@ func (r *Reducer) Record(ctx context.Context, origin broker.Origin, samples []br
 	kept := make([]broker.Sample, 0, len(samples))
 	fresh := map[property]*reduction.Sample{}
 	for _, s := range samples {
-		if r.keep(s, fresh) {
+		if r.shouldKeep(s, fresh) {
 			kept = append(kept, s)
 		}
 	}
@@ -113,9 +113,9 @@ type property struct {
 	name   string
 }
 
-// keep reports whether a sample is kept, and notes in fresh what the next one of its property is compared with, if that has a rule. After one that is
+// shouldKeep reports whether a sample is kept, and notes in fresh what the next one of its property is compared with, if that has a rule. After one that is
 // late, of an earlier time than the one before, that is nothing: the next is kept, as it may differ from either.
-func (r *Reducer) keep(s broker.Sample, fresh map[property]*reduction.Sample) bool {
+func (r *Reducer) shouldKeep(s broker.Sample, fresh map[property]*reduction.Sample) bool {
 	d := r.devices[s.Device]
 	if d == nil {
 		return true

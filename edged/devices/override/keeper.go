@@ -237,8 +237,8 @@ func (k *Keeper) read(ctx context.Context, store Store) error {
 	return nil
 }
 
-// put makes an entry visible.
-func (k *Keeper) put(id types.NamespacedName, e entry) {
+// setEntry makes an entry visible.
+func (k *Keeper) setEntry(id types.NamespacedName, e entry) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if len(e.Values) == 0 {

@@ -25,7 +25,7 @@ func (s *saver) serve(ctx context.Context, r request) error {
 	if err := s.save(ctx, r.id, next); err != nil {
 		return fmt.Errorf("%w: %w", ErrUncertain, err)
 	}
-	s.keeper.put(r.id, next)
+	s.keeper.setEntry(r.id, next)
 	return nil
 }
 
@@ -73,7 +73,7 @@ func (s *saver) endOverdue(ctx context.Context) {
 		if len(next.Values) == len(e.Values) {
 			continue
 		}
-		s.keeper.put(id, next)
+		s.keeper.setEntry(id, next)
 		s.keeper.log.Info("values set on the gateway have ended", zap.Stringer("device", id))
 		if err := s.save(ctx, id, next); err != nil && ctx.Err() == nil {
 			s.keeper.log.Warn("the end of values set on the gateway is not stored, trying again", zap.Stringer("device", id), zap.Error(err))

@@ -123,7 +123,7 @@ func (i *Identity) Enrol(ctx context.Context, nc *nats.Conn) error {
 		return fmt.Errorf("sign: %w", err)
 	}
 	request.Signature = signature
-	answer, err := ask(ctx, nc, request.Key, identity.VerbEnrol, request)
+	answer, err := sendRequest(ctx, nc, request.Key, identity.VerbEnrol, request)
 	if err != nil {
 		return err
 	}
@@ -154,7 +154,7 @@ func (i *Identity) Renew(ctx context.Context, nc *nats.Conn, nonce string) (carr
 			return false, fmt.Errorf("sign: %w", err)
 		}
 	}
-	answer, err := ask(ctx, nc, i.node, identity.VerbRenew, request)
+	answer, err := sendRequest(ctx, nc, i.node, identity.VerbRenew, request)
 	if err != nil {
 		return false, err
 	}
@@ -165,8 +165,8 @@ func (i *Identity) Renew(ctx context.Context, nc *nats.Conn, nonce string) (carr
 	return answer.Carried, nil
 }
 
-// ask sends one request; caller is the node, or in the lobby the key.
-func ask(ctx context.Context, nc *nats.Conn, caller, verb string, request any) (answer identity.Enrolment, err error) {
+// sendRequest sends one request; caller is the node, or in the lobby the key.
+func sendRequest(ctx context.Context, nc *nats.Conn, caller, verb string, request any) (answer identity.Enrolment, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	switch err := call.Call(ctx, nc, caller, verb, request, &answer); {
