@@ -21,6 +21,9 @@ const (
 	ConditionStorage corev1.NodeConditionType = "EdgeStorage"
 	// ConditionIdentity reports how long the gateway's key is valid.
 	ConditionIdentity corev1.NodeConditionType = "EdgeIdentity"
+	// ConditionDevices reports whether the gateway serves devices; its message says how, and what samples and messages may take of the link.
+	// A gateway that has never served any has no such condition.
+	ConditionDevices corev1.NodeConditionType = "EdgeDevices"
 )
 
 // CloudWrites reports whether the cloud writes a condition of a Node.
@@ -60,6 +63,12 @@ const (
 	ReasonDiskHasSpace   = "DiskHasSpace"
 	ReasonDiskAlmostFull = "DiskAlmostFull"
 	ReasonDiskFull       = "DiskFull"
+)
+
+// The reasons of ConditionDevices.
+const (
+	ReasonServed    = "Served"
+	ReasonNotServed = "NotServed"
 )
 
 // The reasons of ConditionIdentity.

@@ -95,12 +95,27 @@ func assembleParts(ctx context.Context, f *foundation) ([]lifecycle.Part, error)
 		newSocketPart(f.cfg.LocalAPI),
 		{Name: "tunnels", Start: tunnels.Start},
 	}, messaging)
-	if f.identity.Renewer() != nil {
-		parts = append(parts, lifecycle.Part{Name: "identity condition", Start: func(ctx context.Context) error {
-			return f.identity.UpdateCondition(ctx, conditions, f.log.Named("identity"))
-		}})
+	return slices.Concat(parts, conditionParts(f, conditions), forDevices, kubeletParts), nil
+}
+
+// conditionParts returns the parts that keep conditions of the Node which follow from the identity and the configuration.
+func conditionParts(f *foundation, to *nodecondition.Writer) []lifecycle.Part {
+	keep := func(name string, write func(context.Context) error) lifecycle.Part {
+		return lifecycle.Part{Name: name + " condition", Start: func(ctx context.Context) error {
+			nodecondition.Keep(ctx, write, f.log.Named(name))
+			return nil
+		}}
 	}
-	return slices.Concat(parts, forDevices, kubeletParts), nil
+	parts := []lifecycle.Part{keep("devices", func(ctx context.Context) error {
+		if !f.cfg.Devices.Enabled() {
+			return to.Replace(ctx, devicesCondition(f.cfg.Devices))
+		}
+		return to.Ensure(ctx, devicesCondition(f.cfg.Devices))
+	})}
+	if f.identity.Renewer() != nil {
+		parts = append(parts, keep("identity", func(ctx context.Context) error { return to.Ensure(ctx, f.identity.Condition()) }))
+	}
+	return parts
 }
 
 // newCertExpiry returns the metric of the certificates that this node presents or trusts; cert is nil for a kubelet outside.

@@ -1,4 +1,7 @@
 package agent
 
-// ShareSocket exports shareSocket to tests.
-var ShareSocket = shareSocket
+// These export functions of the package to tests.
+var (
+	ShareSocket      = shareSocket
+	DevicesCondition = devicesCondition
+)

@@ -5,7 +5,10 @@ import (
 	"fmt"
 	"path/filepath"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/frond-edge/frond/api/config"
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/edged/devices"
 	"github.com/frond-edge/frond/edged/devices/methodcall"
 	"github.com/frond-edge/frond/internal/lifecycle"
@@ -24,6 +27,30 @@ func buildDevices(f *foundation, down downward, sink *outbox.Outbox) (*devices.D
 		Store: down.store.Store, Reports: sink, CgroupRoot: f.cfg.Kubelet.CgroupRoot, Metrics: f.metrics,
 		LowSpace: func() bool { return f.leaf.DiskSpace().Low },
 	}, f.log.Named("devices"))
+}
+
+// devicesCondition returns the Node's condition about devices: how they are served, and what may be sent of theirs.
+func devicesCondition(d config.Devices) corev1.NodeCondition {
+	if !d.Enabled() {
+		return corev1.NodeCondition{
+			Type: names.ConditionDevices, Status: corev1.ConditionFalse, Reason: names.ReasonNotServed, Message: "devices.mqtt.mode of edgecore is off",
+		}
+	}
+	mappers := "off"
+	if d.DMI.Enabled {
+		mappers = "on"
+	}
+	limit := func(bytesPerSecond int) string {
+		if bytesPerSecond == 0 {
+			return "no limit"
+		}
+		return fmt.Sprintf("at most %d bytes a second", bytesPerSecond)
+	}
+	return corev1.NodeCondition{
+		Type: names.ConditionDevices, Status: corev1.ConditionTrue, Reason: names.ReasonServed,
+		Message: fmt.Sprintf("MQTT %s, mappers %s; of the link take samples: %s, messages: %s",
+			d.MQTT.Mode, mappers, limit(d.Telemetry.BytesPerSecond), limit(d.Messages.BytesPerSecond)),
+	}
 }
 
 // deviceParts returns the parts that run what buildDevices has made, with calls of methods, which come through tunnels.

@@ -50,14 +50,32 @@ func (w *Writer) Write(ctx context.Context, c corev1.NodeCondition) error {
 
 // Ensure writes a condition unless the Node, which may have been created anew, has it.
 func (w *Writer) Ensure(ctx context.Context, c corev1.NodeCondition) error {
-	object, err := w.client.CoreV1().Nodes().Get(ctx, w.node, metav1.GetOptions{})
-	if err != nil {
+	is, err := w.read(ctx, c.Type)
+	if err != nil || is != nil && is.Status == c.Status && is.Reason == c.Reason && is.Message == c.Message {
 		return err
 	}
-	for _, has := range object.Status.Conditions {
-		if has.Type == c.Type && has.Status == c.Status && has.Reason == c.Reason && has.Message == c.Message {
-			return nil
+	return w.Write(ctx, c)
+}
+
+// Replace is Ensure for a Node that has a condition of this type, and does nothing for others.
+func (w *Writer) Replace(ctx context.Context, c corev1.NodeCondition) error {
+	is, err := w.read(ctx, c.Type)
+	if err != nil || is == nil {
+		return err
+	}
+	return w.Ensure(ctx, c)
+}
+
+// read returns the condition of a type; nil if the Node has none.
+func (w *Writer) read(ctx context.Context, kind corev1.NodeConditionType) (*corev1.NodeCondition, error) {
+	object, err := w.client.CoreV1().Nodes().Get(ctx, w.node, metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	for i := range object.Status.Conditions {
+		if has := &object.Status.Conditions[i]; has.Type == kind {
+			return has, nil
 		}
 	}
-	return w.Write(ctx, c)
+	return nil, nil //nolint:nilnil // none is no error
 }

@@ -5,7 +5,6 @@
 package nodeidentity
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -19,14 +18,6 @@ import (
 	"github.com/frond-edge/frond/edged/identitydir"
 	"github.com/frond-edge/frond/leaf"
 )
-
-// checkInterval is the most by which the condition of a node that has just registered is late; a check costs a comparison.
-const checkInterval = 10 * time.Second
-
-// ConditionWriter writes a condition of the Node unless the Node has it.
-type ConditionWriter interface {
-	Ensure(ctx context.Context, c corev1.NodeCondition) error
-}
 
 // Identity is the identity of a running node.
 type Identity struct {
@@ -90,30 +81,14 @@ func (i *Identity) CheckReady() error {
 	if i.renewer == nil {
 		return i.damage
 	}
-	if c := i.condition(); c.Status != corev1.ConditionTrue {
+	if c := i.Condition(); c.Status != corev1.ConditionTrue {
 		return errors.New(c.Message)
 	}
 	return nil
 }
 
-// UpdateCondition keeps the condition up to date until ctx ends, and then returns nil. The identity is not damaged.
-func (i *Identity) UpdateCondition(ctx context.Context, to ConditionWriter, log *zap.Logger) error {
-	tick := time.NewTicker(checkInterval)
-	defer tick.Stop()
-	for {
-		c := i.condition()
-		if err := to.Ensure(ctx, c); err != nil {
-			log.Debug("condition not written", zap.String("reason", c.Reason), zap.Error(err))
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
-	}
-}
-
-func (i *Identity) condition() corev1.NodeCondition {
+// Condition returns the present content of the Node's condition. The identity is not damaged.
+func (i *Identity) Condition() corev1.NodeCondition {
 	return keyCondition(i.renewer.Record(), i.renewer.Refused(), i.renewer.Now())
 }
 

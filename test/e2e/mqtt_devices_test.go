@@ -150,6 +150,13 @@ func TestDevices_MQTT(t *testing.T) {
 	applyManifest(t, boilerManifest)
 	app, received := dialGateway(t, "edge-1")
 	awaitDeviceKnown(t, app, received)
+	eventually(t, "the Node says how devices are served", func(ctx context.Context) string {
+		out, err := shared.Kubectl(ctx, "", "get", "node", "edge-1", "-o", `jsonpath={.status.conditions[?(@.type=="EdgeDevices")].message}`)
+		if err != nil || !strings.Contains(out, "MQTT internal, mappers on; of the link take samples: no limit") {
+			return fmt.Sprint(out, err)
+		}
+		return ""
+	})
 	before, err := readSamples(t.Context(), js) // of other tests
 	if err != nil {
 		t.Fatal(err)
