@@ -12,12 +12,14 @@ import (
 
 	"github.com/frond-edge/frond/api/devices"
 	"github.com/frond-edge/frond/api/names"
+	"github.com/frond-edge/frond/controllers/deviceclaim"
 )
 
 const (
-	// modelHold, mapperHold and servedHold are how long a state lasts before somebody should look: tools create Devices in steps, a mapper restarts,
-	// the first image of a mapper is pulled.
+	// modelHold, moveHold, mapperHold and servedHold are how long a state lasts before somebody should look: tools create Devices in steps, a mapper restarts,
+	// a gateway that is moved from confirms with its next heartbeat, the first image of a mapper is pulled.
 	modelHold  = time.Minute
+	moveHold   = time.Minute
 	mapperHold = 5 * time.Minute
 	servedHold = 10 * time.Minute
 	// maxMessage bounds the text of an Event, of which Kubernetes takes 1,024 bytes.
@@ -48,10 +50,14 @@ type Warning struct {
 // Decide returns what is to be looked at, each reason at most once.
 func Decide(in Input) []Warning {
 	warnings := decideModel(in)
+	if devices.HolderOf(in.Device) != devices.AssignedNode(in.Device) {
+		// What the status says is of the old gateway, and nobody has given the Device to the new one.
+		return append(warnings, Warning{names.EventHeldByOtherGateway, clean(deviceclaim.Message(in.Device)), moveHold})
+	}
 	if !in.Connected {
 		return warnings
 	}
-	node, _, _ := unstructured.NestedString(in.Device.Object, "spec", "nodeName")
+	node := devices.AssignedNode(in.Device)
 	reported := conditionsOf(in.Status)
 	for _, kind := range slices.Sorted(maps.Keys(reported)) {
 		if w, found := ofCondition(reported[kind]); found && !contains(warnings, w.Reason) {

@@ -27,6 +27,7 @@ func object(t testing.TB, text string) *unstructured.Unstructured {
 
 const (
 	withModel    = `{"metadata":{"name":"a","namespace":"n"},"spec":{"nodeName":"gw","deviceModelRef":{"name":"m"},"protocol":{"protocolName":"modbus"}}}`
+	held         = `{"metadata":{"name":"a","namespace":"n","annotations":{"frond.io/device-holder":"old"}},"spec":{"nodeName":"gw","deviceModelRef":{"name":"m"}}}`
 	withoutModel = `{"metadata":{"name":"a","namespace":"n"},"spec":{"nodeName":"gw","protocol":{"protocolName":"modbus"}}}`
 )
 
@@ -82,6 +83,11 @@ func TestDecide(t *testing.T) {
 		"no status at all":    {withModel, "", false, false, map[string]time.Duration{"DeviceNotServed": 10 * time.Minute}, `"modbus"`},
 		"no status and away":  {withModel, "", false, true, nil, ""},
 		"only values":         {withModel, `{"status":{"twins":[{}]}}`, false, false, nil, ""},
+		"moved, and held by its old gateway": {
+			held, status(`{"type":"Accepted","status":"False","reason":"Refused","message":"of the old one"}`), false, false,
+			map[string]time.Duration{"HeldByOtherGateway": time.Minute}, "frond.io/force-move=old",
+		},
+		"the same, the new one is away": {held, "", false, true, map[string]time.Duration{"HeldByOtherGateway": time.Minute}, "gateway gw gets the Device then"},
 		"garbage": {
 			withModel, `{"status":{"state":7,"twins":"x","extensions":{"frond":{"conditions":[7,{"type":7},{"type":"Accepted","status":false}]}}}}`, false, false,
 			map[string]time.Duration{"DeviceNotServed": 10 * time.Minute},

@@ -103,7 +103,7 @@ func (r *Recorder) scan(ctx context.Context, nodes toolscache.Store, recorder re
 	present, seen := map[subject]bool{}, map[string]bool{}
 	for i := range all {
 		device := &all[i]
-		node, _, _ := unstructured.NestedString(device.Object, "spec", "nodeName")
+		node := devices.AssignedNode(device)
 		if node == "" || !r.owner.Owns(node) {
 			continue
 		}

@@ -63,6 +63,11 @@ func createKubeEdgeDevices(t *testing.T) {
 		}
 		return ""
 	})
+	for _, node := range []string{victim, stolen} { // cloudcore writes that once, and no attacker
+		if _, err := shared.Kubectl(t.Context(), "", "wait", "device/of-"+node, "--for=jsonpath={.metadata.annotations.frond\\.io/device-holder}="+node, "--timeout=60s"); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // victimDevice returns the desired value of the victim's device as its gateway holds it.
