@@ -116,6 +116,33 @@ func TestDecide(t *testing.T) {
 	}
 }
 
+// A device of an MQTT app whose properties all have desired values may be an actuator that never reports: it is told of once.
+func TestDecide_ActuatorIsToldOfOnce(t *testing.T) {
+	device := func(protocol, properties string) string {
+		return `{"metadata":{"name":"a","namespace":"n"},"spec":{"nodeName":"gw","deviceModelRef":{"name":"m"},"protocol":{"protocolName":"` + protocol + `"},"properties":[` + properties + `]}}`
+	}
+	const valve, light, sensor, typed = `{"name":"valve","desired":{"value":"open"}}`, `{"name":"light","desired":{"value":"1"}}`, `{"name":"t"}`, `{"name":"t","desired":{"value":""}}`
+	for name, tt := range map[string]struct {
+		device string
+		once   bool
+	}{
+		"actuator":                    {device("mqtt", valve+","+light), true},
+		"in capitals":                 {device("MQTT", valve), true},
+		"with a sensor":               {device("mqtt", valve+","+sensor), false},
+		"with a typed client's value": {device("mqtt", valve+","+typed), false},
+		"without properties":          {device("mqtt", ""), false},
+		"of a mapper":                 {device("modbus", valve), false},
+		"garbage":                     {device("mqtt", `7`), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := devicewarnings.Decide(devicewarnings.Input{Device: object(t, tt.device), ModelExists: true, Connected: true})
+			if len(got) != 1 || got[0].Reason != "DeviceNotServed" || got[0].Once != tt.once {
+				t.Errorf("warnings %+v, want once: %t", got, tt.once)
+			}
+		})
+	}
+}
+
 // Whatever a gateway writes as a condition, the text of an Event is one line that Kubernetes takes.
 func FuzzDecide(f *testing.F) {
 	f.Add("Accepted", "Refused", "a\nb\x1b[31m")
