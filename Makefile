@@ -114,7 +114,7 @@ HOLLOW := \
 	MalformedMessages_OnEverySubject Init_IsIdempotent Token_PrintedCommandJoins NodeGroup_IsAutonomous \
 	RevokedGateway_SessionsEnd Logs_OfflineGatewayIsReported Sessions_AfterCloudcoreKill StaticPod_HasMirror \
 	Services_ByNeed Status_EitherCloudcoreAnswers Sync_ViewsAgree Secret_LeavesWithLastPod Install_JoinAndReset Devices_FollowTheirNode Devices_MQTT \
-	Devices_CrashPoints Devices_CustomTopics Devices_Commands Devices_Plant Loadtest_JudgesARun
+	Devices_CrashPoints Devices_CustomTopics Devices_Commands Devices_OneGatewayAtATime Devices_Plant Loadtest_JudgesARun
 ON_HOLLOW := ^Test($(subst $(eval) ,|,$(HOLLOW)))$$
 
 .PHONY: test-e2e

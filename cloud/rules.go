@@ -13,6 +13,7 @@ import (
 	"github.com/frond-edge/frond/controllers/autonomy"
 	"github.com/frond-edge/frond/controllers/csrs"
 	"github.com/frond-edge/frond/controllers/desired/kinds"
+	"github.com/frond-edge/frond/controllers/deviceclaim"
 	"github.com/frond-edge/frond/controllers/devicestatus"
 	"github.com/frond-edge/frond/controllers/devicewarnings"
 	"github.com/frond-edge/frond/controllers/evictions"
@@ -29,5 +30,5 @@ import (
 func Rules() []rbacv1.PolicyRule {
 	return slices.Concat(kinds.Rules(), reports.Rules(), reports.CallRules(), nodes.Rules(), holds.Rules(), autonomy.Rules(), groups.Rules(), applications.Rules(),
 		scopes.Rules(), ports.Rules(), csrs.Rules(), evictions.Rules(), identity.Rules(), inspect.Rules(), // cloud/gateway makes the same reviews
-		epoch.Rules(), kube.Rules(), devicestatus.Rules(), devicewarnings.Rules())
+		epoch.Rules(), kube.Rules(), deviceclaim.Rules(), devicestatus.Rules(), devicewarnings.Rules())
 }

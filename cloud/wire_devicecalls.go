@@ -7,7 +7,6 @@ import (
 	"net"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 
@@ -30,8 +29,11 @@ func buildDeviceCalls(f *foundation, admission *admission, dialer *tunnel.Dialer
 		if err != nil {
 			return "", err
 		}
-		node, _, err := unstructured.NestedString(device.Object, "spec", "nodeName")
-		return node, err
+		node, holder := devices.AssignedNode(device), devices.HolderOf(device)
+		if node != holder {
+			return "", fmt.Errorf("it has moved, and gateway %s has not confirmed that it has removed it", holder)
+		}
+		return node, nil
 	}
 	dial := func(ctx context.Context, node, user string) (net.Conn, error) {
 		if why := admission.blockedReason(node); why != "" {

@@ -5,6 +5,7 @@ import (
 
 	"k8s.io/client-go/dynamic"
 
+	"github.com/frond-edge/frond/controllers/deviceclaim"
 	"github.com/frond-edge/frond/controllers/devicecopy"
 	"github.com/frond-edge/frond/controllers/devicestatus"
 	"github.com/frond-edge/frond/controllers/devicewarnings"
@@ -23,7 +24,7 @@ type deviceServices struct {
 }
 
 // buildDevices creates the parts for devices.
-func buildDevices(f *foundation) (d deviceServices, parts []lifecycle.Part, err error) {
+func buildDevices(f *foundation, p publishing) (d deviceServices, parts []lifecycle.Part, err error) {
 	kube, err := dynamic.NewForConfig(f.clients.Config)
 	if err != nil {
 		return d, nil, fmt.Errorf("kubernetes: %w", err)
@@ -40,12 +41,12 @@ func buildDevices(f *foundation) (d deviceServices, parts []lifecycle.Part, err 
 	if d.messages, err = telemetry.NewMessageReceiver(f.hub.nc, telemetry.NewReceiverMetrics(telemetry.Messages(), f.registry), f.metrics, f.log.Named("messages")); err != nil {
 		return d, nil, err
 	}
-	parts, err = buildDeviceControllers(f, d.statuses, kube)
+	parts, err = buildDeviceControllers(f, p, d.statuses, kube)
 	return d, parts, err
 }
 
-// buildDeviceControllers creates the parts that follow the DeviceStatuses.
-func buildDeviceControllers(f *foundation, applier *devicestatus.Applier, kube dynamic.Interface) ([]lifecycle.Part, error) {
+// buildDeviceControllers creates the parts that follow the Devices and DeviceStatuses.
+func buildDeviceControllers(f *foundation, p publishing, applier *devicestatus.Applier, kube dynamic.Interface) ([]lifecycle.Part, error) {
 	settings := f.cfg.Devices
 	statuses, err := devicestatus.NewStatuses(f.clients.ReadRetry, settings.StatusInDevice)
 	if err != nil {
@@ -54,8 +55,10 @@ func buildDeviceControllers(f *foundation, applier *devicestatus.Applier, kube d
 	log := f.log.Named("devices")
 	absence := devicestatus.NewAbsence(applier, f.objects, statuses, f.members, log)
 	warnings := devicewarnings.New(f.objects, statuses, f.clients.Own, f.members, f.registry, log.Named("warnings"))
+	claims := deviceclaim.New(f.objects, statuses, kube, p.engine, f.members, f.registry, log.Named("claims"))
 	parts := []lifecycle.Part{
 		{Name: "devicestatuses", Start: statuses.Start}, {Name: "devices", Start: absence.Start}, {Name: "devicewarnings", Start: warnings.Start},
+		{Name: "deviceclaims", Start: claims.Start},
 	}
 	if settings.StatusInDevice {
 		copier := devicecopy.New(settings.StatusInDevicePerSecond, f.objects, statuses, kube, f.members, f.registry, log.Named("copy"))

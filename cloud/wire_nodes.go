@@ -100,7 +100,7 @@ func buildNodeServices(f *foundation, p publishing, admission *admission) (enfor
 
 // buildUpward creates the parts that take what nodes send: calls, reports, and what they say of devices.
 func buildUpward(f *foundation, p publishing, admission *admission, duplicates *nodehealth.DuplicateDetector, addressing reports.NodeAddressing) (*call.Server, []lifecycle.Part, error) {
-	devices, marking, err := buildDevices(f)
+	devices, marking, err := buildDevices(f, p)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -21,6 +21,7 @@
 //	registry: what nodes want and were granted        scopes, of any replica, by compare and set
 //	Leases in kube-node-lease of edge nodes           nodes, of the node's owner
 //	NodeIdentities; uses of tokens                    cloud/identity, of any replica; frond node revoke
+//	Device: who may drive it; DeviceStatus: who holds deviceclaim, of the holder's owner
 //	Events of nodes                                   reports.Applier, as the node
 //
 // "Owner" is the one live replica that a node hashes to. Two owners at a time, as at a takeover, are harmless: publishes

@@ -4,8 +4,7 @@ import "fmt"
 
 // CloudDevices are cloudcore's settings for devices.
 type CloudDevices struct {
-	// StatusInDevice copies each DeviceStatus into the status of its Device, for tools that read the twins there as in KubeEdge 1.15 to 1.22. It
-	// needs the permissions of deploy/rbac/status-in-device.yaml.
+	// StatusInDevice copies each DeviceStatus into the status of its Device, for tools that read the twins there as in KubeEdge 1.15 to 1.22.
 	StatusInDevice bool `json:"statusInDevice,omitempty"`
 	// StatusInDevicePerSecond bounds how many Devices this replica writes for that in a second; the default is 50.
 	StatusInDevicePerSecond int `json:"statusInDevicePerSecond,omitempty"`

@@ -79,6 +79,8 @@ const (
 	ConditionLocalOverride = "LocalOverride"
 	// ReasonMapperRefused is a reason of Delivered: the mapper answers the Device with an error. It is tried again.
 	ReasonMapperRefused = "MapperRefused"
+	// ReasonHeldByOtherGateway is a reason of Delivered, by cloudcore: the Device has moved, and its old gateway, which is away, still holds it.
+	ReasonHeldByOtherGateway = "HeldByOtherGateway"
 	// ConditionReportsTaken: False after the gateway has refused a message, until it takes one with the property for which it did. A device none of
 	// whose messages was refused has no such condition.
 	ConditionReportsTaken = "ReportsTaken"

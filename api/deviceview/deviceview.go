@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/frond-edge/frond/api/devices"
+	"github.com/frond-edge/frond/api/names"
 )
 
 // Device is what is known of a device. Its JSON is the output of the commands.
@@ -17,6 +18,8 @@ type Device struct {
 	Name      string `json:"name"`
 	Model     string `json:"model,omitempty"`
 	Node      string `json:"node,omitempty"`
+	// HeldBy is the node whose gateway may still drive the device after it has moved to Node, which is not given the Device until then.
+	HeldBy string `json:"heldBy,omitempty"`
 	// Generation is the Device's.
 	Generation int64 `json:"generation"`
 	// State and LastOnline are as the DeviceStatus has them; State is "" if nothing was reported.
@@ -55,6 +58,9 @@ func New(device *devices.Device, reported *devices.DeviceStatus) Device {
 	d := Device{
 		Namespace: device.Namespace, Name: device.Name, Node: device.Spec.NodeName, Generation: device.Generation, Created: device.CreationTimestamp.Time,
 		Properties: []Property{},
+	}
+	if holder := device.Annotations[names.AnnotationDeviceHolder]; holder != d.Node {
+		d.HeldBy = holder
 	}
 	if device.Spec.DeviceModelRef != nil {
 		d.Model = device.Spec.DeviceModelRef.Name

@@ -43,6 +43,13 @@ const (
 	// AnnotationMaxInterval is the time after which a sample is kept all the same: a Go duration of 1 s or more.
 	AnnotationMaxInterval = "frond.io/max-interval."
 
+	// AnnotationDeviceHolder of a Device is the node that has claimed the device: while it is not spec.nodeName, nobody else gets the Device. cloudcore
+	// writes it.
+	AnnotationDeviceHolder = "frond.io/device-holder"
+	// AnnotationForceMove of a Device ends the claim of the node that its value names: its gateway is known to be off. Operators set it; cloudcore
+	// removes it with the claim.
+	AnnotationForceMove = "frond.io/force-move"
+
 	// AnnotationConfirmDeletion permits the deletion of a protected object. Its value is the object's name, so that one command cannot
 	// confirm several deletions by mistake.
 	AnnotationConfirmDeletion = "frond.io/confirm-deletion"

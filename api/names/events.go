@@ -56,6 +56,8 @@ const (
 	EventMapperUnreachable = "MapperUnreachable"
 	// EventDeviceNotServed: neither a mapper nor an app has said anything of the Device.
 	EventDeviceNotServed = "DeviceNotServed"
+	// EventHeldByOtherGateway: the Device has moved, and its old gateway has not confirmed that it has removed it.
+	EventHeldByOtherGateway = "HeldByOtherGateway"
 	// EventReportRefused: the gateway has refused a message of the device.
 	EventReportRefused = "ReportRefused"
 	// EventReductionNotUnderstood: an annotation about telemetry is wrong, and none of the Device's is followed.

@@ -104,8 +104,7 @@ func (e *Engine) Start(ctx context.Context) error {
 	return controllers.IgnoreCanceled(ctx, g.Wait())
 }
 
-// watchOwnership keeps the stream's content loaded for each owned node, and for no other. changed is closed at the next
-// change of ownership.
+// watchOwnership keeps the stream's content loaded for each owned node, and for no other. changed is closed at the next change of ownership.
 func (e *Engine) watchOwnership(ctx context.Context, changed <-chan struct{}) {
 	for {
 		select {
@@ -128,6 +127,12 @@ func (e *Engine) RecordAck(node string, sequence uint64) {
 	if s := e.nodes.lookup(node); s != nil {
 		e.nodes.work.Repair(s.work, s.published.Acked(sequence, time.Now().Add(-e.cfg.TombstoneAge))...)
 	}
+}
+
+// Removed reports whether a node is known to have an object no more (published.State.Removed). It is false for a node that another replica serves.
+func (e *Engine) Removed(node string, key wire.Key) bool {
+	s := e.nodes.lookup(node)
+	return s != nil && s.published.Removed(key)
 }
 
 // Resync compares all objects again with what the stream holds, for the named nodes or for all: after the stream was
@@ -168,10 +173,9 @@ func (e *Engine) SetStatic(key wire.Key, object []byte) {
 	e.nodes.setStatic(key, object)
 }
 
-// Progress returns how far behind a node is that has everything up to a stream sequence on disk: how many of the
-// changes that the stream holds for it have not arrived, and when the first of them was made. known is false unless
-// this replica serves the node and has read what the stream holds. It reads the record of each object of the node, and
-// does not block.
+// Progress returns how far behind a node is that has everything up to a stream sequence on disk: how many of the changes that the stream holds for
+// it have not arrived, and when the first of them was made. known is false unless this replica serves the node and has read what the stream holds.
+// It reads the record of each object of the node, and does not block.
 func (e *Engine) Progress(node string, sequence uint64) (behind int, oldest time.Time, known bool) {
 	s := e.nodes.lookup(node)
 	if s == nil {

@@ -179,7 +179,7 @@ func (c *Copier) process(ctx context.Context, id types.NamespacedName) error {
 	case ctx.Err() == nil:
 		c.writes.WithLabelValues("refused").Inc()
 		c.complaint.Do(func() {
-			c.log.Warn("status not copied into a Device, trying again (deploy/rbac/status-in-device.yaml grants it)", zap.Stringer("device", id), zap.Error(err))
+			c.log.Warn("status not copied into a Device, trying again (deploy/rbac/cloudcore.yaml grants it)", zap.Stringer("device", id), zap.Error(err))
 		})
 	}
 	return err

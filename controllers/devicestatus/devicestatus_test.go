@@ -300,6 +300,36 @@ func (owner) Term(string) uint64       { return 1 }
 func (owner) Changed() <-chan struct{} { return nil }
 func (owner) LeaseValid() bool         { return true }
 
+// While the old gateway of a device that has moved holds it, that one is believed, and the new one is not.
+func TestApplier_BelievesTheHolder(t *testing.T) {
+	e := newEnv(t)
+	node, next := "old-"+e.ns, "new-"+e.ns
+	uid := e.createDevice("a", node)
+	patch := func(holder string) {
+		t.Helper()
+		text := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}},"spec":{"nodeName":%q}}`, names.AnnotationDeviceHolder, holder, next)
+		_, err := e.resource(devices.DevicesResource).Patch(t.Context(), "a", types.MergePatchType, []byte(text), metav1.PatchOptions{})
+		kit.Must(t, err)
+		kubetest.Eventually(t, time.Minute, func() error { // the cache follows
+			if held, err := e.lookup.IsAssigned(t.Context(), holder, e.ns, "a"); err != nil || !held {
+				return fmt.Errorf("%s holds it: %t, %w", holder, held, err)
+			}
+			return nil
+		})
+	}
+	patch(node)
+	kit.Must(t, e.report(next, "a", uid, `{"state":"new"}`))
+	kit.Must(t, e.report(node, "a", uid, `{"state":"old"}`))
+	if s := e.status("a"); s == nil || s.Status.State != "old" {
+		t.Errorf("status %+v", s)
+	}
+	patch(next)
+	kit.Must(t, e.report(next, "a", uid, `{"state":"new"}`))
+	if s := e.status("a"); s.Status.State != "new" {
+		t.Errorf("status %+v", s)
+	}
+}
+
 // setConnected creates the Node, or changes its condition.
 func (e *env) setConnected(node string, status corev1.ConditionStatus) {
 	e.Helper()

@@ -33,8 +33,9 @@ var ErrBusy = errors.New("too many devices are asked for that are not the node's
 
 // Device is what is needed of a Device.
 type Device struct {
-	ID   types.NamespacedName
-	UID  types.UID
+	ID  types.NamespacedName
+	UID types.UID
+	// Node is the one whose gateway holds the device (devices.HolderOf), and is believed.
 	Node string
 }
 
@@ -69,7 +70,7 @@ type refusal struct {
 	id   types.NamespacedName
 }
 
-// OfNode returns the Device of a name, and whether Kubernetes assigns it to the node. The cache may be behind: what it does not know as the node's is
+// OfNode returns the Device of a name, and whether the node holds it. The cache may be behind: what it does not know as the node's is
 // read from the apiserver. A Device that is not the node's may be returned as it was some seconds ago, or without its UID.
 func (l *Lookup) OfNode(ctx context.Context, node string, id types.NamespacedName) (device Device, found bool, err error) {
 	object := &unstructured.Unstructured{}
@@ -104,13 +105,12 @@ func (l *Lookup) OfNode(ctx context.Context, node string, id types.NamespacedNam
 	return device, false, nil
 }
 
-// IsAssigned reports whether Kubernetes assigns a device to a node.
+// IsAssigned reports whether a node holds a device.
 func (l *Lookup) IsAssigned(ctx context.Context, node, namespace, device string) (bool, error) {
 	_, found, err := l.OfNode(ctx, node, types.NamespacedName{Namespace: namespace, Name: device})
 	return found, err
 }
 
 func deviceOf(o *unstructured.Unstructured) Device {
-	node, _, _ := unstructured.NestedString(o.Object, "spec", "nodeName")
-	return Device{ID: types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}, UID: o.GetUID(), Node: node}
+	return Device{ID: types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}, UID: o.GetUID(), Node: devices.HolderOf(o)}
 }

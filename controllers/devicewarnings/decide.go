@@ -12,12 +12,14 @@ import (
 
 	"github.com/frond-edge/frond/api/devices"
 	"github.com/frond-edge/frond/api/names"
+	"github.com/frond-edge/frond/controllers/deviceclaim"
 )
 
 const (
-	// modelHold, mapperHold and servedHold are how long a state lasts before somebody should look: tools create Devices in steps, a mapper restarts,
-	// the first image of a mapper is pulled.
+	// modelHold, moveHold, mapperHold and servedHold are how long a state lasts before somebody should look: tools create Devices in steps, a mapper restarts,
+	// a gateway that is moved from confirms with its next heartbeat, the first image of a mapper is pulled.
 	modelHold  = time.Minute
+	moveHold   = time.Minute
 	mapperHold = 5 * time.Minute
 	servedHold = 10 * time.Minute
 	// maxMessage bounds the text of an Event, of which Kubernetes takes 1,024 bytes.
@@ -43,15 +45,21 @@ type Warning struct {
 	Reason, Message string
 	// Hold is how long it has to last.
 	Hold time.Duration
+	// Once: it is not recorded again while it lasts, because it may be no fault.
+	Once bool
 }
 
 // Decide returns what is to be looked at, each reason at most once.
 func Decide(in Input) []Warning {
 	warnings := decideModel(in)
+	if devices.HolderOf(in.Device) != devices.AssignedNode(in.Device) {
+		// What the status says is of the old gateway, and nobody has given the Device to the new one.
+		return append(warnings, Warning{names.EventHeldByOtherGateway, clean(deviceclaim.Message(in.Device)), moveHold, false})
+	}
 	if !in.Connected {
 		return warnings
 	}
-	node, _, _ := unstructured.NestedString(in.Device.Object, "spec", "nodeName")
+	node := devices.AssignedNode(in.Device)
 	reported := conditionsOf(in.Status)
 	for _, kind := range slices.Sorted(maps.Keys(reported)) {
 		if w, found := ofCondition(reported[kind]); found && !contains(warnings, w.Reason) {
@@ -62,10 +70,26 @@ func Decide(in Input) []Warning {
 	if _, delivered := reported[devices.ConditionDelivered]; !delivered && !saysAnything(in.Status) {
 		protocol, _, _ := unstructured.NestedString(in.Device.Object, "spec", "protocol", "protocolName")
 		warnings = append(warnings, Warning{
-			names.EventDeviceNotServed, clean(fmt.Sprintf("nothing on gateway %s serves the Device: no mapper has registered for its protocol %q, and no MQTT app has reported a value or a state", node, protocol)), servedHold,
+			names.EventDeviceNotServed, clean(fmt.Sprintf("nothing on gateway %s serves the Device: no mapper has registered for its protocol %q, and no MQTT app has reported a value or a state", node, protocol)), servedHold, onlyDriven(in.Device),
 		})
 	}
 	return warnings
+}
+
+// mqttProtocol is the protocolName of devices that have an app of their own at the gateway's MQTT broker, in KubeEdge's examples.
+const mqttProtocol = "mqtt"
+
+// onlyDriven reports whether a device of an MQTT app may rightly never report: each of its properties has a desired value, so it may be an actuator that
+// takes them without an answer.
+func onlyDriven(device *unstructured.Unstructured) bool {
+	protocol, _, _ := unstructured.NestedString(device.Object, "spec", "protocol", "protocolName")
+	found, _, _ := unstructured.NestedFieldNoCopy(device.Object, "spec", "properties")
+	properties, _ := found.([]any)
+	return strings.EqualFold(protocol, mqttProtocol) && len(properties) > 0 && !slices.ContainsFunc(properties, func(item any) bool {
+		property, _ := item.(map[string]any)
+		value, _, _ := unstructured.NestedString(property, "desired", "value")
+		return value == ""
+	})
 }
 
 func contains(warnings []Warning, reason string) bool {
@@ -76,9 +100,9 @@ func decideModel(in Input) []Warning {
 	model, _, _ := unstructured.NestedString(in.Device.Object, "spec", "deviceModelRef", "name")
 	switch {
 	case model == "":
-		return []Warning{{names.EventDeviceModelMissing, "the Device names no DeviceModel in spec.deviceModelRef: no mapper can serve it, and no value is checked", modelHold}}
+		return []Warning{{names.EventDeviceModelMissing, "the Device names no DeviceModel in spec.deviceModelRef: no mapper can serve it, and no value is checked", modelHold, false}}
 	case !in.ModelExists:
-		return []Warning{{names.EventDeviceModelMissing, clean("DeviceModel " + in.Device.GetNamespace() + "/" + model + " does not exist: no mapper can serve the Device, and no value is checked"), modelHold}}
+		return []Warning{{names.EventDeviceModelMissing, clean("DeviceModel " + in.Device.GetNamespace() + "/" + model + " does not exist: no mapper can serve the Device, and no value is checked"), modelHold, false}}
 	}
 	return nil
 }
@@ -115,19 +139,19 @@ func ofCondition(c condition) (Warning, bool) {
 	}
 	switch c.kind + "/" + c.reason {
 	case devices.ConditionAccepted + "/Refused":
-		return Warning{names.EventDesiredValueRefused, c.message, 0}, true
+		return Warning{names.EventDesiredValueRefused, c.message, 0, false}, true
 	case devices.ConditionDelivered + "/ModelMissing":
-		return Warning{names.EventDeviceModelMissing, c.message, modelHold}, true
+		return Warning{names.EventDeviceModelMissing, c.message, modelHold, false}, true
 	case devices.ConditionDelivered + "/MapperRefused":
-		return Warning{names.EventMapperRefused, c.message, 0}, true
+		return Warning{names.EventMapperRefused, c.message, 0, false}, true
 	case devices.ConditionDelivered + "/MapperUnreachable":
-		return Warning{names.EventMapperUnreachable, c.message, mapperHold}, true
+		return Warning{names.EventMapperUnreachable, c.message, mapperHold, false}, true
 	}
 	switch c.kind {
 	case devices.ConditionReportsTaken:
-		return Warning{names.EventReportRefused, "a message of the device was refused: " + c.message, 0}, true
+		return Warning{names.EventReportRefused, "a message of the device was refused: " + c.message, 0, false}, true
 	case devices.ConditionReduction:
-		return Warning{names.EventReductionNotUnderstood, c.message, 0}, true
+		return Warning{names.EventReductionNotUnderstood, c.message, 0, false}, true
 	}
 	return Warning{}, false
 }

@@ -27,6 +27,7 @@ func object(t testing.TB, text string) *unstructured.Unstructured {
 
 const (
 	withModel    = `{"metadata":{"name":"a","namespace":"n"},"spec":{"nodeName":"gw","deviceModelRef":{"name":"m"},"protocol":{"protocolName":"modbus"}}}`
+	held         = `{"metadata":{"name":"a","namespace":"n","annotations":{"frond.io/device-holder":"old"}},"spec":{"nodeName":"gw","deviceModelRef":{"name":"m"}}}`
 	withoutModel = `{"metadata":{"name":"a","namespace":"n"},"spec":{"nodeName":"gw","protocol":{"protocolName":"modbus"}}}`
 )
 
@@ -82,6 +83,11 @@ func TestDecide(t *testing.T) {
 		"no status at all":    {withModel, "", false, false, map[string]time.Duration{"DeviceNotServed": 10 * time.Minute}, `"modbus"`},
 		"no status and away":  {withModel, "", false, true, nil, ""},
 		"only values":         {withModel, `{"status":{"twins":[{}]}}`, false, false, nil, ""},
+		"moved, and held by its old gateway": {
+			held, status(`{"type":"Accepted","status":"False","reason":"Refused","message":"of the old one"}`), false, false,
+			map[string]time.Duration{"HeldByOtherGateway": time.Minute}, "frond.io/force-move=old",
+		},
+		"the same, the new one is away": {held, "", false, true, map[string]time.Duration{"HeldByOtherGateway": time.Minute}, "gateway gw gets the Device then"},
 		"garbage": {
 			withModel, `{"status":{"state":7,"twins":"x","extensions":{"frond":{"conditions":[7,{"type":7},{"type":"Accepted","status":false}]}}}}`, false, false,
 			map[string]time.Duration{"DeviceNotServed": 10 * time.Minute},
@@ -105,6 +111,33 @@ func TestDecide(t *testing.T) {
 			}
 			if !strings.Contains(text.String(), tt.message) {
 				t.Errorf("messages %q, want %q", text.String(), tt.message)
+			}
+		})
+	}
+}
+
+// A device of an MQTT app whose properties all have desired values may be an actuator that never reports: it is told of once.
+func TestDecide_ActuatorIsToldOfOnce(t *testing.T) {
+	device := func(protocol, properties string) string {
+		return `{"metadata":{"name":"a","namespace":"n"},"spec":{"nodeName":"gw","deviceModelRef":{"name":"m"},"protocol":{"protocolName":"` + protocol + `"},"properties":[` + properties + `]}}`
+	}
+	const valve, light, sensor, typed = `{"name":"valve","desired":{"value":"open"}}`, `{"name":"light","desired":{"value":"1"}}`, `{"name":"t"}`, `{"name":"t","desired":{"value":""}}`
+	for name, tt := range map[string]struct {
+		device string
+		once   bool
+	}{
+		"actuator":                    {device("mqtt", valve+","+light), true},
+		"in capitals":                 {device("MQTT", valve), true},
+		"with a sensor":               {device("mqtt", valve+","+sensor), false},
+		"with a typed client's value": {device("mqtt", valve+","+typed), false},
+		"without properties":          {device("mqtt", ""), false},
+		"of a mapper":                 {device("modbus", valve), false},
+		"garbage":                     {device("mqtt", `7`), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := devicewarnings.Decide(devicewarnings.Input{Device: object(t, tt.device), ModelExists: true, Connected: true})
+			if len(got) != 1 || got[0].Reason != "DeviceNotServed" || got[0].Once != tt.once {
+				t.Errorf("warnings %+v, want once: %t", got, tt.once)
 			}
 		})
 	}

@@ -22,5 +22,10 @@ func (s Schedule) Due(node, device string, w Warning, now time.Time) string {
 
 // Keep forgets all but one warning.
 func (s Schedule) Keep(device, reason, node string) {
-	s.s.prune(map[subject]bool{{types.UID(device), reason}: true}, map[string]bool{node: true})
+	s.s.prune(map[subject]bool{{types.UID(device), reason}: true}, nil, map[string]bool{node: true})
+}
+
+// KeepAway forgets all, while the gateway of a device is away.
+func (s Schedule) KeepAway(device, node string) {
+	s.s.prune(nil, map[types.UID]bool{types.UID(device): true}, map[string]bool{node: true})
 }

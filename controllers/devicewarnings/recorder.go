@@ -100,10 +100,10 @@ func (r *Recorder) scan(ctx context.Context, nodes toolscache.Store, recorder re
 	if err != nil {
 		return err
 	}
-	present, seen := map[subject]bool{}, map[string]bool{}
+	present, away, seen := map[subject]bool{}, map[types.UID]bool{}, map[string]bool{}
 	for i := range all {
 		device := &all[i]
-		node, _, _ := unstructured.NestedString(device.Object, "spec", "nodeName")
+		node := devices.AssignedNode(device)
 		if node == "" || !r.owner.Owns(node) {
 			continue
 		}
@@ -112,12 +112,15 @@ func (r *Recorder) scan(ctx context.Context, nodes toolscache.Store, recorder re
 		in := Input{Device: device, Status: statusOf(statuses[id], device.GetUID()), Connected: isConnected(nodes, node)}
 		model, _, _ := unstructured.NestedString(device.Object, "spec", "deviceModelRef", "name")
 		in.ModelExists = models[types.NamespacedName{Namespace: device.GetNamespace(), Name: model}] != nil
+		if !in.Connected {
+			away[device.GetUID()] = true
+		}
 		for _, w := range Decide(in) {
 			present[subject{device.GetUID(), w.Reason}] = true
 			r.record(recorder, node, device, w)
 		}
 	}
-	r.schedule.prune(present, seen)
+	r.schedule.prune(present, away, seen)
 	return nil
 }
 

@@ -27,7 +27,8 @@ type subject struct {
 // course is what has become of a warning so far.
 type course struct {
 	began    time.Time
-	message  string    // of the last Event
+	message  string // of the last Event
+	once     bool
 	recorded time.Time // zero: not yet
 }
 
@@ -63,7 +64,7 @@ func (s *schedule) due(node string, device types.UID, w Warning, now time.Time) 
 	case now.Sub(c.began) < w.Hold:
 		return quiet
 	case !c.recorded.IsZero() && since < changeInterval,
-		!c.recorded.IsZero() && c.message == w.Message && since < repeatInterval:
+		!c.recorded.IsZero() && c.message == w.Message && (w.Once || since < repeatInterval):
 		return quiet
 	}
 	budget := s.budgets[node]
@@ -75,14 +76,15 @@ func (s *schedule) due(node string, device types.UID, w Warning, now time.Time) 
 		return deferred
 	}
 	budget.AllowN(now, 1)
-	c.message, c.recorded = w.Message, now
+	c.message, c.once, c.recorded = w.Message, w.Once, now
 	return due
 }
 
-// prune forgets what is over: all but the present warnings, and the nodes without devices.
-func (s *schedule) prune(present map[subject]bool, nodes map[string]bool) {
-	for at := range s.courses {
-		if !present[at] {
+// prune forgets what is over: all but the present warnings, and the nodes without devices. Of devices whose gateway is away it keeps what was recorded
+// and is not to be repeated.
+func (s *schedule) prune(present map[subject]bool, away map[types.UID]bool, nodes map[string]bool) {
+	for at, c := range s.courses {
+		if recorded := c.once && !c.recorded.IsZero(); !present[at] && (!recorded || !away[at.device]) {
 			delete(s.courses, at)
 		}
 	}

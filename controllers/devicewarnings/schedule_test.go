@@ -62,3 +62,36 @@ func TestSchedule_BudgetOfANode(t *testing.T) {
 		t.Errorf("later it is %s", got)
 	}
 }
+
+// A warning that may be no fault is recorded once, also over absences of its gateway.
+func TestSchedule_Once(t *testing.T) {
+	s := devicewarnings.NewSchedule()
+	began := time.Date(2026, 11, 28, 12, 0, 0, 0, time.UTC)
+	w := devicewarnings.Warning{Reason: "DeviceNotServed", Message: "a", Hold: 10 * time.Minute, Once: true}
+	for _, step := range []struct {
+		after time.Duration
+		away  bool
+		want  string
+	}{
+		{0, false, "quiet"},
+		{5 * time.Minute, true, ""}, // it was not recorded yet: it begins anew when the gateway is back
+		{11 * time.Minute, false, "quiet"},
+		{21 * time.Minute, false, "due"},
+		{2 * time.Hour, false, "quiet"},
+		{3 * time.Hour, true, ""},
+		{4 * time.Hour, false, "quiet"},
+		{5 * time.Hour, false, "quiet"},
+	} {
+		if step.away {
+			s.KeepAway("u", "gw")
+			continue
+		}
+		if got := s.Due("gw", "u", w, began.Add(step.after)); got != step.want {
+			t.Errorf("after %s: %s, want %s", step.after, got, step.want)
+		}
+	}
+	s.Keep("u", "another", "gw") // the device has reported
+	if got := s.Due("gw", "u", w, began.Add(6*time.Hour)) + s.Due("gw", "u", w, began.Add(7*time.Hour)); got != "quietdue" {
+		t.Errorf("a new one is %s", got)
+	}
+}

@@ -1,5 +1,6 @@
 // Package policy holds the ValidatingAdmissionPolicies that frond init installs, as manifests for kubectl and for frond: pods of
-// protected namespaces stay off gateways, and what cannot be made again is not deleted by mistake.
+// protected namespaces stay off gateways, what cannot be made again is not deleted by mistake, and cloudcore changes nothing of a Device but its
+// claim and its status.
 //
 // They need Kubernetes 1.30 or later and no right of cloudcore's. An administrator who deletes a policy is not held back by it.
 package policy
@@ -22,5 +23,11 @@ var protectedNamespaces string
 //go:embed deletion-protection.yaml
 var deletionProtection string
 
+//go:embed device-claims.yaml
+var deviceClaims string
+
+// DeviceClaims is the policy of Devices, with its binding.
+func DeviceClaims() string { return deviceClaims }
+
 // Manifests are the policies and their bindings, as YAML with several objects each.
-func Manifests() []string { return []string{protectedNamespaces, deletionProtection} }
+func Manifests() []string { return []string{protectedNamespaces, deletionProtection, deviceClaims} }

@@ -21,7 +21,7 @@ import (
 // TestManifests_UseTheNamesOfTheAPI looks at each name that is written in a policy and stands in api/protection, too.
 func TestManifests_UseTheNamesOfTheAPI(t *testing.T) {
 	text := strings.Join(policy.Manifests(), "\n")
-	known := []string{names.LabelEdge, names.LabelProtected, names.AnnotationConfirmDeletion}
+	known := []string{names.LabelEdge, names.LabelProtected, names.AnnotationConfirmDeletion, names.AnnotationDeviceHolder, names.AnnotationForceMove}
 	for _, name := range regexp.MustCompile(`\b(frond\.io|node-role\.kubernetes\.io)/[a-z-]+`).FindAllString(text, -1) {
 		if !slices.Contains(known, name) {
 			t.Errorf("a policy names %s, which is not in api/protection", name)

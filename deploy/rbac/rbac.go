@@ -9,12 +9,6 @@ var cloudcore string
 //go:embed classic-impersonation.yaml
 var classicImpersonation string
 
-//go:embed status-in-device.yaml
-var statusInDevice string
-
-// StatusInDevice is the manifest of the rights that cloudcore needs in addition to copy the status of devices into Devices.
-func StatusInDevice() string { return statusInDevice }
-
 // ClassicImpersonation is the manifest of the rights that cloudcore needs in addition where constrained impersonation is missing. Who applies
 // it lets cloudcore act as any user.
 func ClassicImpersonation() string { return classicImpersonation }

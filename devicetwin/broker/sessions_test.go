@@ -77,8 +77,8 @@ func TestSessions_ExpiredIsForgotten(t *testing.T) {
 	b.obeys(t, "away")
 }
 
-// A session that has lost one of its subscriptions is forgotten, also over a restart, and one that cannot be read does not keep its app away. A whole one
-// stays.
+// A session that has lost one of its subscriptions is forgotten, also over a restart, and one that cannot be read does not keep its app away and leaves
+// no consumers. A whole one stays.
 func TestSessions_DamagedIsForgotten(t *testing.T) {
 	store, dir := newTwinStore(), t.TempDir()
 	configure := func(c *broker.Config) { c.Dir = dir }
@@ -87,7 +87,7 @@ func TestSessions_DamagedIsForgotten(t *testing.T) {
 	b.keep(t, "whole", result)
 	deaf := b.keep(t, "deaf", result, delta)
 	b.keep(t, "empty")
-	b.keep(t, "damaged", result)
+	damaged := b.keep(t, "damaged", result, delta)
 	kit.Must(t, b.JetStream().DeleteConsumer(t.Context(), "$MQTT_msgs", deaf[0]))
 	sessions, err := b.JetStream().Stream(t.Context(), "$MQTT_sess")
 	kit.Must(t, err)
@@ -99,6 +99,9 @@ func TestSessions_DamagedIsForgotten(t *testing.T) {
 	b = start(t, store, configure, "t1")
 	b.obeys(t, "deaf")
 	b.obeys(t, "damaged")
+	if left := b.consumers(t); len(damaged) != 2 || slices.ContainsFunc(damaged, func(name string) bool { return slices.Contains(left, name) }) {
+		t.Errorf("of the consumers %v of a session that cannot be read some are left: %v", damaged, left)
+	}
 	b.obeys(t, "empty")
 	if _, present := b.resume(t, "whole"); !present {
 		t.Error("a whole session is forgotten")

@@ -92,7 +92,7 @@ func startLeaf(t *testing.T, cfg leaf.Config) (own *leaf.Server, stop func()) {
 }
 
 // boot starts a gateway on a disk that has the content of an image; "" is an empty one.
-func boot(t *testing.T, hub *leaftest.Hub, image, listen string, always bool) *poweredGateway {
+func boot(t *testing.T, hub *leaftest.Hub, image, listen string, change func(*config.Devices)) *poweredGateway {
 	t.Helper()
 	dir := t.TempDir()
 	disk, err := faultfs.MountAt(dir, image)
@@ -115,9 +115,10 @@ func boot(t *testing.T, hub *leaftest.Hub, image, listen string, always bool) *p
 	p.store, err = store.Open(ctx, js, store.Config{}, zaptest.NewLogger(t))
 	kit.Must(t, err)
 	settings := config.Devices{
-		MQTT:      config.MQTT{Mode: config.MQTTInternal, Listen: listen, AllowLoopbackAnonymous: true, SyncAlways: always},
+		MQTT:      config.MQTT{Mode: config.MQTTInternal, Listen: listen, AllowLoopbackAnonymous: true},
 		Telemetry: config.Telemetry{MaxMiB: 16, MaxAge: config.Duration(time.Hour)},
 	}
+	change(&settings)
 	p.metrics = prometheus.NewRegistry()
 	part, err := devices.New(devices.Config{
 		Node: "edge-1", Dir: dir, Settings: settings, Local: p.nc, Cloud: p.nc, Link: leafLink{own}, Store: p.store, Reports: p.outbox, Metrics: p.metrics,
@@ -218,13 +219,25 @@ func (a *cutApps) publish(app paho.Client, device int, value string) paho.Token 
 	return app.Publish(cutTopic(device), 1, false, fmt.Sprintf(`{"event_id":%q,"twin":{"temp":{"actual":{"value":%q}}}}`, value, value))
 }
 
+// nextValue returns the next value of a device.
+func (a *cutApps) nextValue(device int) string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.next[device]++
+	return strconv.Itoa(a.next[device])
+}
+
+// start connects the app of a device, and returns what publishes its values.
+func (a *cutApps) start(p *poweredGateway, device int) (run func(ctx context.Context)) {
+	a.Helper()
+	app := a.connect(p, device)
+	return func(ctx context.Context) { a.run(ctx, app, device) }
+}
+
 // run publishes rising values of a device until ctx ends or the broker is gone.
 func (a *cutApps) run(ctx context.Context, app paho.Client, device int) {
 	for ctx.Err() == nil {
-		a.mu.Lock()
-		a.next[device]++
-		value := strconv.Itoa(a.next[device])
-		a.mu.Unlock()
+		value := a.nextValue(device)
 		token := a.publish(app, device, value)
 		select {
 		case <-token.Done():
@@ -240,16 +253,16 @@ func (a *cutApps) run(ctx context.Context, app paho.Client, device int) {
 	}
 }
 
-// cut lets all apps publish until some samples are promised, cuts the power meanwhile, and returns what is on the medium.
-func (a *cutApps) cut(p *poweredGateway, more int, seed uint64) string {
+// cut lets all devices report until some samples are promised, cuts the power meanwhile, and returns what is on the medium.
+func (a *cutApps) cut(p *poweredGateway, more int, seed uint64, start func(p *poweredGateway, device int) (run func(ctx context.Context))) string {
 	a.Helper()
 	ctx, cancel := context.WithCancel(a.Context())
 	defer cancel()
 	var apps sync.WaitGroup
 	want := a.count() + more
 	for i := range cutDevices {
-		app := a.connect(p, i)
-		apps.Go(func() { a.run(ctx, app, i) })
+		run := start(p, i)
+		apps.Go(func() { run(ctx) })
 	}
 	kit.Within(a, 3*time.Minute, "samples are promised", func() bool { return a.count() >= want })
 	image := p.cutPower(seed)
@@ -312,6 +325,10 @@ func (a *cutApps) stored(js jetstream.JetStream) (values [cutDevices][]string) {
 	return values
 }
 
+func syncAlways(always bool) func(*config.Devices) {
+	return func(d *config.Devices) { d.MQTT.SyncAlways = always }
+}
+
 // After power cuts at any moment the broker starts, no app that resumes its session is deaf, and every sample that was promised is in the hub once, in
 // order. What promises that, depends on when the broker syncs: a result, or each PUBACK.
 func TestDevices_PowerCut(t *testing.T) {
@@ -324,16 +341,16 @@ func TestDevices_PowerCut(t *testing.T) {
 			apps := &cutApps{T: t, byPuback: always}
 			const cuts = 3
 			for cut := range uint64(cuts) {
-				p := boot(t, hub, image, address, always)
+				p := boot(t, hub, image, address, syncAlways(always))
 				if cut == 0 {
 					p.setModel("INT")
 					for i := range cutDevices {
 						p.setDevice(fmt.Sprint("d", i), "edge-1", "0")
 					}
 				}
-				image = apps.cut(p, 40+rand.IntN(100), (seed+cut)*(cut%2)) // the first and the last without any unsynced write
+				image = apps.cut(p, 40+rand.IntN(100), (seed+cut)*(cut%2), apps.start) // the first and the last without any unsynced write
 			}
-			p := boot(t, hub, image, address, always)
+			p := boot(t, hub, image, address, syncAlways(always))
 			for i := range cutDevices {
 				apps.publish(apps.connect(p, i), i, lastValue)
 			}

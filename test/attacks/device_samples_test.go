@@ -79,10 +79,7 @@ func sendAsVictim(t *testing.T, canary string, samples, messages jetstream.Strea
 		<-own.closed
 	}()
 	own.subscribe(own.inbox(), "")
-	request := func(line string) []byte {
-		_, lines, _ := bytes.Cut(compressedRequest(t, line), []byte("\n"))
-		return append([]byte(`{"run":"`+canary+`"}`+"\n"), lines...)
-	}
+	request := func(line string) []byte { return compressedRequest(t, senderRun(canary), line) }
 	for verb, line := range map[string]string{
 		subject.VerbTelemetry: `{"n":1,"s":"default","d":"of-` + victim + `","p":"valve","v":"` + canary + `","g":1}` + "\n",
 		subject.VerbMessages:  `{"n":1,"m":"user/secret","f":"internal","u":"","g":1,"b":"` + base64.StdEncoding.EncodeToString([]byte(canary)) + `"}` + "\n",

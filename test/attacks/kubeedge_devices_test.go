@@ -2,6 +2,7 @@ package attacks_test
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -63,6 +64,11 @@ func createKubeEdgeDevices(t *testing.T) {
 		}
 		return ""
 	})
+	for _, node := range []string{victim, stolen} { // cloudcore writes that once, and no attacker
+		if _, err := shared.Kubectl(t.Context(), "", "wait", "device/of-"+node, "--for=jsonpath={.metadata.annotations.frond\\.io/device-holder}="+node, "--timeout=60s"); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // victimDevice returns the desired value of the victim's device as its gateway holds it.
@@ -195,13 +201,14 @@ func (th *attacker) sendVictimsSamples(t *testing.T) {
 	before := samples.CachedInfo().State.LastSeq
 	line := `{"n":NUMBER,"s":"default","d":"of-` + victim + `","p":"valve","v":"open","g":1}` + "\n"
 	risen, dead := counterDelta(t, "frond_telemetry_samples_total", "result=foreign"), counterDelta(t, "frond_dead_letters_total")
-	request := func(lines string) []byte { return compressedRequest(t, lines) }
+	run := newRun()
+	request := func(lines string) []byte { return compressedRequest(t, run, lines) }
 	for name, body := range map[string][]byte{
 		"another's device": request(strings.ReplaceAll(line, "NUMBER", "1")),
 		"no device":        request(strings.ReplaceAll(strings.ReplaceAll(line, "NUMBER", "2"), "of-"+victim, "thief")),
 		"a wildcard":       request(strings.ReplaceAll(strings.ReplaceAll(line, "NUMBER", "3"), "of-"+victim, ">")),
-		"a bomb":           append([]byte("{\"run\":\"thief\"}\n"), zstdBomb(t)...),
-		"garbage":          []byte("{\"run\":\"thief\"}\nthief"),
+		"a bomb":           append(run.head(), zstdBomb(t)...),
+		"garbage":          append(run.head(), "thief"...),
 	} {
 		var reply struct{ Error string }
 		if err := json.Unmarshal(th.callCloud(t, subject.VerbTelemetry, body), &reply); err != nil {
@@ -258,22 +265,30 @@ func storedAfter(t *testing.T, stream jetstream.Stream, after uint64) (subjects 
 	return subjects
 }
 
+// senderRun is a run of a sender of samples or messages: the hub ignores a number that it has from the run.
+type senderRun string
+
+func newRun() senderRun { return senderRun("thief-" + rand.Text()) }
+
+// head returns the first line of a request.
+func (r senderRun) head() []byte { return fmt.Appendf(nil, "{\"run\":%q}\n", string(r)) }
+
 // compressedRequest is a request with samples or messages.
-func compressedRequest(t *testing.T, lines string) []byte {
+func compressedRequest(t *testing.T, run senderRun, lines string) []byte {
 	t.Helper()
 	encoder, err := zstd.NewWriter(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = encoder.Close() }()
-	return append([]byte("{\"run\":\"thief\"}\n"), encoder.EncodeAll([]byte(lines), nil)...)
+	return append(run.head(), encoder.EncodeAll([]byte(lines), nil)...)
 }
 
 // sendVictimsMessages sends messages that name the victim in each place that the thief fills. All are stored below the thief's name, or refused.
 func (th *attacker) sendVictimsMessages(t *testing.T) {
 	t.Helper()
 	messages := hubStream(t, subject.MessagesStream)
-	before, number := messages.CachedInfo().State.LastSeq, 0
+	before, number, run := messages.CachedInfo().State.LastSeq, 0, newRun()
 	for topic, refused := range map[string]bool{
 		victim + "/user/x": false, "../" + victim + "/user/x": false, "." + victim + ".user.x": false, "*/user/x": false, ">": false, "$JS/user/API": false,
 		"a/#": true, "": true, "a\\r\\nPUB messages." + victim + ".x 0\\r\\n": true,
@@ -281,14 +296,14 @@ func (th *attacker) sendVictimsMessages(t *testing.T) {
 		number++
 		line := fmt.Sprintf(`{"n":%d,"m":"%s","f":"internal","u":"%s","g":1,"b":"eA=="}`+"\n", number, topic, victim)
 		var reply struct{ Error string }
-		if err := json.Unmarshal(th.callCloud(t, subject.VerbMessages, compressedRequest(t, line)), &reply); err != nil {
+		if err := json.Unmarshal(th.callCloud(t, subject.VerbMessages, compressedRequest(t, run, line)), &reply); err != nil {
 			t.Errorf("%q: %v", topic, err)
 		}
 		if refused != (reply.Error != "") {
 			t.Errorf("%q: the answer is %q", topic, reply.Error)
 		}
 	}
-	for name, body := range map[string][]byte{"a bomb": append([]byte("{\"run\":\"thief\"}\n"), zstdBomb(t)...), "garbage": []byte("{\"run\":\"thief\"}\nthief")} {
+	for name, body := range map[string][]byte{"a bomb": append(run.head(), zstdBomb(t)...), "garbage": append(run.head(), "thief"...)} {
 		var reply struct{ Error string }
 		if err := json.Unmarshal(th.callCloud(t, subject.VerbMessages, body), &reply); err != nil || reply.Error == "" {
 			t.Errorf("%s: the answer is %q, %v", name, reply.Error, err)

@@ -127,6 +127,8 @@ func holdsBack(d *deviceview.Device) (code int, why string) {
 	switch {
 	case d.Node == "":
 		return exitAway, "its Device names no node"
+	case d.HeldBy != "":
+		return exitAway, "gateway " + d.HeldBy + " has not confirmed that it has removed it"
 	case d.AwaySince != nil:
 		return exitAway, "its gateway " + d.Node + " is away"
 	case delivered != nil && delivered.Status == metav1.ConditionFalse && delivered.Reason == devices.ReasonMapperRefused:

@@ -56,6 +56,9 @@ func PrintDevice(out io.Writer, d *deviceview.Device, now time.Time) error {
 	if err := table.Print(); err != nil {
 		return err
 	}
+	if d.HeldBy != "" {
+		fmt.Fprintf(out, "\nHeld by gateway %s, which has not confirmed that it has removed the device: no other gateway drives it until then\n", d.HeldBy)
+	}
 	for _, c := range d.Conditions {
 		if c.Status != metav1.ConditionTrue {
 			fmt.Fprintf(out, "\n%s: %s (%s): %s\n", c.Type, c.Status, c.Reason, c.Message)

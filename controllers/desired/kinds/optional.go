@@ -53,7 +53,7 @@ func OptionalTable() []Optional {
 		// KubeEdge's devices. A device's node also needs its model. Their older version has other fields, and converts to none of these.
 		{
 			ID: deviceKind(devices.DevicesResource), Kind: devices.DeviceKind, Versions: []string{devices.Version},
-			spec: Spec{NodeOf: ofNode, References: deviceReferences},
+			spec: Spec{NodeOf: deviceNode, References: deviceReferences},
 		},
 		{
 			ID: deviceKind(devices.DeviceModelsResource), Kind: devices.DeviceModelKind, Versions: []string{devices.Version},
@@ -63,6 +63,15 @@ func OptionalTable() []Optional {
 }
 
 func deviceKind(resource string) ID { return ID{devices.Group, resource} }
+
+// deviceNode returns the node to which a Device is delivered.
+func deviceNode(o client.Object) string {
+	device, ok := o.(*unstructured.Unstructured)
+	if !ok {
+		return ""
+	}
+	return devices.DeliveredTo(device)
+}
 
 // deviceReferences returns a device's model.
 func deviceReferences(o client.Object) []wire.Key {

@@ -4,11 +4,26 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/frond-edge/frond/api/devices"
+	"github.com/frond-edge/frond/api/names"
 )
 
 func isDevice(o *unstructured.Unstructured) bool {
 	gvk := o.GroupVersionKind()
 	return gvk.Group == devices.Group && gvk.Kind == devices.DeviceKind
+}
+
+// withoutClaim removes the annotations by which a Device is moved: only cloudcore reads them. The object is a shallow copy.
+func withoutClaim(o *unstructured.Unstructured) {
+	annotations := o.GetAnnotations()
+	if len(annotations) == 0 {
+		return
+	}
+	delete(annotations, names.AnnotationDeviceHolder)
+	delete(annotations, names.AnnotationForceMove)
+	if len(annotations) == 0 {
+		annotations = nil // removes the field
+	}
+	o.SetAnnotations(annotations)
 }
 
 // withoutReports removes from a Device's status what its gateway has reported: twins, state, lastOnlineTime. What its users write there stays: how its

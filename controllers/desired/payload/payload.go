@@ -49,6 +49,7 @@ func New(o client.Object, abroad bool) (Payload, error) {
 	case *unstructured.Unstructured:
 		if isDevice(o) {
 			withoutReports(o)
+			withoutClaim(o)
 		}
 		reduced = ShallowCopy(o)
 		if isDevice(o) {

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/desired/payload"
 )
@@ -126,6 +127,16 @@ func TestDeletionReason(t *testing.T) {
 }
 
 // A Device is published again when its users change it, not when somebody writes into its status what its gateway has reported.
+// annotated returns an object with annotations.
+func annotated(o *unstructured.Unstructured, keys ...string) *unstructured.Unstructured {
+	annotations := map[string]string{}
+	for _, key := range keys {
+		annotations[key] = "x"
+	}
+	o.SetAnnotations(annotations)
+	return o
+}
+
 func TestPayload_DigestOfDevices(t *testing.T) {
 	device := func(generation int64, protocol string, status map[string]any) *unstructured.Unstructured {
 		return &unstructured.Unstructured{Object: map[string]any{
@@ -141,6 +152,8 @@ func TestPayload_DigestOfDevices(t *testing.T) {
 		"a copy of its status":     {device(2, "modbus", map[string]any{"state": "ok", "twins": []any{map[string]any{"propertyName": "t"}}}), false},
 		"another rule of reports":  {device(2, "modbus", map[string]any{"state": "ok", "reportToCloud": true}), true},
 		"another protocol":         {device(2, "opcua", nil), true},
+		"a claim":                  {annotated(device(1, "modbus", nil), names.AnnotationDeviceHolder, names.AnnotationForceMove), false},
+		"another annotation":       {annotated(device(1, "modbus", nil), names.AnnotationDeviceHolder, "other"), true},
 		"a new generation of same": {device(3, "modbus", nil), false},
 	} {
 		a, _, err := digestOf(first)
@@ -160,7 +173,9 @@ func TestPayload_DigestOfDevices(t *testing.T) {
 // What a tool or cloudcore copies into a Device's status is old as soon as it is there: a gateway, which knows better, does not get it.
 func TestPayload_DeviceWithoutItsStatus(t *testing.T) {
 	o := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "devices.kubeedge.io/v1beta1", "kind": "Device", "metadata": map[string]any{"name": "a", "generation": int64(7), "resourceVersion": "5"},
+		"apiVersion": "devices.kubeedge.io/v1beta1", "kind": "Device", "metadata": map[string]any{
+			"name": "a", "generation": int64(7), "resourceVersion": "5", "annotations": map[string]any{names.AnnotationDeviceHolder: "n"},
+		},
 		"status": map[string]any{"reportToCloud": true, "reportCycle": int64(3), "state": "ok", "twins": []any{map[string]any{"propertyName": "t"}}},
 	}}
 	before := o.DeepCopy()

@@ -33,6 +33,19 @@ func (s *State) Holds(key wire.Key) bool {
 	return ok && !r.Deleted
 }
 
+// Removed reports whether the node is known to have an object no more: it has confirmed, since this replica has read the stream, that its disk has
+// all that the stream holds for it up to the end of the first publication and to the object's tombstone.
+func (s *State) Removed(key wire.Key) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	snapshot, complete := s.records.get(wire.SnapshotMarker())
+	if !s.heard || !complete || len(s.pending) > 0 || s.ackedSequence < snapshot.Sequence {
+		return false
+	}
+	r, ok := s.records.get(key)
+	return !ok || r.Deleted && r.Sequence <= s.ackedSequence
+}
+
 // HasMarker reports whether the stream holds the marker of a scope that an object belongs to.
 func (s *State) HasMarker(key wire.Key) bool {
 	s.mu.Lock()

@@ -35,6 +35,8 @@ type State struct {
 	pending map[wire.Key]struct{}
 	// ackedSequence is the stream sequence up to which the node has all messages on disk.
 	ackedSequence uint64
+	// heard: the node has acked since the last load began, so that ackedSequence is of the stream that records are of.
+	heard bool
 	// term is the term of ownership that records belong to.
 	term uint64
 	// topSequence is the highest sequence seen in any subject of the node.
@@ -93,7 +95,7 @@ func (s *State) View(key wire.Key) (v View, known bool) {
 func (s *State) BeginLoad() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.revisions = map[wire.Key]uint64{}
+	s.revisions, s.heard = map[wire.Key]uint64{}, false
 	return s.revision
 }
 
@@ -248,7 +250,7 @@ func (s *State) countMarkers(key wire.Key, holds bool) {
 func (s *State) Acked(sequence uint64, before time.Time) []wire.Key {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.ackedSequence = sequence
+	s.ackedSequence, s.heard = sequence, true
 	var covered []wire.Key
 	for key := range s.tombstones {
 		if r, _ := s.records.get(key); r.Sequence <= sequence && r.MadeAt.Before(before) {

@@ -82,6 +82,47 @@ func TestState_Forget(t *testing.T) {
 	}
 }
 
+// An object counts as removed once the node has confirmed its tombstone, in the stream that was read.
+func TestState_Removed(t *testing.T) {
+	var s published.State
+	key, ended := podKey("a"), message(wire.Delete, "1", 7)
+	held := map[wire.Key]wire.Message{wire.SnapshotMarker(): message(wire.Apply, "1", 5), key: ended}
+	expect := func(when string, want bool) {
+		t.Helper()
+		if got := s.Removed(key); got != want {
+			t.Errorf("%s: removed is %t, want %t", when, got, want)
+		}
+	}
+	expect("nothing is loaded", false)
+	load(&s, held)
+	s.SetPending(nil)
+	expect("nothing was heard", false)
+	s.Acked(6, time.Time{})
+	expect("before the tombstone", false)
+	s.Acked(7, time.Time{})
+	expect("the tombstone is confirmed", true)
+	load(&s, held)
+	s.SetPending(nil)
+	expect("loaded again: what was heard may be of another stream", false)
+	s.Acked(9, time.Time{})
+	expect("heard again", true)
+	s.Store(key, published.Record{}, 0)
+	expect("the tombstone is purged", true)
+	s.Acked(4, time.Time{})
+	expect("the gateway has lost its disk", false)
+	s.Acked(9, time.Time{})
+	s.Store(key, published.RecordOf(message(wire.Apply, "2", 10), "one"), 9)
+	expect("published again", false)
+	s.Acked(10, time.Time{})
+	expect("and arrived", false)
+	delete(held, wire.SnapshotMarker())
+	delete(held, key)
+	load(&s, held)
+	s.SetPending(nil)
+	s.Acked(9, time.Time{})
+	expect("the first publication is not complete", false)
+}
+
 // What State answers from its indexes is what a walk over all records finds.
 func TestState_IndexesAgreeWithWalk(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

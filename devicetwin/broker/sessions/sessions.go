@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -25,6 +26,8 @@ const (
 	sessionSubject = "$MQTT.sess."
 	// takenSubject is where the servers of a cluster tell each other that an app has connected elsewhere: the others drop its session from their memory.
 	takenSubject = "$MQTT.JSA.frond.SP."
+	// outPrefix begins the name of an app's consumer of outStream. Those of messagesStream are named after the app's hash and an underscore.
+	outPrefix = "$MQTT_PUBREL_"
 )
 
 // checkTimeout limits a check: the app waits for it to connect.
@@ -74,6 +77,9 @@ func (c *Checker) Check(ctx context.Context, clientID string) error {
 	var s session
 	if err := json.Unmarshal(m.Data, &s); err != nil {
 		c.log.Warn("an MQTT session is damaged and forgotten", zap.String("client", clientID), zap.Error(err))
+		if s, err = c.namedAfter(ctx, hash); err != nil {
+			return fmt.Errorf("consumers of the damaged MQTT session of %q: %w", clientID, err)
+		}
 	} else if s.ID != clientID {
 		return nil // nats-server refuses the app
 	} else if whole, err := c.isWhole(ctx, s); err != nil || whole {
@@ -118,6 +124,22 @@ func (c *Checker) has(ctx context.Context, stream string, one *consumer) (bool, 
 	return true, nil
 }
 
+// namedAfter returns a session with the consumers that belong to a client by their names: its record, which cannot be read, does not tell them.
+func (c *Checker) namedAfter(ctx context.Context, hash string) (session, error) {
+	s := session{Consumers: map[string]*consumer{}, Out: &consumer{outPrefix + hash}}
+	stream, err := c.js.Stream(ctx, messagesStream)
+	if err != nil {
+		return s, err
+	}
+	names := stream.ConsumerNames(ctx)
+	for name := range names.Name() {
+		if strings.HasPrefix(name, hash+"_") {
+			s.Consumers[name] = &consumer{name}
+		}
+	}
+	return s, names.Err()
+}
+
 // forget removes a session with what is left of its consumers, also from nats-server's memory.
 func (c *Checker) forget(ctx context.Context, stream jetstream.Stream, hash string, sequence uint64, s session) error {
 	for _, one := range s.Consumers {
@@ -145,7 +167,8 @@ func (c *Checker) remove(ctx context.Context, stream string, one *consumer) erro
 	if one == nil {
 		return nil
 	}
-	if err := c.js.DeleteConsumer(ctx, stream, one.Name); err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {
+	err := c.js.DeleteConsumer(ctx, stream, one.Name)
+	if err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) && !errors.Is(err, jetstream.ErrStreamNotFound) {
 		return fmt.Errorf("consumer %s: %w", one.Name, err)
 	}
 	return nil
