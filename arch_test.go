@@ -128,12 +128,12 @@ var folderRules = map[string]folderRule{
 
 // dependencyHomes lists the folders whose packages may import each outside module.
 var dependencyHomes = map[string][]string{
-	"github.com/eclipse/paho.mqtt.golang":    {"devicetwin/broker/external", "internal/devcluster/devices/sensor"}, // and tests
+	"github.com/eclipse/paho.mqtt.golang":    {"devicetwin/broker/external", "internal/devcluster/devices/sensor", "loadtest/deviceload"}, // and tests
 	"google.golang.org/protobuf":             {"devicetwin/dmi"},
 	"github.com/nats-io/nats-server":         {"leaf", "devicetwin/broker", "test/kit"},
 	"github.com/nats-io/nats.go":             {"streams", "leaf", "devicetwin/broker", "cloud", "edged/agent", "edged/devices", "edged/enroll", "internal/devcluster", "loadtest", "test/kit"},
 	"github.com/nats-io/jsm.go":              {"streams", "internal/devcluster", "loadtest"},
-	"sigs.k8s.io/controller-runtime":         {"controllers", "cloud", "cmd/cloudcore"},                                             // cmd passes the logger to it
+	"sigs.k8s.io/controller-runtime":         {"controllers", "cloud", "cmd/cloudcore", "test/kit/objectcache"},                     // cmd passes the logger to it
 	"k8s.io/apiserver":                       {"leaf/localapi", "leaf/access", "internal/health", "edged/kubelet", "cloud/gateway"}, // edged/kubelet: the feature gate that the kubelet needs
 	"k8s.io/kubernetes":                      {"edged/kubelet", "leaf/access"},                                                      // leaf/access: five packages, the RBAC evaluator (docs/design/0010)
 	"k8s.io/cri-api":                         {"edged/kubelet", "edged/hollow", "edged/hostsetup"},

@@ -45,6 +45,7 @@ func TestRun_ShortSize(t *testing.T) {
 		"hollow: one update", "hollow: burst", "hollow: arrival", "hollow: pod start", "fan-out: fan-out", "fan-out: arrival",
 		"delivery: idle", "delivery: takeover", "delivery: first delivery", "delivery: burst over a slow link", "delivery: catch-up", "attached: attached nodes",
 		"away: catch-up", "tunnel: logs -f", "tunnel: logs -f, a tunnel each",
+		"devices: memory without devices", "devices: memory", "devices: samples", "devices: backfill", "devices: desired values by MQTT", "devices: mapper",
 	} {
 		if !scenarios[want] {
 			t.Errorf("%s is not in the report", want)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/frond-edge/frond/internal/devcluster"
 	"github.com/frond-edge/frond/internal/toolchain"
+	"github.com/frond-edge/frond/loadtest/deviceload"
 	"github.com/frond-edge/frond/loadtest/poll"
 	"github.com/frond-edge/frond/loadtest/procfs"
 	"github.com/frond-edge/frond/loadtest/results"
@@ -59,6 +60,7 @@ type Size struct {
 	LogNodes  int           // gateways whose logs are followed
 	Collected bool          // whether to wait until their readers' garbage was collected
 	QuietTime time.Duration // before each stage, for the start of a cluster to settle
+	Devices   deviceload.Size
 }
 
 // Full is the size of the runs in docs/operations/numbers.md.
@@ -67,7 +69,7 @@ func Full() Size {
 		Updates: 300, Burst: 1000, Rounds: 5, FanNodes: 20, FanOut: 200, Pods: 30,
 		Resident: 10, Held: 1000, Services: 1000, Settle: 20 * time.Second, Samples: 5, QuietTime: 15 * time.Second,
 		Kills: 10, Slow: 200, First: 100, CatchUp: 10_000, Window: time.Minute, Attached: []int{1000, 5000},
-		Readers: 1000, LogLines: 500, LogNodes: 10, Collected: true,
+		Readers: 1000, LogLines: 500, LogNodes: 10, Collected: true, Devices: deviceload.Full(),
 	}
 }
 
@@ -76,12 +78,12 @@ func Short() Size {
 	return Size{
 		Updates: 10, Burst: 40, Rounds: 1, FanNodes: 2, FanOut: 10, Pods: 2, Resident: 2, Held: 20, Services: 20, Samples: 1,
 		Kills: 1, Slow: 10, First: 3, CatchUp: 50, Window: 2 * time.Second, Attached: []int{20, 50},
-		Readers: 40, LogLines: 40, LogNodes: 2,
+		Readers: 40, LogLines: 40, LogNodes: 2, Devices: deviceload.Short(),
 	}
 }
 
 // Run starts clusters, runs all scenarios on them, stops them, and prints the setup first and the table last.
-// The report holds the completed measurements, also when there is an error.
+// The report holds the completed measurements, also when there is an error. After an error that wraps deviceload.ErrLost the other scenarios still run.
 func Run(ctx context.Context, o Options) (report results.Report, err error) {
 	dir := o.Dir
 	if dir == "" {
@@ -99,6 +101,7 @@ func Run(ctx context.Context, o Options) (report results.Report, err error) {
 	report.Loads = map[string]float64{}
 	b := runner{Options: o, dir: filepath.Join(dir, "cluster"), report: &report}
 	defer func() { err = errors.Join(err, b.stopCluster(ctx)) }()
+	var lost []error
 	for _, st := range allStages(o.Size) {
 		if len(o.Only) != 0 && !slices.Contains(o.Only, st.name) {
 			continue
@@ -107,11 +110,16 @@ func Run(ctx context.Context, o Options) (report results.Report, err error) {
 			fmt.Fprintf(o.Progress, "%s: skipped: %s\n", st.name, reason)
 			continue
 		}
-		if err := b.runStage(ctx, st); err != nil {
-			return report, fmt.Errorf("%s: %w", st.name, err)
+		err := b.runStage(ctx, st)
+		if err != nil {
+			err = fmt.Errorf("%s: %w", st.name, err)
 		}
+		if err != nil && !errors.Is(err, deviceload.ErrLost) {
+			return report, errors.Join(append(lost, err)...)
+		}
+		lost = append(lost, err)
 	}
-	return report, nil
+	return report, errors.Join(lost...)
 }
 
 // runner is one Run.
@@ -146,6 +154,7 @@ func (b *runner) runStage(ctx context.Context, st clusterStage) error {
 		}
 		b.report.Setup.Kubernetes, b.report.Setup.NATS = version.GitVersion, w.nc.ConnectedServerVersion()
 	}
+	var lost []error // the scenarios after one that loses samples run all the same
 	for _, s := range st.scenarios {
 		w.recorder = results.Recorder{Scenario: st.name + ": " + s.name}
 		load := procfs.LoadAverage()
@@ -154,10 +163,13 @@ func (b *runner) runStage(ctx context.Context, st clusterStage) error {
 		err := runScenario(ctx, w, s)
 		b.report.Lines = append(b.report.Lines, w.recorder.Lines()...)
 		if err != nil {
-			return fmt.Errorf("%s: %w", s.name, err)
+			lost = append(lost, fmt.Errorf("%s: %w", s.name, err))
+		}
+		if err != nil && !errors.Is(err, deviceload.ErrLost) {
+			break
 		}
 	}
-	return nil
+	return errors.Join(lost...)
 }
 
 func (b *runner) stopCluster(ctx context.Context) error {

@@ -6,6 +6,7 @@ import (
 	"os/exec"
 
 	"github.com/frond-edge/frond/internal/devcluster"
+	"github.com/frond-edge/frond/loadtest/deviceload"
 	"github.com/frond-edge/frond/loadtest/logload"
 )
 
@@ -37,6 +38,9 @@ func allStages(s Size) []clusterStage {
 	proxied := spec(1, devcluster.Containerd)
 	proxied.KubeProxy = true
 	hollow := spec(2, devcluster.Hollow)
+	plain := spec(1, devcluster.Hollow)
+	served := plain
+	served.Devices = true
 	return []clusterStage{
 		{"containerd", spec(1, devcluster.Containerd), false, []scenario{{name: "memory", run: measureMemory}, podStartup(s.Pods, "")}},
 		{"services", proxied, true, []scenario{{name: "services", run: measureServices}}},
@@ -65,6 +69,14 @@ func allStages(s Size) []clusterStage {
 			fanout(s.FanNodes, s.FanOut, s.Rounds),
 			arrival(s.FanNodes, s.FanOut, s.Rounds, "75", 5000),
 		}},
+		{"devices", plain, false, []scenario{onDevices("memory without devices", deviceload.MeasureMemoryOff)}},
+		{"devices", served, true, []scenario{
+			onDevices("memory", deviceload.MeasureMemory),
+			onDevices("samples", deviceload.MeasureSamples),
+			onDevices("backfill", deviceload.MeasureBackfill),
+			onDevices("desired values by MQTT", deviceload.MeasureDelta),
+			onDevices("mapper", deviceload.MeasureMapper),
+		}},
 	}
 }
 
@@ -73,4 +85,17 @@ func logReaders(w *environment) *logload.Load {
 		Cluster: w.cluster, Kube: w.kube, Objects: w.objects, Edges: w.edges, Recorder: &w.recorder,
 		Readers: w.size.Readers, Lines: w.size.LogLines, First: w.size.First, Collected: w.size.Collected,
 	}
+}
+
+// onDevices is a scenario of the first gateway's devices.
+func onDevices(name string, measure func(context.Context, *deviceload.Load) error) scenario {
+	return scenario{name: name, run: func(ctx context.Context, w *environment) error {
+		load, err := deviceload.New(deviceload.Environment{
+			Cluster: w.cluster, Config: w.config, Kube: w.kube, NATS: w.nc, Objects: w.objects, Acks: w.acks, Recorder: &w.recorder, Edge: w.edges[0],
+		}, w.size.Devices)
+		if err != nil {
+			return err
+		}
+		return measure(ctx, load)
+	}}
 }

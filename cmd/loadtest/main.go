@@ -29,8 +29,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	dir := flags.String("dir", "", "folder for the clusters, taken down at the end (default: a temporary one)")
 	seed := flags.Uint64("seed", 1, "seed of the contents of objects")
 	short := flags.Bool("short", false, "do little: shows that it works, its numbers mean nothing")
-	only := flags.String("only", "", "stages to run, of containerd,services,hollow,delivery,attached,away,tunnel,fan-out (default: all)")
-	size := flags.String("size", "", `JSON that changes the size, as in {"Rounds":3}`)
+	only := flags.String("only", "", "stages to run, of containerd,services,hollow,delivery,attached,away,tunnel,fan-out,devices (default: all)")
+	size := flags.String("size", "", `JSON that changes the size, as in {"Rounds":3,"Devices":{"Clients":50}}`)
 	programs := flags.String("programs", "", "JSON file that names the programs, instead of building them")
 	if err := flags.Parse(args[1:]); err != nil {
 		return 2

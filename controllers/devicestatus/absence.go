@@ -1,9 +1,12 @@
 package devicestatus
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"go.uber.org/zap"
@@ -16,7 +19,6 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
-	"github.com/frond-edge/frond/api/devices"
 	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/controllers"
 )
@@ -33,6 +35,9 @@ const (
 const (
 	// scanInterval is how often the devices of gateways that are away are looked for.
 	scanInterval = 5 * time.Second
+	// rereadScans is after how many scans the statuses of a gateway that stays away, and all that are marked, are read again: for a report that
+	// came late, and for gateways that are back.
+	rereadScans = 12
 	// unservedInterval is how often a cluster is asked again that has no devices.
 	unservedInterval = time.Minute
 	// settleTime is how long a gateway that is back has for its own reports. It makes none if its link was up all the time.
@@ -49,11 +54,21 @@ type Absence struct {
 	log               *zap.Logger
 	// scanEvery and settle hold the constants, or other values in tests.
 	scanEvery, settle time.Duration
+	// marked are the gateways that are away and have nothing more to mark; restored is when all marked statuses were read last. Both belong to the
+	// goroutine of Start.
+	marked   map[string]markedGateway
+	restored time.Time
+}
+
+// markedGateway is a gateway whose devices were all marked at a time, with what shows that there may be others.
+type markedGateway struct {
+	at, since time.Time
+	devices   int
 }
 
 // NewAbsence returns an Absence. objects serves Nodes and Devices, statuses DeviceStatuses (NewStatuses).
 func NewAbsence(applier *Applier, objects, statuses cache.Cache, owner controllers.Ownership, log *zap.Logger) *Absence {
-	return &Absence{applier: applier, objects: objects, statuses: statuses, owner: owner, log: log, scanEvery: scanInterval, settle: settleTime}
+	return &Absence{applier: applier, objects: objects, statuses: statuses, owner: owner, log: log, scanEvery: scanInterval, settle: settleTime, marked: map[string]markedGateway{}}
 }
 
 // Start runs until ctx ends and then returns nil.
@@ -112,33 +127,92 @@ func nodeOf(nodes toolscache.Store, name string) *corev1.Node {
 	return node
 }
 
-// scan marks the devices of all owned gateways that are away, and restores the state of others.
+// scan marks the devices of all owned gateways that are away, and restores the state of others. It reads the devices of gateways that are away and the
+// statuses that are marked, and of the others only the names of their gateways.
 func (a *Absence) scan(ctx context.Context, nodes toolscache.Store) error {
-	all, err := List(ctx, a.objects, devices.DeviceKind)
-	if err != nil || len(all) == 0 {
-		return err
-	}
-	statuses, err := ByName(ctx, a.statuses, devices.DeviceStatusKind)
+	found, err := a.index(ctx)
 	if err != nil {
 		return err
 	}
-	gateways := map[string]presence{}
-	for i := range all {
-		device := deviceOf(&all[i])
-		status := statuses[device.ID]
-		if status == nil || device.Node == "" || !a.owner.Owns(device.Node) {
+	var errs []error
+	for _, name := range found.devices.ListIndexFuncValues(nodeIndex) {
+		if !a.owner.Owns(name) {
 			continue
 		}
-		gateway, found := gateways[device.Node]
-		if !found {
+		gateway := presenceOf(nodeOf(nodes, name), time.Now())
+		if gateway.reason == "" {
+			delete(a.marked, name)
+			continue
+		}
+		errs = append(errs, a.markDevices(ctx, nodes, found, name, gateway))
+	}
+	if time.Since(a.restored) >= a.rereadInterval() {
+		a.restored = time.Now()
+		maps.DeleteFunc(a.marked, func(_ string, m markedGateway) bool { return time.Since(m.at) > 2*a.rereadInterval() }) // has no devices now
+		errs = append(errs, a.restoreDevices(ctx, nodes, found))
+	}
+	return errors.Join(errs...)
+}
+
+func (a *Absence) rereadInterval() time.Duration { return rereadScans * a.scanEvery }
+
+// markDevices marks the devices of a gateway that is away.
+func (a *Absence) markDevices(ctx context.Context, nodes toolscache.Store, found indexes, name string, gateway presence) (err error) {
+	all, err := found.devices.ByIndex(nodeIndex, name)
+	if err != nil {
+		return fmt.Errorf("devices of %s: %w", name, err)
+	}
+	// The time since when a Node is missing is not known, and so is none.
+	seen := markedGateway{at: time.Now(), since: gateway.since, devices: len(all)}
+	if gateway.reason == reasonNoNode {
+		seen.since = time.Time{}
+	}
+	last, known := a.marked[name]
+	if known && last.since.Equal(seen.since) && last.devices == seen.devices && time.Since(last.at) < a.rereadInterval() {
+		return nil
+	}
+	a.marked[name] = seen
+	for _, object := range all {
+		o, ok := object.(*unstructured.Unstructured)
+		if !ok {
+			continue
+		}
+		device := deviceOf(o)
+		if status := get(found.statuses, device.ID.String()); status != nil && a.stepFor(gateway, status) == mark {
+			delete(a.marked, name) // it is looked at again until there is nothing to mark
+			err = cmp.Or(a.correct(ctx, nodes, device, status), err)
+		}
+	}
+	return err
+}
+
+// restoreDevices restores the state of marked devices whose gateways are back.
+func (a *Absence) restoreDevices(ctx context.Context, nodes toolscache.Store, found indexes) (err error) {
+	marked, err := found.statuses.ByIndex(markedIndex, markedValue)
+	if err != nil {
+		return fmt.Errorf("marked states: %w", err)
+	}
+	gateways := map[string]presence{}
+	for _, object := range marked {
+		status, ok := object.(*unstructured.Unstructured)
+		if !ok {
+			continue
+		}
+		o := get(found.devices, types.NamespacedName{Namespace: status.GetNamespace(), Name: status.GetName()}.String())
+		if o == nil {
+			continue
+		}
+		device := deviceOf(o)
+		if device.Node == "" || !a.owner.Owns(device.Node) {
+			continue
+		}
+		gateway, known := gateways[device.Node]
+		if !known {
 			gateway = presenceOf(nodeOf(nodes, device.Node), time.Now())
 			gateways[device.Node] = gateway
 		}
-		if a.stepFor(gateway, status) == nothing {
-			continue
-		}
-		if failed := a.correct(ctx, nodes, device, status); failed != nil {
-			err = failed
+		if a.stepFor(gateway, status) == restore {
+			err = cmp.Or(a.correct(ctx, nodes, device, status), err)
 		}
 	}
 	return err

@@ -1,13 +1,27 @@
 package devicewarnings
 
 import (
+	"context"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/frond-edge/frond/controllers"
 )
 
 // SetScanInterval sets how often devices are looked at. Call it before Start.
 func (r *Recorder) SetScanInterval(d time.Duration) { r.scanEvery = d }
+
+// Scan is one scan, with the Nodes of the cache. Events are dropped.
+func (r *Recorder) Scan(ctx context.Context) error {
+	nodes, err := controllers.StoreOf(ctx, r.objects, &corev1.Node{})
+	if err != nil {
+		return err
+	}
+	return r.scan(ctx, nodes, &record.FakeRecorder{})
+}
 
 // Schedule is schedule.
 type Schedule struct{ s *schedule }

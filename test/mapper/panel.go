@@ -103,6 +103,8 @@ func (d *device) run(stop <-chan struct{}) {
 			}
 			if err := d.driver.write(twin.PropertyName, way, value); err != nil {
 				fmt.Fprintln(os.Stderr, "write:", err)
+			} else {
+				fmt.Println("wrote", d.instance.Namespace+"/"+d.instance.Name, twin.PropertyName, twin.ObservedDesired.Value)
 			}
 		}
 		if twin.Property.ReportToCloud {
@@ -151,8 +153,11 @@ func (d *device) report(stop <-chan struct{}, twin common.Twin, way visitors) {
 	}
 }
 
-// UpdateDev stops a device, if it is there, and starts it as it is now.
+// UpdateDev stops a device, if it is there, and starts it as it is now. It prints its call, so that a load test can time it.
 func (p *panel) UpdateDev(model *common.DeviceModel, instance *common.DeviceInstance) {
+	for _, twin := range instance.Twins {
+		fmt.Println("called", instance.Namespace+"/"+instance.Name, twin.PropertyName, twin.ObservedDesired.Value)
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if old := p.devices[instance.ID]; old != nil {
