@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap/zaptest"
 	"golang.org/x/sync/errgroup"
 
+	api "github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/cloud/identity"
 	"github.com/frond-edge/frond/cloud/identity/links"
 	"github.com/frond-edge/frond/test/kit"
@@ -126,4 +127,34 @@ func TestCallout_WaitsForRecordOfAnotherReplica(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Strangers, who can make any number of keys, take no more than a bounded number of waits; the next is refused at once, as are those whose
+// refusal no record would change.
+func TestRecordWaits_AreBounded(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	records := &laggingRecords{asked: func() {}, changed: make(chan struct{})}
+	var running errgroup.Group
+	queue := make(chan queuedRequest, maxRecordWaits)
+	w := newRecordWaits(records, NewMetrics(nil), queue, &running)
+	stranger := attempt{credential: api.Credential{Node: "gw-1", Key: "K"}}
+	guest := attempt{credential: api.Credential{Node: "gw-1", Key: "K", Token: "t"}}
+	for name, held := range map[string]bool{
+		"with a token": w.hold(ctx, queuedRequest{}, guest, identity.ReasonUnknown), "again": w.hold(ctx, queuedRequest{waited: true}, stranger, identity.ReasonUnknown),
+		"revoked": w.hold(ctx, queuedRequest{}, stranger, identity.ReasonRevokedKey),
+	} {
+		if held {
+			t.Errorf("%s: waits", name)
+		}
+	}
+	for i := range maxRecordWaits {
+		if !w.hold(ctx, queuedRequest{}, stranger, identity.ReasonUnknown) {
+			t.Fatalf("wait %d is refused", i)
+		}
+	}
+	if w.hold(ctx, queuedRequest{}, stranger, identity.ReasonOtherKey) {
+		t.Error("one more waits")
+	}
+	cancel()
+	kit.Must(t, running.Wait())
 }
