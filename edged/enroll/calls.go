@@ -3,14 +3,15 @@ package enroll
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/nats-io/nats.go"
 
 	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/edged/hubca"
+	"github.com/frond-edge/frond/edged/identitydir"
 	"github.com/frond-edge/frond/streams/call"
+	"github.com/frond-edge/frond/streams/identitycall"
 	"github.com/frond-edge/frond/streams/subject"
 )
 
@@ -45,49 +46,35 @@ type cloudCalls struct {
 	nc   *nats.Conn
 }
 
-// requestEnrolment asks to be recorded. A gateway whose earlier answer was lost is in its own cell already. Its key may be
-// renewed there, which returns the same answer.
+// requestEnrolment asks to be recorded.
 func (c *cloudCalls) requestEnrolment(ctx context.Context) (identity.Enrolment, error) {
 	token, err := c.keys.readToken()
 	if err != nil {
 		return identity.Enrolment{}, err
 	}
 	key := c.keys.current()
-	public := key.Public
-	request := identity.EnrolRequest{Node: c.node, Key: public, Token: token}
-	if request.Signature, err = key.Sign(identity.Proof(identity.VerbEnrol, c.node, public)); err != nil {
-		return identity.Enrolment{}, fmt.Errorf("sign: %w", err)
-	}
-	var answer identity.Enrolment
-	if err = c.callCloud(ctx, lobbyCell, identity.VerbEnrol, request, &answer); err == nil {
-		return checkAnswer(answer, nil)
-	}
-	again, inCell := c.requestRenewal(ctx, ownCell, public)
-	if inCell != nil {
-		return answer, errors.Join(err, inCell)
-	}
-	return again, nil
+	return identitycall.Enrol(ctx, c.callerAt(lobbyCell), c.node, token, signing(key), func(ctx context.Context) (identity.Enrolment, error) {
+		return c.requestRenewal(ctx, ownCell, key.Public)
+	})
 }
 
 // requestRenewal asks to extend the validity of a key, the current or the next one.
 func (c *cloudCalls) requestRenewal(ctx context.Context, at linkTarget, public string) (identity.Enrolment, error) {
 	wanted, current, nonce := c.keys.renewal(public)
-	request := identity.RenewRequest{Node: c.node, Key: wanted.Public, Current: current.Public, Nonce: nonce}
-	proof := identity.Proof(identity.VerbRenew, c.node, wanted.Public)
-	var answer identity.Enrolment
-	var err error
-	if request.Signature, err = wanted.Sign(proof); err != nil {
-		return answer, fmt.Errorf("sign: %w", err)
-	}
-	if request.Approval, err = current.Sign(proof); err != nil {
-		return answer, fmt.Errorf("sign: %w", err)
-	}
-	if request.Link, err = wanted.Sign([]byte(nonce)); err != nil {
-		return answer, fmt.Errorf("sign: %w", err)
-	}
-	err = c.callCloud(ctx, at, identity.VerbRenew, request, &answer)
+	answer, err := identitycall.Renew(ctx, c.callerAt(at), c.node, signing(wanted), signing(current), nonce)
 	answer.Carried = answer.Carried && c.keys.carryLink(nonce, wanted)
-	return checkAnswer(answer, err)
+	return answer, err
+}
+
+// signing returns a key of this gateway as that of a request.
+func signing(k *identitydir.Key) identitycall.Key {
+	return identitycall.Key{Public: k.Public, Sign: k.Sign}
+}
+
+func (c *cloudCalls) callerAt(at linkTarget) identitycall.Caller {
+	return func(ctx context.Context, verb string, request, answer any) error {
+		return c.callCloud(ctx, at, verb, request, answer)
+	}
 }
 
 // pingCell proves that this link is in the node's own cell.
@@ -110,12 +97,4 @@ func (c *cloudCalls) callCloud(ctx context.Context, at linkTarget, verb string, 
 	}
 	defer nc.Close()
 	return call.Call(ctx, nc, name, verb, request, answer)
-}
-
-// checkAnswer turns an invalid answer into an error.
-func checkAnswer(e identity.Enrolment, err error) (identity.Enrolment, error) {
-	if err == nil && e.Reason == "" && !e.Expires.After(e.Now) {
-		err = errors.New("the answer says neither yes nor no")
-	}
-	return e, err
 }

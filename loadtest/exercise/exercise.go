@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -38,6 +40,8 @@ type Result struct {
 	Sent     int64 `json:"bytesSent"`
 	Received int64 `json:"bytesReceived"`
 	Linked   int64 `json:"linked"`
+	// Messages are those that gateways have stored: each is an object that was sent to one of them.
+	Messages int64 `json:"messages"`
 	// Gateways is how many had joined at the end.
 	Gateways int `json:"gateways"`
 	// Usage is what the components used in the phase: CPU in it, and memory at its end.
@@ -49,23 +53,38 @@ type Result struct {
 // Runner carries out a plan. Create it with New, connect Observe with the swarm, and then call Run once.
 type Runner struct {
 	*workload
-	plan   plan.Plan
-	scrape Scraper
+	services *serviceSet
+	plan     plan.Plan
+	scrape   Scraper
+	listener Listener
+	messages atomic.Int64
+	// progressEvery is how often a phase says how far it is.
+	progressEvery time.Duration
 }
 
 // New returns a runner. It makes its objects in a namespace that exists.
 func New(p plan.Plan, run, namespace string, kube kubernetes.Interface, scrape Scraper, log *zap.Logger) *Runner {
-	return &Runner{plan: p, scrape: scrape, workload: &workload{
+	work := &workload{
 		run: run, namespace: namespace, kube: kube, log: log, tracker: measure.NewTracker(), requests: make(chan struct{}, workers),
 		pods: map[string]podSet{},
-	}}
+	}
+	return &Runner{workload: work, services: &serviceSet{workload: work, followed: p.AllServices}, plan: p, scrape: scrape, progressEvery: progressInterval}
 }
 
-// Observe takes what a gateway has stored. The ConfigMaps of the run say by which operation they were written.
+// Observe takes what a gateway has stored. The ConfigMaps and EndpointSlices of the run say by which operation they were written.
 func (r *Runner) Observe(node string, m wire.Message, at time.Time) {
-	if m.Key.Resource != "configmaps" || m.Key.Namespace != r.namespace || m.Op != wire.Apply {
-		return
+	r.messages.Add(1)
+	switch {
+	case m.Key.Namespace != r.namespace || m.Op != wire.Apply:
+	case m.Key.Resource == "configmaps":
+		r.observeConfigMap(node, m, at)
+	case m.Key.Resource == "endpointslices":
+		r.services.observeSlice(node, m, at)
 	}
+}
+
+// observeConfigMap ends the operations up to that of a ConfigMap.
+func (r *Runner) observeConfigMap(node string, m wire.Message, at time.Time) {
 	var object struct {
 		Data map[string]string `json:"data"`
 	}
@@ -77,20 +96,22 @@ func (r *Runner) Observe(node string, m wire.Message, at time.Time) {
 	}
 }
 
-// Run carries out all phases, and calls after with the result of each. It ends early when ctx ends.
-func (r *Runner) Run(ctx context.Context, s *swarm.Swarm, after func(Result)) error {
-	r.swarm = s
+// Run carries out all phases, and tells the listener how far it is. It ends early when ctx ends.
+func (r *Runner) Run(ctx context.Context, s *swarm.Swarm, listener Listener) error {
+	r.swarm, r.listener = s, listener
 	wctx, cancel := context.WithCancel(ctx)
 	group, gctx := errgroup.WithContext(wctx)
 	group.Go(func() error { return r.watchPods(gctx) })
 	err := func() error {
 		for i, phase := range r.plan.Phases {
 			r.log.Info("phase begins", zap.Int("number", i+1), zap.String("kind", phase.Kind()))
-			result, err := r.runPhase(gctx, phase)
+			result, err := r.runPhase(gctx, i+1, phase)
 			if err != nil {
 				return fmt.Errorf("phase %d, %s: %w", i+1, phase.Kind(), err)
 			}
-			after(result)
+			if listener.Done != nil {
+				listener.Done(result)
+			}
 		}
 		return nil
 	}()
@@ -99,23 +120,24 @@ func (r *Runner) Run(ctx context.Context, s *swarm.Swarm, after func(Result)) er
 }
 
 // runPhase carries out one phase, waits until its operations have ended, and judges it.
-func (r *Runner) runPhase(ctx context.Context, phase plan.Phase) (Result, error) {
+func (r *Runner) runPhase(ctx context.Context, number int, phase plan.Phase) (Result, error) {
 	before, began := r.scrape(ctx), time.Now()
 	counters := r.swarm.Counters()
 	sent, received, failed, attaches := counters.Sent.Load(), counters.Received.Load(), r.failed.Load(), r.swarm.Attaches()
+	messages := r.messages.Load()
 	into, answers := measure.NewHistogram(began), measure.NewHistogram(began)
 	r.answers.Store(answers)
-	if err := r.carryOut(ctx, phase, into); err != nil {
+	if err := r.finish(ctx, number, phase, began, into); err != nil {
 		return Result{}, err
 	}
-	_ = r.await(ctx, phase.Timeout.Duration, func() bool { return r.tracker.Outstanding() == 0 }) // what has not ended is missing
-	if ctx.Err() != nil {
-		return Result{}, ctx.Err()
+	missing := r.tracker.Abandon()
+	if err := restore(ctx, phase); err != nil {
+		return Result{}, err
 	}
 	result := Result{
-		Kind: phase.Kind(), Seconds: time.Since(began).Seconds(), Latency: into.Summary(), Answers: answers.Summary(), Missing: r.tracker.Abandon(), Failed: r.failed.Load() - failed,
+		Kind: phase.Kind(), Seconds: time.Since(began).Seconds(), Latency: into.Summary(), Answers: answers.Summary(), Missing: missing, Failed: r.failed.Load() - failed,
 		Sent: counters.Sent.Load() - sent, Received: counters.Received.Load() - received, Linked: counters.Linked.Load(), Gateways: r.swarm.Joined(),
-		Attaches: r.swarm.Attaches() - attaches, Usage: map[string]observe.Usage{},
+		Messages: r.messages.Load() - messages, Attaches: r.swarm.Attaches() - attaches, Usage: map[string]observe.Usage{},
 	}
 	for name, now := range r.scrape(ctx) {
 		if was, known := before[name]; known {
@@ -124,6 +146,27 @@ func (r *Runner) runPhase(ctx context.Context, phase plan.Phase) (Result, error)
 	}
 	result.Judgements = judgePhase(phase.Limits, result)
 	return result, nil
+}
+
+// finish carries out a phase and waits until its operations have ended, or may take no longer. What was killed is restored if that fails.
+func (r *Runner) finish(ctx context.Context, number int, phase plan.Phase, began time.Time, into *measure.Histogram) (err error) {
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, restore(ctx, phase))
+		}
+	}()
+	if r.listener.Progress != nil {
+		pctx, cancel := context.WithCancel(ctx)
+		var reporting sync.WaitGroup
+		reporting.Go(func() { reportProgress(pctx, r, Progress{Number: number, Kind: phase.Kind()}, began, into) })
+		defer reporting.Wait()
+		defer cancel()
+	}
+	if err := r.carryOut(ctx, phase, into); err != nil {
+		return err
+	}
+	_ = r.await(ctx, phase.Timeout.Duration, func() bool { return r.tracker.Outstanding() == 0 }) // what has not ended is missing
+	return ctx.Err()
 }
 
 // carryOut begins all operations of a phase.
@@ -140,9 +183,11 @@ func (r *Runner) carryOut(ctx context.Context, phase plan.Phase, into *measure.H
 	case phase.Cut != nil:
 		return r.cut(ctx, *phase.Cut, into)
 	case phase.Kill != nil:
-		return r.kill(ctx, *phase.Kill, into)
+		return r.kill(ctx, *phase.Kill, phase.Timeout.Duration, into)
 	case phase.Storm != nil:
 		return r.storm(ctx, phase.Timeout.Duration, into)
+	case phase.Services != nil:
+		return r.services.moveEndpoints(ctx, *phase.Services, phase.Timeout.Duration, into)
 	default:
 		return sleep(ctx, phase.Idle.For.Duration)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os/exec"
 	"strconv"
 	"strings"
 	"sync"
@@ -204,10 +203,10 @@ func (w *workload) changeAll(ctx context.Context, gateways []*swarm.Gateway, due
 }
 
 // kill runs the command, and then changes something at each gateway.
-func (w *workload) kill(ctx context.Context, k plan.Kill, into *measure.Histogram) error {
+func (w *workload) kill(ctx context.Context, k plan.Kill, limit time.Duration, into *measure.Histogram) error {
 	began := time.Now()
-	if out, err := exec.CommandContext(ctx, k.Command[0], k.Command[1:]...).CombinedOutput(); err != nil { //nolint:gosec // the plan's author runs it
-		return fmt.Errorf("command %q: %w: %.500s", k.Command, err, out)
+	if err := runCommand(ctx, limit, k.Command); err != nil {
+		return err
 	}
 	return w.changeAll(ctx, w.swarm.Gateways(), began, into)
 }

@@ -24,6 +24,9 @@ type clientEnd struct {
 	line    []byte // an incomplete command
 	partial []byte // an incomplete message, as the hub will be sent it
 	payload int    // bytes of partial that are still to come
+	// forbidden says that the hub does not allow the incomplete message; unanswered is the subject on which a reply to it is expected.
+	forbidden  bool
+	unanswered string
 
 	mu     sync.Mutex // guards all fields below
 	wake   *sync.Cond
@@ -164,8 +167,7 @@ func (c *clientEnd) readCommand(link *hubLink) error {
 		}
 		return c.readMessage(link, m)
 	default: // PONG, +OK, LS+, LS-, INFO
-		link.noteInterest(verb, rest)
-		return nil
+		return link.takeNotice(verb, rest)
 	}
 }
 
@@ -192,31 +194,6 @@ func (c *clientEnd) readMessage(link *hubLink, m message) error {
 	return nil
 }
 
-// ackPrefix begins the reply subject of a message that a JetStream consumer delivers.
-const ackPrefix = "$JS.ACK."
-
-// unwrapped returns the message as a leaf gives it to its client: between servers the reply subject of a JetStream consumer's message ends with
-// "@" and the message's own subject, and its subject is the one that the consumer delivers to.
-func (m message) unwrapped() message {
-	if at := strings.LastIndexByte(m.reply, '@'); at > 0 && strings.HasPrefix(m.reply, ackPrefix) {
-		m.subject, m.reply = m.reply[at+1:], m.reply[:at]
-	}
-	return m
-}
-
-// deliveryLine is the line before the message in the client protocol.
-func (m message) deliveryLine(sid string) string {
-	verb, sizes := "MSG", strconv.Itoa(m.total)
-	if m.header >= 0 {
-		verb, sizes = "HMSG", strconv.Itoa(m.header)+" "+sizes
-	}
-	reply := ""
-	if m.reply != "" {
-		reply = m.reply + " "
-	}
-	return verb + " " + m.subject + " " + sid + " " + reply + sizes + "\r\n"
-}
-
 // claim returns the first subscription that wants a subject: those of one client do not overlap.
 func (c *clientEnd) claim(subject string) (sid string, wanted bool) {
 	c.mu.Lock()
@@ -237,23 +214,6 @@ func (c *clientEnd) claim(subject string) (sid string, wanted bool) {
 	return "", false
 }
 
-// matches reports whether a subject is one of a pattern with "*" and ">".
-func matches(pattern, subject string) bool {
-	for {
-		want, moreWanted, wantMore := strings.Cut(pattern, ".")
-		have, moreHad, haveMore := strings.Cut(subject, ".")
-		switch {
-		case want == ">":
-			return true
-		case want != "*" && want != have, wantMore != haveMore:
-			return false
-		case !wantMore:
-			return true
-		}
-		pattern, subject = moreWanted, moreHad
-	}
-}
-
 // Write implements net.Conn: it takes the client's commands, in any pieces, and writes whole ones to the link. A lost link is no error: the
 // messages are dropped and counted.
 func (c *clientEnd) Write(p []byte) (int, error) {
@@ -263,7 +223,12 @@ func (c *clientEnd) Write(p []byte) (int, error) {
 		if c.payload > 0 {
 			n := min(c.payload, len(rest))
 			c.partial, rest, c.payload = append(c.partial, rest[:n]...), rest[n:], c.payload-n
-			if c.payload == 0 {
+			switch {
+			case c.payload > 0:
+			case c.forbidden:
+				c.partial = nil
+				c.refuseMessage()
+			default:
 				toHub, c.partial = append(toHub, c.partial...), nil
 				messages++
 			}
@@ -300,10 +265,7 @@ func (c *clientEnd) handleCommand(line string) error {
 	case "CONNECT", "PONG", "":
 		return nil
 	case "PING":
-		c.mu.Lock()
-		c.out = append(c.out, "PONG\r\n"...)
-		c.wake.Broadcast()
-		c.mu.Unlock()
+		c.tellClient("PONG\r\n")
 		return nil
 	case "SUB":
 		return c.subscribe(fields)
@@ -315,6 +277,31 @@ func (c *clientEnd) handleCommand(line string) error {
 		return c.beginMessage("HMSG", 2, fields) //nolint:mnd // header and total
 	default:
 		return fmt.Errorf("the client sent %.60q", line)
+	}
+}
+
+// refuseMessage counts a message that the hub does not allow, and tells who expects a reply that nobody hears it, as a leaf does.
+func (c *clientEnd) refuseMessage() {
+	c.counters.Forbidden.Add(1)
+	if c.unanswered == "" {
+		return
+	}
+	if sid, wanted := c.claim(c.unanswered); wanted {
+		const header = "NATS/1.0 503\r\n\r\n"
+		c.tellClient(message{subject: c.unanswered, header: len(header), total: len(header)}.deliveryLine(sid) + header + "\r\n")
+	}
+}
+
+// tellClient has the client read something that does not come from the hub. The client may be reading from the link: the answer to a PING lets
+// it go on.
+func (c *clientEnd) tellClient(text string) {
+	c.mu.Lock()
+	c.out = append(c.out, text...)
+	link := c.link
+	c.wake.Broadcast()
+	c.mu.Unlock()
+	if link != nil {
+		_ = link.write([]byte("PING\r\n")) // a link that ends lets it go on, too
 	}
 }
 
@@ -332,8 +319,12 @@ func (c *clientEnd) beginMessage(verb string, sizes int, fields []string) error 
 	link := c.link
 	c.mu.Unlock()
 	var queues []string
+	c.forbidden, c.unanswered = false, ""
 	if link != nil {
-		queues = link.queuesOf(names[0])
+		queues, c.forbidden = link.queuesOf(names[0]), !link.mayPublish(names[0])
+	}
+	if len(names) > 1 {
+		c.unanswered = names[1]
 	}
 	// A leaf names the queue groups that are to have a message: the hub gives it to no other.
 	switch {

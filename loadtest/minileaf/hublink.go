@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -40,9 +39,9 @@ type hubLink struct {
 
 	writing sync.Mutex // serialises writes
 
-	mu sync.Mutex
-	// queues are the hub's subscriptions of queue groups; guarded by mu.
-	queues []queueInterest
+	mu        sync.Mutex      // guards all fields below
+	queues    []queueInterest // the hub's subscriptions of queue groups
+	permitted permissions
 }
 
 // queueInterest is the subscription of a queue group.
@@ -134,6 +133,10 @@ func (h *hubLink) logIn(cfg Config, deadline time.Time) error {
 	}
 	var subscribe []byte
 	for _, subject := range cfg.Subscribe {
+		if !h.maySubscribe(subject) {
+			cfg.Counters.Forbidden.Add(1)
+			continue
+		}
 		subscribe = append(subscribe, "LS+ "+subject+"\r\n"...)
 	}
 	if err := h.write(append(subscribe, "PING\r\n"...)); err != nil {
@@ -166,15 +169,30 @@ func (h *hubLink) awaitPong() error {
 				return err
 			}
 		default:
-			h.noteInterest(verb, rest)
+			if err := h.takeNotice(verb, rest); err != nil {
+				return err
+			}
 		}
 	}
+}
+
+// takeNotice takes what the hub says beside messages.
+func (h *hubLink) takeNotice(verb, arguments string) error {
+	switch verb {
+	case "INFO":
+		if err := h.setPermissions(arguments); err != nil {
+			return fmt.Errorf("the hub's INFO: %w", err)
+		}
+	case "LS+", "LS-":
+		h.noteInterest(verb, arguments)
+	}
+	return nil // PONG, +OK
 }
 
 // noteInterest keeps what the hub says of queue groups: LS+ SUBJECT GROUP WEIGHT and LS- SUBJECT GROUP.
 func (h *hubLink) noteInterest(verb, arguments string) {
 	fields := strings.Fields(arguments)
-	if len(fields) < 2 || verb != "LS+" && verb != "LS-" { //nolint:mnd // without a group it is no queue's
+	if len(fields) < 2 { //nolint:mnd // without a group it is no queue's
 		return
 	}
 	named := queueInterest{pattern: fields[0], group: fields[1]}
@@ -216,47 +234,4 @@ func (h *hubLink) readLine() (string, error) {
 			return "", fmt.Errorf("a line of more than %d bytes", maxLine)
 		}
 	}
-}
-
-// message is the line before a message of the hub. header is -1 without headers.
-type message struct {
-	subject, reply string
-	header, total  int
-}
-
-// parseMessage parses the arguments of LMSG or HMSG: SUBJECT [REPLY | + REPLY QUEUE… | "|" QUEUE…] [HEADER] TOTAL.
-func parseMessage(verb, arguments string) (m message, err error) {
-	fields := strings.Fields(arguments)
-	sizes := 1
-	if verb == "HMSG" {
-		sizes = 2
-	}
-	if len(fields) < 1+sizes {
-		return m, fmt.Errorf("message line %.120q", arguments)
-	}
-	names, numbers := fields[:len(fields)-sizes], fields[len(fields)-sizes:]
-	m.subject, m.header = names[0], -1
-	switch {
-	case len(names) > 2 && names[1] == "+": // with a reply and queues
-		m.reply = names[2]
-	case len(names) == 2: //nolint:mnd // subject and reply
-		m.reply = names[1]
-	}
-	if m.total, err = parseSize(numbers[sizes-1]); err != nil {
-		return m, err
-	}
-	if sizes == 2 { //nolint:mnd // header and total
-		if m.header, err = parseSize(numbers[0]); err == nil && m.header > m.total {
-			err = fmt.Errorf("message line %.120q", arguments)
-		}
-	}
-	return m, err
-}
-
-func parseSize(text string) (int, error) {
-	n, err := strconv.Atoi(text)
-	if err != nil || n < 0 || n > maxPayload {
-		return 0, fmt.Errorf("message of %.20q bytes, at most %d", text, maxPayload)
-	}
-	return n, nil
 }

@@ -35,8 +35,9 @@ type Counters struct {
 	Sent, Received atomic.Int64
 	// Linked is the number of leafs with a link, Dials how often they dialled, Refused how often the hub or TLS refused a link.
 	Linked, Dials, Refused atomic.Int64
-	// Unclaimed are messages that no subscription wanted; Dropped are messages that the client published without a link.
-	Unclaimed, Dropped atomic.Int64
+	// Unclaimed are messages that no subscription wanted; Dropped are messages that the client published without a link. Forbidden are
+	// messages and subscriptions that the hub has not allowed to the link, which are not sent to it.
+	Unclaimed, Dropped, Forbidden atomic.Int64
 }
 
 // Config configures a Leaf.
@@ -51,7 +52,8 @@ type Config struct {
 	TLS *tls.Config
 	// Credential answers the hub's nonce with what proves the name.
 	Credential func(nonce []byte) ([]byte, error)
-	// Subscribe are the subjects that the leaf tells the hub to send, whatever the client subscribes to.
+	// Subscribe are the subjects that the leaf tells the hub to send, whatever the client subscribes to. Those that the hub does not allow
+	// to a link are left out: a gateway does not know beforehand in which cell its link ends.
 	Subscribe []string
 	// Counters are required, and may be shared.
 	Counters *Counters

@@ -234,3 +234,23 @@ func TestLeaf_ConsumerDeliversToClient(t *testing.T) {
 		t.Fatal("no message")
 	}
 }
+
+// A leaf sends what the hub's INFO allows. Without permissions in it, it may send all.
+func TestLeaf_KeepsToPermissions(t *testing.T) {
+	const info = `{"import":{"allow":["_INBOX.K.>"]},"export":{"allow":["call.cloud.K.>"],"deny":["call.cloud.K.secret"]}}`
+	for subject, want := range map[string][2]bool{
+		"_INBOX.K.>": {true, false}, "_INBOX.edge-1.>": {false, false}, "call.cloud.K.enrol": {false, true}, "call.cloud.K.secret": {false, false},
+	} {
+		subscribe, publish, err := minileaf.Permitted(info, subject)
+		kit.Must(t, err)
+		if got := [2]bool{subscribe, publish}; got != want {
+			t.Errorf("%s: subscribe, publish %v, want %v", subject, got, want)
+		}
+	}
+	if subscribe, publish, err := minileaf.Permitted(`{"nonce":"n"}`, "a"); !subscribe || !publish || err != nil {
+		t.Errorf("without permissions: %v %v %v", subscribe, publish, err)
+	}
+	if _, _, err := minileaf.Permitted(`{"import":7}`, "a"); err == nil {
+		t.Error("an INFO that cannot be read is taken")
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"runtime/metrics"
 	"strings"
 	"sync"
 	"syscall"
@@ -158,4 +159,20 @@ func Own() (Usage, error) {
 	}
 	cpu := time.Duration(used.Utime.Nano() + used.Stime.Nano())
 	return Usage{CPUSeconds: cpu.Seconds(), Bytes: float64(resident * int64(os.Getpagesize()))}, nil
+}
+
+// Memory is what of this process's memory its heap and the stacks of its goroutines take; the rest are garbage, the program and the runtime.
+type Memory struct{ HeapObjects, Stacks uint64 }
+
+// OwnMemory reads the memory of this process. The heap includes garbage that was not collected yet.
+func OwnMemory() Memory {
+	samples := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"}}
+	metrics.Read(samples)
+	value := func(s metrics.Sample) uint64 {
+		if s.Value.Kind() != metrics.KindUint64 {
+			return 0
+		}
+		return s.Value.Uint64()
+	}
+	return Memory{value(samples[0]), value(samples[1])}
 }

@@ -32,3 +32,11 @@ func TestParse_SumsWhatAComponentUses(t *testing.T) {
 		t.Error("no metrics are metrics")
 	}
 }
+
+func TestOwnMemory_IsWithinTheProcess(t *testing.T) {
+	own, err := observe.Own()
+	kit.Must(t, err)
+	if m := observe.OwnMemory(); m.HeapObjects == 0 || m.Stacks == 0 || own.Bytes == 0 {
+		t.Errorf("%+v of %.0f bytes", m, own.Bytes)
+	}
+}

@@ -20,6 +20,8 @@ const APIVersion = "loadtest.frond.io/v1alpha1"
 const (
 	// maxGateways bounds a plan: one process cannot hold more.
 	maxGateways = 100_000
+	// maxServices bounds a phase's Services: more do not fit into the default range of their addresses in a small cluster.
+	maxServices = 10_000
 	// defaultSettle is how long the end of the run waits until the gateways hold what Kubernetes holds.
 	defaultSettle = 2 * time.Minute
 	// defaultTimeout is how long a phase waits for the last of its operations.
@@ -31,6 +33,8 @@ type Plan struct {
 	APIVersion string `json:"apiVersion"`
 	// Settle is how long the gateways may take at the end until they hold what Kubernetes holds; 0 is 2 min.
 	Settle metav1.Duration `json:"settle,omitzero"`
+	// AllServices has the gateways sent all Services and EndpointSlices, as those with kube-proxy are. Without it they are sent none, as no pod asks.
+	AllServices bool `json:"allServices,omitempty"`
 	// Metrics are the components whose CPU and memory are measured.
 	Metrics []Component `json:"metrics,omitempty"`
 	Phases  []Phase     `json:"phases"`
@@ -44,14 +48,15 @@ type Component struct {
 
 // Phase is one of its kinds, and the limits that it must keep.
 type Phase struct {
-	Join    *Join    `json:"join,omitempty"`
-	Pods    *Pods    `json:"pods,omitempty"`
-	Churn   *Churn   `json:"churn,omitempty"`
-	Rollout *Rollout `json:"rollout,omitempty"`
-	Cut     *Cut     `json:"cut,omitempty"`
-	Kill    *Kill    `json:"kill,omitempty"`
-	Storm   *Storm   `json:"storm,omitempty"`
-	Idle    *Idle    `json:"idle,omitempty"`
+	Join     *Join     `json:"join,omitempty"`
+	Pods     *Pods     `json:"pods,omitempty"`
+	Churn    *Churn    `json:"churn,omitempty"`
+	Rollout  *Rollout  `json:"rollout,omitempty"`
+	Cut      *Cut      `json:"cut,omitempty"`
+	Kill     *Kill     `json:"kill,omitempty"`
+	Storm    *Storm    `json:"storm,omitempty"`
+	Idle     *Idle     `json:"idle,omitempty"`
+	Services *Services `json:"services,omitempty"`
 	// Timeout is how long the last operation may take after it was due; 0 is 2 min. An operation that takes longer is missing.
 	Timeout metav1.Duration `json:"timeout,omitzero"`
 	Limits  Limits          `json:"limits,omitzero"`
@@ -96,9 +101,20 @@ type Cut struct {
 	PerSecond float64         `json:"perSecond"`
 }
 
-// Kill runs a command that kills something, and changes one ConfigMap of each gateway at once. Latency: from then to the gateway's store.
+// Kill runs a command that kills something, and changes one ConfigMap of each gateway at once. Latency: from when the command began to the
+// gateway's store. Each is a program and its arguments, without a shell.
 type Kill struct {
 	Command []string `json:"command"`
+	// Restore runs at the end of the phase, also of one that failed or was interrupted; it starts again what was killed. Empty: nothing does.
+	Restore []string `json:"restore,omitempty"`
+}
+
+// Services creates Services of one endpoint each, those that an earlier phase has not created, and then moves one endpoint after the other to
+// another address. Latency, if the plan has AllServices: from when a move was due to the store of each gateway.
+type Services struct {
+	Count     int             `json:"count"`
+	PerSecond float64         `json:"perSecond"`
+	For       metav1.Duration `json:"for"`
 }
 
 // Storm closes all links at once. Latency: from then to the next link.
@@ -191,6 +207,7 @@ func (p Phase) kinds() []kind {
 		{"kill", p.Kill != nil},
 		{"storm", p.Storm != nil},
 		{"idle", p.Idle != nil},
+		{"services", p.Services != nil},
 	}
 }
 
@@ -269,5 +286,12 @@ func (p Phase) validate(at string, pods bool, fault func(field, format string, a
 		positive("command", float64(len(p.Kill.Command)))
 	case p.Idle != nil:
 		positive("for", p.Idle.For.Seconds())
+	case p.Services != nil:
+		positive("count", float64(p.Services.Count))
+		positive("perSecond", p.Services.PerSecond)
+		positive("for", p.Services.For.Seconds())
+		if p.Services.Count > maxServices {
+			fault(at+".count", "is %d, write at most %d", p.Services.Count, maxServices)
+		}
 	}
 }

@@ -133,12 +133,13 @@ func (r *Report) JUnit() ([]byte, error) {
 // Text returns the report for a terminal.
 func (r *Report) Text() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%-4s %-8s %8s %7s %10s %10s %10s %8s %9s %10s\n", "", "PHASE", "SECONDS", "COUNT", "P50", "P99", "MAX", "MISSING", "GATEWAYS", "API P50")
+	fmt.Fprintf(&b, "%-4s %-8s %8s %7s %10s %10s %10s %8s %9s %10s %9s %9s\n", "", "PHASE", "SECONDS", "COUNT", "P50", "P99", "MAX", "MISSING", "GATEWAYS", "API P50", "MESSAGES", "LINKS MB")
 	ms := func(v float64) string {
 		return time.Duration(v * float64(time.Millisecond)).Round(time.Millisecond / 10).String()
 	}
 	for i, p := range r.Phases {
-		fmt.Fprintf(&b, "%-4d %-8s %8.1f %7d %10s %10s %10s %8d %9d %10s\n", i+1, p.Kind, p.Seconds, p.Latency.Count, ms(p.Latency.P50), ms(p.Latency.P99), ms(p.Latency.Max), p.Missing, p.Gateways, ms(p.Answers.P50))
+		fmt.Fprintf(&b, "%-4d %-8s %8.1f %7d %10s %10s %10s %8d %9d %10s %9d %9.2f\n", i+1, p.Kind, p.Seconds, p.Latency.Count, ms(p.Latency.P50), ms(p.Latency.P99), ms(p.Latency.Max),
+			p.Missing, p.Gateways, ms(p.Answers.P50), p.Messages, float64(p.Sent+p.Received)/1e6) //nolint:mnd // megabytes
 	}
 	if r.KilobytesPerGateway > 0 {
 		fmt.Fprintf(&b, "%.0f KB a gateway in this process\n", r.KilobytesPerGateway)

@@ -33,8 +33,6 @@ const (
 	statusInterval = 5 * time.Minute
 	// enrolPause is the longest pause between two attempts to enrol.
 	enrolPause = 15 * time.Second
-	// enrolTimeout bounds one attempt: a link to the lobby and a call.
-	enrolTimeout = time.Minute
 	// renewPause is the pause after a renewal that failed.
 	renewPause = time.Minute
 )
@@ -185,33 +183,15 @@ func (g *Gateway) attached(redialMax time.Duration) {
 	g.leaf.SetRedialMax(redialMax)
 }
 
-// enrol tries until the cloud has recorded the gateway's key or refused it.
+// enrol tries over one link in the lobby until the cloud has recorded the gateway's key or refused it. A link that is lost is dialled again,
+// and may then end in the node's own cell. Its subscriptions are those of both; the hub says which of them it has.
 func (g *Gateway) enrol(ctx context.Context) error {
-	for pause := time.Second; ctx.Err() == nil; pause = min(2*pause, enrolPause) {
-		err := g.enrolOnce(ctx)
-		if err == nil {
-			return nil
-		}
-		if refused, final := errors.AsType[*enrolment.RefusedError](err); final {
-			return fmt.Errorf("%s: %w", g.name, refused)
-		}
-		g.swarm.log.Info("not enrolled yet", zap.String("node", g.name), zap.Error(err))
-		select {
-		case <-ctx.Done():
-		case <-time.After(time.Duration(float64(pause) * (0.6 + 0.4*mathrand.Float64()))): //nolint:mnd // up to 40 % off, as edgecore
-		}
-	}
-	return nil
-}
-
-// enrolOnce enrols over a link in the lobby, which is closed afterwards.
-func (g *Gateway) enrolOnce(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, enrolTimeout)
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	s, key := g.swarm, g.identity.Key()
 	lobby := minileaf.New(minileaf.Config{
 		Name: g.name, Domain: wire.Escape(g.name), Address: s.nextHub, TLS: s.tls, Credential: g.identity.Credential, Counters: s.lobby,
-		Subscribe: []string{subject.InboxPrefix(key) + ".>"},
+		Subscribe: []string{subject.InboxPrefix(key) + ".>", subject.InboxPrefix(g.name) + ".>"},
 	}, s.log.Named("lobby"))
 	nc, err := lobby.Connect(subject.InboxPrefix(key), s.recordClientError)
 	if err != nil {
@@ -222,19 +202,38 @@ func (g *Gateway) enrolOnce(ctx context.Context) error {
 	group.Go(func() error { return lobby.Start(gctx) })
 	group.Go(func() error {
 		defer cancel()
-		for {
-			up, changed := lobby.State()
-			if up {
-				return g.identity.Enrol(gctx, nc)
-			}
-			select {
-			case <-gctx.Done():
-				return fmt.Errorf("no link to the hub: %w", gctx.Err())
-			case <-changed:
-			}
-		}
+		return g.enrolOver(gctx, lobby, nc)
 	})
 	return group.Wait()
+}
+
+// enrolOver asks again and again whenever there is a link. Its only errors are refusals.
+func (g *Gateway) enrolOver(ctx context.Context, lobby *minileaf.Leaf, nc *nats.Conn) error {
+	for pause := time.Second; ctx.Err() == nil; {
+		up, changed := lobby.State()
+		if !up {
+			select {
+			case <-ctx.Done():
+			case <-changed:
+			}
+			continue
+		}
+		err := g.identity.Enrol(ctx, nc, lobby.Nonce)
+		if err == nil {
+			return nil
+		}
+		if refused, final := errors.AsType[*enrolment.RefusedError](err); final {
+			return fmt.Errorf("%s: %w", g.name, refused)
+		}
+		g.swarm.log.Info("not enrolled yet", zap.String("node", g.name), zap.Error(err))
+		select {
+		case <-ctx.Done():
+		case <-changed: // another link, perhaps in another cell
+		case <-time.After(jitter(pause)): // as edgecore
+		}
+		pause = min(2*pause, enrolPause)
+	}
+	return nil
 }
 
 // observe takes what the delivery has stored.

@@ -52,8 +52,11 @@ type testCloud struct {
 	mu      sync.Mutex // guards all fields below
 	nodes   map[string]string
 	renewed int
-	reports map[wire.Key]wire.Message // the last of each object
-	beats   map[string]wire.Heartbeat
+	// losing is how many answers to an enrolment are still to be lost: the key is recorded, and the link ends before the answer.
+	losing   int
+	enrolled int                       // how many enrolments were answered or lost
+	reports  map[wire.Key]wire.Message // the last of each object
+	beats    map[string]wire.Heartbeat
 }
 
 func startCloud(t *testing.T, life time.Duration) *testCloud {
@@ -96,9 +99,26 @@ func (c *testCloud) enrol(_ context.Context, caller string, request []byte) (any
 		return identity.Enrolment{Reason: "wrong token"}, nil
 	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.nodes[r.Key] = r.Node
+	c.enrolled++
+	lost := c.losing > 0
+	c.losing--
+	c.mu.Unlock()
+	if lost {
+		c.closeLinks()
+	}
 	return identity.Enrolment{Now: time.Now(), Expires: time.Now().Add(c.life)}, nil
+}
+
+// closeLinks closes all links.
+func (c *testCloud) closeLinks() {
+	leafs, err := c.hub.Server(0).Leafz(nil)
+	if err != nil {
+		return
+	}
+	for _, l := range leafs.Leafs {
+		_ = c.hub.Server(0).DisconnectClientByID(l.ID) // it has closed meanwhile
+	}
 }
 
 func (c *testCloud) renew(_ context.Context, caller string, request []byte) (any, error) {
@@ -110,6 +130,9 @@ func (c *testCloud) renew(_ context.Context, caller string, request []byte) (any
 	defer c.mu.Unlock()
 	if c.nodes[r.Current] != caller || r.Nonce == "" {
 		return identity.Enrolment{Reason: "unknown key"}, nil
+	}
+	if r.Key == r.Current {
+		return identity.Enrolment{Now: time.Now(), Expires: time.Now().Add(c.life)}, nil
 	}
 	delete(c.nodes, r.Current)
 	c.nodes[r.Key] = caller
@@ -218,6 +241,22 @@ func TestSwarm_GatewaysLive(t *testing.T) {
 	}
 	if n, faults := s.Faults(); n != 0 {
 		t.Errorf("%d faults: %v", n, errors.Join(faults...))
+	}
+}
+
+// A gateway whose enrolment was recorded and whose answer was lost is in its own cell from its next link on: it asks for renewal there, as
+// edgecore does, and joins.
+func TestSwarm_LostAnswerOfEnrolment(t *testing.T) {
+	c := startCloud(t, time.Hour)
+	c.losing = 1
+	s := c.startSwarm(t, zaptest.NewLogger(t), 1, nil)
+	if n, faults := s.Faults(); n != 0 {
+		t.Errorf("%d faults: %v", n, errors.Join(faults...))
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.enrolled != 1 {
+		t.Errorf("enrolled %d times: an enrolment that was recorded is asked for again", c.enrolled)
 	}
 }
 

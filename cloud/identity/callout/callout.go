@@ -44,6 +44,8 @@ type Records interface {
 	Lookup(node string) *identity.Record
 	// IsRevoked reports whether a key is rejected permanently.
 	IsRevoked(key string) bool
+	// AwaitKey waits until a key is recorded for a node, or ctx ends.
+	AwaitKey(ctx context.Context, node, key string)
 	// All returns each record, in no order.
 	All() []*identity.Record
 	// Synced returns a channel that closes when all records were read once.
@@ -98,7 +100,7 @@ func (c *Callout) Start(ctx context.Context) error {
 	incoming := make(chan queuedRequest, calloutQueueSize)
 	sub, err := c.nc.QueueSubscribe(calloutSubject, calloutGroup, func(msg *nats.Msg) {
 		select {
-		case incoming <- queuedRequest{msg, time.Now()}:
+		case incoming <- queuedRequest{Msg: msg, receivedAt: time.Now()}:
 		default:
 			c.metrics.countAnswer("late") // the hub will have given up long before this request is processed
 		}
@@ -109,6 +111,7 @@ func (c *Callout) Start(ctx context.Context) error {
 	defer func() { _ = sub.Unsubscribe() }() // fails only when the connection is gone
 	c.log.Info("answering the hub", zap.Int("identities", len(c.records.All())))
 	var g errgroup.Group
+	waits := newRecordWaits(c.records, c.metrics, incoming, &g)
 	for range runtime.GOMAXPROCS(0) {
 		g.Go(func() error {
 			for {
@@ -116,7 +119,7 @@ func (c *Callout) Start(ctx context.Context) error {
 				case <-ctx.Done():
 					return nil
 				case question := <-incoming:
-					c.serveRequest(ctx, question)
+					c.serveRequest(ctx, question, waits)
 				}
 			}
 		})
@@ -128,6 +131,8 @@ func (c *Callout) Start(ctx context.Context) error {
 type queuedRequest struct {
 	*nats.Msg
 	receivedAt time.Time
+	// waited says that the record was awaited already.
+	waited bool
 }
 
 // attempt is what is known of a link that requests admission.
@@ -146,7 +151,7 @@ func (a attempt) logFields() []zap.Field {
 	}
 }
 
-func (c *Callout) serveRequest(ctx context.Context, msg queuedRequest) {
+func (c *Callout) serveRequest(ctx context.Context, msg queuedRequest, waits *recordWaits) {
 	began := time.Now()
 	a, reason := c.parseRequest(msg.Data)
 	if a.claims == nil {
@@ -161,6 +166,9 @@ func (c *Callout) serveRequest(ctx context.Context, msg queuedRequest) {
 	where := placeRefused
 	if reason == "" {
 		where, reason = c.evaluateAttempt(ctx, a, began)
+	}
+	if where == placeRefused && waits.hold(ctx, msg, a, reason) {
+		return
 	}
 	if where == placeRefused {
 		c.counts.CountRefusal(reason)

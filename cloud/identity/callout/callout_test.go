@@ -1,6 +1,7 @@
 package callout
 
 import (
+	"context"
 	"encoding/base64"
 	"testing"
 	"time"
@@ -66,6 +67,8 @@ func (m memoryRecords) Lookup(node string) *identity.Record { return m[node] }
 func (memoryRecords) IsRevoked(string) bool                 { return false }
 func (memoryRecords) All() []*identity.Record               { return nil }
 func (memoryRecords) Synced() <-chan struct{}               { return nil }
+func (memoryRecords) AwaitKey(context.Context, string, string) {
+}
 
 // newTestCallout creates a Callout that knows these records, without a hub.
 func newTestCallout(tb testing.TB, issuer nkeys.KeyPair, records memoryRecords) *Callout {

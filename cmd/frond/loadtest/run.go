@@ -77,7 +77,7 @@ func (r *planRun) Run(ctx context.Context, name string, out, talk io.Writer) err
 		urls[component.Name] = component.URL
 	}
 	runner := exercise.New(p, r.run, c.Namespace(), c.kube, observe.New(c.kube, urls, c.log).Read, c.log)
-	c.cfg.OnApplied = runner.Observe
+	c.cfg.OnApplied, c.cfg.AllServices = runner.Observe, p.AllServices
 	done := &report.Report{Run: r.run, Plan: name, Version: buildinfo.Version(), Began: time.Now()}
 	failed := c.withSwarm(ctx, talk, func(ctx context.Context, all *swarm.Swarm) error { return r.exercise(ctx, runner, all, done, talk) })
 	if failed != nil {
@@ -107,14 +107,20 @@ func (r *planRun) Run(ctx context.Context, name string, out, talk io.Writer) err
 // exercise carries out all phases and the audit, into a report.
 func (r *planRun) exercise(ctx context.Context, runner *exercise.Runner, all *swarm.Swarm, done *report.Report, talk io.Writer) error {
 	before := ownBytes()
-	err := runner.Run(ctx, all, func(result exercise.Result) {
-		done.Phases = append(done.Phases, result)
-		const enough, kilo = 100, 1000
-		if len(done.Phases) == 1 && result.Gateways >= enough {
-			done.KilobytesPerGateway = (ownBytes() - before) / kilo / float64(result.Gateways)
-		}
-		fmt.Fprintf(talk, "phase %d, %s: %d operations in %.1f s, p99 %.1f ms, %d missing\n",
-			len(done.Phases), result.Kind, result.Latency.Count, result.Seconds, result.Latency.P99, result.Missing)
+	err := runner.Run(ctx, all, exercise.Listener{
+		Progress: func(p exercise.Progress) {
+			fmt.Fprintf(talk, "phase %d, %s, %.0f s: %d operations have ended, %d have not, %d requests failed, %d messages; %d gateways have joined, %d are linked\n",
+				p.Number, p.Kind, p.Elapsed.Seconds(), p.Ended, p.Outstanding, p.Failed, p.Messages, p.Joined, p.Linked)
+		},
+		Done: func(result exercise.Result) {
+			done.Phases = append(done.Phases, result)
+			const enough, kilo = 100, 1000
+			if len(done.Phases) == 1 && result.Gateways >= enough {
+				done.KilobytesPerGateway = (ownBytes() - before) / kilo / float64(result.Gateways)
+			}
+			fmt.Fprintf(talk, "phase %d, %s: %d operations in %.1f s, p99 %.1f ms, %d missing, %d messages, %.2f MB on the links; %s\n", len(done.Phases), result.Kind, result.Latency.Count,
+				result.Seconds, result.Latency.P99, result.Missing, result.Messages, float64(result.Sent+result.Received)/1e6, memoryText()) //nolint:mnd // megabytes
+		},
 	})
 	if err != nil {
 		return err
@@ -124,6 +130,13 @@ func (r *planRun) exercise(ctx context.Context, runner *exercise.Runner, all *sw
 	}
 	done.Judgements, err = runner.Audit(ctx)
 	return err
+}
+
+// memoryText says what memory this process takes, all of its gateways together.
+func memoryText() string {
+	const megabyte = 1e6
+	m := observe.OwnMemory()
+	return fmt.Sprintf("this process takes %.0f MB, of it %.0f MB of objects and %.0f MB of stacks", ownBytes()/megabyte, float64(m.HeapObjects)/megabyte, float64(m.Stacks)/megabyte)
 }
 
 // ownBytes returns the memory of this process; 0 if it cannot be read.

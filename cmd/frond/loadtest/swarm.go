@@ -73,8 +73,8 @@ func (s *swarmRun) Run(ctx context.Context, talk io.Writer) error {
 				case <-ticker.C:
 					faults, _ := all.Faults()
 					counters := all.Counters()
-					fmt.Fprintf(talk, "%d of %d have joined, %d linked, %d faults, %.1f MB sent, %.1f MB received\n", all.Joined(), s.gateways,
-						counters.Linked.Load(), faults, float64(counters.Sent.Load())/1e6, float64(counters.Received.Load())/1e6) //nolint:mnd // megabytes
+					fmt.Fprintf(talk, "%d of %d have joined, %d linked, %d faults, %.1f MB sent, %.1f MB received; %s\n", all.Joined(), s.gateways,
+						counters.Linked.Load(), faults, float64(counters.Sent.Load())/1e6, float64(counters.Received.Load())/1e6, memoryText()) //nolint:mnd // megabytes
 				}
 			}
 		})

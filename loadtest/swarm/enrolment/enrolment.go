@@ -1,12 +1,13 @@
-// Package enrolment is the identity of a simulated gateway: it enrols with a bootstrap token and renews its key, with the messages that
-// edgecore sends, and keeps the key in memory.
+// Package enrolment is the identity of a simulated gateway: it enrols with a bootstrap token and renews its key, with the requests of
+// edgecore (package identitycall), and keeps the key in memory.
 package enrolment
 
 import (
 	"context"
-	"errors"
+	"crypto/rand"
+	"encoding/json"
 	"fmt"
-	"math/rand/v2"
+	mathrand "math/rand/v2"
 	"sync"
 	"time"
 
@@ -15,6 +16,8 @@ import (
 
 	"github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/streams/call"
+	"github.com/frond-edge/frond/streams/identitycall"
+	"github.com/frond-edge/frond/streams/subject"
 )
 
 const (
@@ -35,6 +38,9 @@ type key struct {
 	nkeys.KeyPair
 	public string
 }
+
+// signing returns the key as that of a request.
+func (k key) signing() identitycall.Key { return identitycall.Key{Public: k.public, Sign: k.Sign} }
 
 func newKey() (key, error) {
 	pair, err := nkeys.CreateUser()
@@ -113,17 +119,18 @@ func (i *Identity) Credential(nonce []byte) ([]byte, error) {
 	return identity.EncodeCredential(shown, signature)
 }
 
-// Enrol has the key recorded. nc is the client of a link in the lobby, whose inboxes have the key's name.
-func (i *Identity) Enrol(ctx context.Context, nc *nats.Conn) error {
+// Enrol has the key recorded. nc is the client of a link whose inboxes have the key's name, as in the lobby; nonce returns the hub's nonce of
+// the link that there is now. If the cloud has recorded the key already, because its answer was lost, the link is in the node's own cell.
+func (i *Identity) Enrol(ctx context.Context, nc *nats.Conn, nonce func() string) error {
 	i.mu.Lock()
-	request := identity.EnrolRequest{Node: i.node, Key: i.current.public, Token: i.token}
-	signature, err := i.current.Sign(identity.Proof(identity.VerbEnrol, i.node, request.Key))
+	current := i.current
 	i.mu.Unlock()
-	if err != nil {
-		return fmt.Errorf("sign: %w", err)
+	cell := func(ctx context.Context, verb string, request, answer any) error {
+		return callFromLobby(ctx, nc, i.node, verb, request, answer)
 	}
-	request.Signature = signature
-	answer, err := sendRequest(ctx, nc, request.Key, identity.VerbEnrol, request)
+	answer, err := accept(identitycall.Enrol(ctx, caller(nc, current.public), i.node, i.token, current.signing(), func(ctx context.Context) (identity.Enrolment, error) {
+		return identitycall.Renew(ctx, limited(cell), i.node, current.signing(), current.signing(), nonce())
+	}))
 	if err != nil {
 		return err
 	}
@@ -143,18 +150,7 @@ func (i *Identity) Renew(ctx context.Context, nc *nats.Conn, nonce string) (carr
 	i.mu.Lock()
 	current := i.current
 	i.mu.Unlock()
-	request := identity.RenewRequest{Node: i.node, Key: next.public, Current: current.public, Nonce: nonce}
-	proof := identity.Proof(identity.VerbRenew, i.node, next.public)
-	for _, s := range []struct {
-		into *[]byte
-		by   key
-		text []byte
-	}{{&request.Signature, next, proof}, {&request.Approval, current, proof}, {&request.Link, next, []byte(nonce)}} {
-		if *s.into, err = s.by.Sign(s.text); err != nil {
-			return false, fmt.Errorf("sign: %w", err)
-		}
-	}
-	answer, err := sendRequest(ctx, nc, i.node, identity.VerbRenew, request)
+	answer, err := accept(identitycall.Renew(ctx, caller(nc, i.node), i.node, next.signing(), current.signing(), nonce))
 	if err != nil {
 		return false, err
 	}
@@ -165,23 +161,56 @@ func (i *Identity) Renew(ctx context.Context, nc *nats.Conn, nonce string) (carr
 	return answer.Carried, nil
 }
 
-// sendRequest sends one request; caller is the node, or in the lobby the key.
-func sendRequest(ctx context.Context, nc *nats.Conn, caller, verb string, request any) (answer identity.Enrolment, err error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	switch err := call.Call(ctx, nc, caller, verb, request, &answer); {
-	case err != nil:
-		return answer, err
-	case answer.Reason != "":
-		return answer, &RefusedError{answer.Reason}
-	case !answer.Expires.After(answer.Now):
-		return answer, errors.New("the answer says neither yes nor no")
+// caller calls as a node, or in the lobby as a key.
+func caller(nc *nats.Conn, name string) identitycall.Caller {
+	return limited(func(ctx context.Context, verb string, request, answer any) error {
+		return call.Call(ctx, nc, name, verb, request, answer)
+	})
+}
+
+// limited limits the time of each call, as edgecore does.
+func limited(send identitycall.Caller) identitycall.Caller {
+	return func(ctx context.Context, verb string, request, answer any) error {
+		ctx, cancel := context.WithTimeout(ctx, callTimeout)
+		defer cancel()
+		return send(ctx, verb, request, answer)
 	}
-	return answer, nil
+}
+
+// callFromLobby calls as a node over a client whose own inboxes have the name of a key: the reply comes to an inbox of the node.
+func callFromLobby(ctx context.Context, nc *nats.Conn, node, verb string, request, answer any) error {
+	body, err := json.Marshal(request)
+	if err != nil {
+		return fmt.Errorf("call %s: %w", verb, err)
+	}
+	replies, err := nc.SubscribeSync(subject.InboxPrefix(node) + "." + rand.Text())
+	if err != nil {
+		return fmt.Errorf("call %s: %w", verb, err)
+	}
+	defer func() { _ = replies.Unsubscribe() }() // fails only when the client is closed
+	if err := nc.PublishRequest(subject.CallSubject(node, verb), replies.Subject, body); err != nil {
+		return fmt.Errorf("call %s: %w", verb, err)
+	}
+	reply, err := replies.NextMsgWithContext(ctx)
+	if err == nil {
+		err = json.Unmarshal(reply.Data, answer)
+	}
+	if err != nil {
+		return fmt.Errorf("call %s as %s: %w", verb, node, err)
+	}
+	return nil
+}
+
+// accept turns a refusal into an error.
+func accept(answer identity.Enrolment, err error) (identity.Enrolment, error) {
+	if err == nil && answer.Reason != "" {
+		err = &RefusedError{answer.Reason}
+	}
+	return answer, err
 }
 
 // renewTime returns when a key is renewed, by this machine's clock.
 func renewTime(answer identity.Enrolment, now time.Time) time.Time {
 	life := answer.Expires.Sub(answer.Now)
-	return now.Add(time.Duration(float64(life) * (renewShare + jitterShare*(2*rand.Float64()-1)))) //nolint:mnd // -1 to 1
+	return now.Add(time.Duration(float64(life) * (renewShare + jitterShare*(2*mathrand.Float64()-1)))) //nolint:mnd // -1 to 1
 }
