@@ -40,7 +40,7 @@ type MQTT struct {
 	MaxClients int `json:"maxClients,omitempty"`
 	// MaxStoreMiB bounds the disk of messages that wait; the default is 128.
 	MaxStoreMiB int `json:"maxStoreMiB,omitempty"`
-	// SyncAlways syncs each message before its PUBACK, instead of once a second. It costs 90 % of the throughput.
+	// SyncAlways syncs sessions, subscriptions and messages to apps at once, instead of once a second. It costs 90 % of the throughput of messages to apps.
 	SyncAlways bool `json:"syncAlways,omitempty"`
 	// External is the other broker.
 	External ExternalMQTT `json:"external,omitzero"`

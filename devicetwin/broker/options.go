@@ -66,15 +66,17 @@ func options(cfg Config, auth server.Authentication) (*server.Options, error) {
 // streams returns the streams of nats-server's MQTT as nats-server would make them, with limits: it gives them none. The parts of the disk that
 // they may use make up the whole.
 func streams(cfg Config) []jetstream.StreamConfig {
-	subjects, transform := []string{stored + ">"}, (*jetstream.SubjectTransformConfig)(nil)
-	if cfg.Custom != nil { // package intake stores the custom topics, and passes them on
-		subjects = []string{intake.LocalPrefix + ">"}
-		for _, subject := range access.Kept() {
+	// Packages inbound and intake answer what is for the gateway and for the cloud, and pass it on.
+	subjects := []string{intake.LocalPrefix + ">", recovery.SkipSubject}
+	for _, subject := range access.Kept() {
+		subjects = append(subjects, stored+subject)
+	}
+	if cfg.Custom == nil {
+		for _, subject := range access.Custom() {
 			subjects = append(subjects, stored+subject)
 		}
-		transform = &jetstream.SubjectTransformConfig{Source: subjects[0], Destination: stored + ">"}
 	}
-	subjects = append(subjects, recovery.SkipSubject)
+	transform := &jetstream.SubjectTransformConfig{Source: intake.LocalPrefix + ">", Destination: stored + ">"}
 	return []jetstream.StreamConfig{
 		{
 			Name: messagesStream, Subjects: subjects, SubjectTransform: transform, Retention: jetstream.InterestPolicy,
