@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -46,6 +47,8 @@ type Config struct {
 	AllowAnonymous bool
 	// Users may connect.
 	Users []User
+	// TLS is nil for a broker without TLS.
+	TLS *tls.Config
 	// MaxClients and MaxStore (bytes) are limits; 0 is 256 and 128 MiB.
 	MaxClients int
 	MaxStore   int64

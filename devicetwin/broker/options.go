@@ -29,6 +29,8 @@ const (
 	maxMemory = 8 << 20
 	// storeTimeout is how long a client waits for a PUBACK before its connection is closed: longer than package telemetry tries to store a message.
 	storeTimeout = 40 * time.Second
+	// handshakeTimeout is enough for a microcontroller behind a slow radio.
+	handshakeTimeout = 10 * time.Second
 	// ownConnections: that of the gateway counts as a client's.
 	ownConnections = 1
 )
@@ -56,6 +58,7 @@ func options(cfg Config, auth server.Authentication) (*server.Options, error) {
 		o.SyncInterval = cfg.SyncInterval
 	}
 	o.MQTT.Host, o.MQTT.Port = host, port
+	o.MQTT.TLSConfig, o.MQTT.TLSTimeout = cfg.TLS, handshakeTimeout.Seconds()
 	o.MQTT.MaxAckPending = maxInFlight
 	o.MQTT.AckWait = redelivery
 	o.MQTT.JSAPITimeout = storeTimeout

@@ -107,7 +107,7 @@ func assembleParts(ctx context.Context, f *foundation) ([]lifecycle.Part, error)
 func newCertExpiry(f *foundation, cert *kubelet.ServingCert) *certs.Expiry {
 	ends := certs.FileExpiries(map[string]string{
 		"hub-ca": f.identity.HubCAFile(), "local-api": f.cfg.LocalAPI.CertFile, "local-api-client-ca": f.cfg.LocalAPI.ClientCAFile,
-		"kubelet-client-ca": f.cfg.Kubelet.ClientCAFile,
+		"kubelet-client-ca": f.cfg.Kubelet.ClientCAFile, "mqtt": f.cfg.Devices.MQTT.TLS.CertFile, "mqtt-client-ca": f.cfg.Devices.MQTT.TLS.ClientCAFile,
 	})
 	if cert != nil {
 		ends["kubelet"] = func() (time.Time, error) {
