@@ -67,7 +67,7 @@ var folderRules = map[string]folderRule{
 	"edged/hollow":   {programs: edgecore},
 	"edged/hostaddr": {programs: edgecore},
 	// Parts of edgecore that only edged/agent connects.
-	"edged/devices":       {programs: edgecore, imports: []string{"api/...", "devicetwin/...", "leaf/store", "streams/..."}},
+	"edged/devices":       {programs: edgecore, imports: []string{"api/...", "devicetwin/...", "internal/certs", "leaf/store", "streams/..."}},
 	"edged/diskmonitor":   {programs: edgecore, imports: []string{"api/...", "leaf"}},
 	"edged/endpointsync":  {programs: edgecore, imports: []string{"api/...", "leaf/store"}},
 	"edged/nodecondition": {programs: edgecore},

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// All TLS is 1.3 at least, no client skips verification, and no client may hold a server's connection by staying silent.
+// All TLS is 1.3 at least, but for devices at the MQTT broker (certs.Listener.AllowTLS12). No client skips verification, and no client may hold a server's connection by staying silent.
 func TestConnectionsAreStrict(t *testing.T) {
 	need := map[string][]string{
 		"tls.Config": {"MinVersion"}, "http.Server": {"ReadHeaderTimeout", "IdleTimeout"},

@@ -36,14 +36,26 @@ type MQTT struct {
 	AllowLoopbackAnonymous bool `json:"allowLoopbackAnonymous,omitempty"`
 	// UsersFile lists who may connect: a YAML list of name, passwordHash (bcrypt) and devices (namespace/name). It is read at the start.
 	UsersFile string `json:"usersFile,omitempty"`
+	// TLS encrypts the connections to the broker.
+	TLS MQTTTLS `json:"tls,omitzero"`
+	// AllowPlaintext lets the broker listen beyond loopback without TLS: passwords and values can be read on the way.
+	AllowPlaintext bool `json:"allowPlaintext,omitempty"`
 	// MaxClients is the number of clients at a time; the default is 256.
 	MaxClients int `json:"maxClients,omitempty"`
 	// MaxStoreMiB bounds the disk of messages that wait; the default is 128.
 	MaxStoreMiB int `json:"maxStoreMiB,omitempty"`
-	// SyncAlways syncs each message before its PUBACK, instead of once a second. It costs 90 % of the throughput.
+	// SyncAlways syncs sessions, subscriptions and messages to apps at once, instead of once a second. It costs 90 % of the throughput of messages to apps.
 	SyncAlways bool `json:"syncAlways,omitempty"`
 	// External is the other broker.
 	External ExternalMQTT `json:"external,omitzero"`
+}
+
+// MQTTTLS names the certificate of edgecore's own MQTT broker: absolute paths, read again for each connection. Without CertFile there is no TLS.
+type MQTTTLS struct {
+	CertFile string `json:"certFile,omitempty"`
+	KeyFile  string `json:"keyFile,omitempty"`
+	// ClientCAFile makes each client show a certificate of this CA, beside its user's password.
+	ClientCAFile string `json:"clientCAFile,omitempty"`
 }
 
 // ExternalMQTT is an MQTT broker that is not edgecore's own. Files are absolute paths, read at each connect.
@@ -192,12 +204,19 @@ func (m MQTT) validate(forMappers bool) error {
 		faults = append(faults, m.External.validate(m))
 	}
 	if !m.OwnBroker() {
+		if m.TLS != (MQTTTLS{}) {
+			faults = append(faults, fmt.Errorf("devices.mqtt.tls: edgecore runs no broker in mode %s; external.caFile verifies the other one", m.Mode))
+		}
 		return errors.Join(faults...)
 	}
-	faults = append(faults, validateHostPort("devices.mqtt.listen", m.Listen))
+	faults = append(faults, validateHostPort("devices.mqtt.listen", m.Listen), m.TLS.validate())
 	at, err := netip.ParseAddrPort(m.Listen)
-	if m.AllowLoopbackAnonymous && (err != nil || !at.Addr().IsLoopback()) {
+	local := err == nil && at.Addr().IsLoopback()
+	if m.AllowLoopbackAnonymous && !local {
 		faults = append(faults, fmt.Errorf("devices.mqtt.allowLoopbackAnonymous: %s is not a loopback address; name users in usersFile", m.Listen))
+	}
+	if !local && m.TLS.CertFile == "" && !m.AllowPlaintext {
+		faults = append(faults, fmt.Errorf("devices.mqtt.listen: %s is not a loopback address, and passwords could be read on the way: set tls, or allowPlaintext in a network of its own", m.Listen))
 	}
 	if !forMappers && !m.AllowLoopbackAnonymous && m.UsersFile == "" {
 		faults = append(faults, errors.New("devices.mqtt: nobody could connect; set usersFile, or allowLoopbackAnonymous for apps that name no user"))
@@ -262,4 +281,23 @@ func isSameListener(address, listen string) bool {
 		return h == "" || h == "localhost" || ip != nil && (ip.IsLoopback() || ip.IsUnspecified())
 	}
 	return host == own || local(host) && local(own)
+}
+
+func (t MQTTTLS) validate() error {
+	if t == (MQTTTLS{}) {
+		return nil
+	}
+	var faults []error
+	for _, f := range []struct {
+		field, file string
+		needed      bool
+	}{{"certFile", t.CertFile, true}, {"keyFile", t.KeyFile, true}, {"clientCAFile", t.ClientCAFile, false}} {
+		switch {
+		case f.file == "" && f.needed:
+			faults = append(faults, fmt.Errorf("devices.mqtt.tls.%s: needed; TLS takes both certFile and keyFile", f.field))
+		case f.file != "" && !filepath.IsAbs(f.file):
+			faults = append(faults, fmt.Errorf("devices.mqtt.tls.%s: %q is not an absolute path", f.field, f.file))
+		}
+	}
+	return errors.Join(faults...)
 }

@@ -29,6 +29,15 @@ func TestDevices_Defaults(t *testing.T) {
 		c.Devices.MQTT.External.KeepAlive != config.Duration(30*time.Second) || c.Devices.Messages.MaxPayloadKiB != 64 {
 		t.Errorf("%+v, %v", c.Devices, err)
 	}
+	for _, good := range []string{
+		"{mqtt: {mode: internal, usersFile: /u, listen: '0.0.0.0:8883', tls: {certFile: /c, keyFile: /k, clientCAFile: /a}}}",
+		"{mqtt: {mode: internal, usersFile: /u, listen: '0.0.0.0:1883', allowPlaintext: true}}",
+		"{mqtt: {mode: internal, allowLoopbackAnonymous: true, tls: {certFile: /c, keyFile: /k}}}",
+	} {
+		if _, err := edgeCoreWith(t, good); err != nil {
+			t.Errorf("%s: %v", good, err)
+		}
+	}
 	if c, err = edgeCoreWith(t, "{mqtt: {mode: internal, allowLoopbackAnonymous: true}}"); err != nil || !c.Devices.Enabled() {
 		t.Errorf("%+v, %v", c.Devices, err)
 	}
@@ -45,6 +54,13 @@ func TestDevices_Refuses(t *testing.T) {
 		"{messages: {maxAge: 1s}}":                                                                    "devices.messages.maxAge",
 		"{mqtt: {mode: internal}}":                                                                    "nobody could connect",
 		"{mqtt: {mode: internal, allowLoopbackAnonymous: true, listen: '0.0.0.0:1883'}}":              "not a loopback address",
+		"{mqtt: {mode: internal, usersFile: /u, listen: '0.0.0.0:1883'}}":                             "set tls, or allowPlaintext",
+		"{mqtt: {mode: internal, usersFile: /u, listen: 'gw:8883'}}":                                  "set tls, or allowPlaintext",
+		"{mqtt: {mode: internal, usersFile: /u, tls: {certFile: /c}}}":                                "devices.mqtt.tls.keyFile: needed",
+		"{mqtt: {mode: internal, usersFile: /u, tls: {keyFile: /k}}}":                                 "devices.mqtt.tls.certFile: needed",
+		"{mqtt: {mode: internal, usersFile: /u, tls: {clientCAFile: /a}}}":                            "devices.mqtt.tls.certFile: needed",
+		"{mqtt: {mode: internal, usersFile: /u, tls: {certFile: c, keyFile: /k}}}":                    "devices.mqtt.tls.certFile: \"c\" is not an absolute path",
+		"{mqtt: {mode: external, external: {url: 'tcp://a:1'}, tls: {certFile: /c, keyFile: /k}}}":    "runs no broker in mode external",
 		"{mqtt: {mode: internal, usersFile: users.yaml}}":                                             "not an absolute path",
 		"{mqtt: {mode: internal, usersFile: /u, listen: here}}":                                       "devices.mqtt.listen",
 		"{mqtt: {mode: internal, usersFile: /u, maxClients: -1}}":                                     "maxClients",

@@ -42,9 +42,8 @@ type bridge struct {
 	limits map[types.NamespacedName]*rate.Limiter
 	rate   rate.Limit
 	burst  int
-	// recorder may be nil. stream identifies the stream of the stored messages.
+	// recorder may be nil.
 	recorder Recorder
-	stream   string
 	// refusing limits the log of batches that are refused.
 	refusing rate.Sometimes
 	// observer may be nil.
@@ -69,13 +68,9 @@ func (b *bridge) handleBatch(ctx context.Context, batch []received) error {
 			replies = append(replies, b.handleReport(r.report))
 			continue
 		}
-		if r.repeated {
-			replies = append(replies, reply{})
-			continue
-		}
 		replies = append(replies, b.handle(r.message))
 	}
-	err := b.store(ctx, batch, replies)
+	err := b.store(ctx, replies)
 	if ctx.Err() != nil {
 		return ctx.Err() // the messages come again
 	}
@@ -83,10 +78,12 @@ func (b *bridge) handleBatch(ctx context.Context, batch []received) error {
 		b.metrics.refused.WithLabelValues("store").Inc()
 		b.refusing.Do(func() { b.log.Error("devices' values are refused", zap.Error(err)) })
 	}
+	var answers []Message
 	for _, r := range replies {
-		answers := r.done
 		if err != nil {
-			answers = r.failed
+			answers = append(answers, r.failed...)
+		} else {
+			answers = append(answers, r.done...)
 		}
 		if r.report != nil {
 			answer := err
@@ -95,13 +92,13 @@ func (b *bridge) handleBatch(ctx context.Context, batch []received) error {
 			}
 			r.report.done <- answer
 		}
-		b.send(ctx, answers)
 	}
+	b.send(ctx, answers)
 	return nil
 }
 
 // store stores what a batch changes, and its samples. Nothing is changed if the recorder cannot take them.
-func (b *bridge) store(ctx context.Context, batch []received, replies []reply) error {
+func (b *bridge) store(ctx context.Context, replies []reply) error {
 	if b.recorder != nil {
 		if err := b.recorder.CheckWritable(); err != nil && b.twins.Discard() {
 			return err
@@ -110,7 +107,7 @@ func (b *bridge) store(ctx context.Context, batch []received, replies []reply) e
 	if err := b.commit(ctx); err != nil {
 		return err
 	}
-	return b.record(ctx, batch, replies)
+	return b.record(ctx, replies)
 }
 
 // commit stores what has changed and tells the observer.
@@ -122,47 +119,29 @@ func (b *bridge) commit(ctx context.Context) error {
 	return err
 }
 
-// record hands the samples of a batch to the recorder, but those of messages that it has: they were on their way when the gateway ended.
-func (b *bridge) record(ctx context.Context, batch []received, replies []reply) error {
+// record hands the samples of a batch to the recorder.
+func (b *bridge) record(ctx context.Context, replies []reply) error {
 	if b.recorder == nil {
 		return nil
 	}
-	recorded, origin := b.recorded(b.stream), Origin{}
 	var samples []Sample
 	size := 0
-	for i := range batch {
-		m := batch[i].message
+	for _, r := range replies {
 		// What a crash leaves unstored begins with a message: a record of the store ends with one.
-		if next := sizeOf(replies[i].samples); size+next > recordSize && size > 0 {
-			if err := b.recorder.Record(ctx, origin, samples); err != nil {
+		if next := sizeOf(r.samples); size+next > recordSize && size > 0 {
+			if err := b.recorder.Record(ctx, samples); err != nil {
 				return err
 			}
 			samples, size = nil, next
 		} else {
 			size += next
 		}
-		if m.Sequence > 0 && m.Sequence <= recorded {
-			continue
-		}
-		if samples = append(samples, replies[i].samples...); m.Sequence > 0 {
-			origin = Origin{Stream: b.stream, Sequence: m.Sequence}
-		}
+		samples = append(samples, r.samples...)
 	}
 	if len(samples) == 0 {
 		return nil
 	}
-	return b.recorder.Record(ctx, origin, samples)
-}
-
-// recorded is the last sequence that is recorded of a life of the broker's stream.
-func (b *bridge) recorded(stream string) uint64 {
-	if b.recorder == nil {
-		return 0
-	}
-	if last := b.recorder.Recorded(); last.Stream == stream {
-		return last.Sequence
-	}
-	return 0
+	return b.recorder.Record(ctx, samples)
 }
 
 // recordSize is what is recorded at a time, so that it is one record of the store.

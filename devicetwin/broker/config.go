@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -28,7 +29,7 @@ const (
 	defaultMaxStore = 128 << 20
 	// minStore leaves each of the five streams at least a message of full size.
 	minStore = 16 << 20
-	// defaultSyncInterval is how long a message with PUBACK may be lost in a power cut. Syncing each costs 90 % of the throughput (docs/design/0040).
+	// defaultSyncInterval is how long a message to an app may be lost in a power cut. Syncing each costs 90 % of the throughput (docs/design/0040).
 	defaultSyncInterval = time.Second
 	// defaultSessionExpiry covers a night and a shift.
 	defaultSessionExpiry = 24 * time.Hour
@@ -46,12 +47,14 @@ type Config struct {
 	AllowAnonymous bool
 	// Users may connect.
 	Users []User
+	// TLS is nil for a broker without TLS.
+	TLS *tls.Config
 	// MaxClients and MaxStore (bytes) are limits; 0 is 256 and 128 MiB.
 	MaxClients int
 	MaxStore   int64
 	// SessionExpiry is how long a client that is away keeps its messages; 0 is a day.
 	SessionExpiry time.Duration
-	// SyncInterval is how often the messages that apps were promised are synced; 0 is a second, below 0 is at once.
+	// SyncInterval is how often sessions, subscriptions and messages to apps are synced; 0 is a second, below 0 is at once.
 	SyncInterval time.Duration
 	// Peer may be nil. PeerOnly: there is no broker here, only the bridge between Peer's apps and the twins.
 	Peer     Peer
@@ -80,20 +83,12 @@ type Sample struct {
 	Time, Received time.Time
 }
 
-// Origin is where samples were taken from: a message in one life of the broker's stream. Zero: from messages of QoS 0 alone.
-type Origin struct {
-	Stream   string
-	Sequence uint64
-}
-
 // Recorder keeps all samples of devices, not only the last.
 type Recorder interface {
-	// Record stores samples, with their origin, before their messages are answered. After an error the apps are told to send them again.
-	Record(ctx context.Context, origin Origin, samples []Sample) error
+	// Record stores samples before their messages are answered. After an error the apps are told to send them again.
+	Record(ctx context.Context, samples []Sample) error
 	// CheckWritable says why nothing can be recorded, such as that the disk is full, before anything is changed.
 	CheckWritable() error
-	// Recorded is the last origin that Record stored, also before a restart.
-	Recorded() Origin
 }
 
 // User is a device or an app.

@@ -249,7 +249,7 @@ type stalling struct {
 	once    sync.Once
 }
 
-func (s *stalling) Record(ctx context.Context, origin broker.Origin, samples []broker.Sample) (err error) {
+func (s *stalling) Record(ctx context.Context, samples []broker.Sample) (err error) {
 	s.once.Do(func() {
 		<-s.release
 		err = errors.New("the disk stood still")
@@ -257,5 +257,5 @@ func (s *stalling) Record(ctx context.Context, origin broker.Origin, samples []b
 	if err != nil {
 		return err
 	}
-	return s.recorder.Record(ctx, origin, samples)
+	return s.recorder.Record(ctx, samples)
 }

@@ -29,6 +29,8 @@ const (
 	maxMemory = 8 << 20
 	// storeTimeout is how long a client waits for a PUBACK before its connection is closed: longer than package telemetry tries to store a message.
 	storeTimeout = 40 * time.Second
+	// handshakeTimeout is enough for a microcontroller behind a slow radio.
+	handshakeTimeout = 10 * time.Second
 	// ownConnections: that of the gateway counts as a client's.
 	ownConnections = 1
 )
@@ -56,6 +58,7 @@ func options(cfg Config, auth server.Authentication) (*server.Options, error) {
 		o.SyncInterval = cfg.SyncInterval
 	}
 	o.MQTT.Host, o.MQTT.Port = host, port
+	o.MQTT.TLSConfig, o.MQTT.TLSTimeout = cfg.TLS, handshakeTimeout.Seconds()
 	o.MQTT.MaxAckPending = maxInFlight
 	o.MQTT.AckWait = redelivery
 	o.MQTT.JSAPITimeout = storeTimeout
@@ -66,15 +69,17 @@ func options(cfg Config, auth server.Authentication) (*server.Options, error) {
 // streams returns the streams of nats-server's MQTT as nats-server would make them, with limits: it gives them none. The parts of the disk that
 // they may use make up the whole.
 func streams(cfg Config) []jetstream.StreamConfig {
-	subjects, transform := []string{stored + ">"}, (*jetstream.SubjectTransformConfig)(nil)
-	if cfg.Custom != nil { // package intake stores the custom topics, and passes them on
-		subjects = []string{intake.LocalPrefix + ">"}
-		for _, subject := range access.Kept() {
+	// Packages inbound and intake answer what is for the gateway and for the cloud, and pass it on.
+	subjects := []string{intake.LocalPrefix + ">", recovery.SkipSubject}
+	for _, subject := range access.Kept() {
+		subjects = append(subjects, stored+subject)
+	}
+	if cfg.Custom == nil {
+		for _, subject := range access.Custom() {
 			subjects = append(subjects, stored+subject)
 		}
-		transform = &jetstream.SubjectTransformConfig{Source: subjects[0], Destination: stored + ">"}
 	}
-	subjects = append(subjects, recovery.SkipSubject)
+	transform := &jetstream.SubjectTransformConfig{Source: intake.LocalPrefix + ">", Destination: stored + ">"}
 	return []jetstream.StreamConfig{
 		{
 			Name: messagesStream, Subjects: subjects, SubjectTransform: transform, Retention: jetstream.InterestPolicy,

@@ -7,11 +7,11 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 
 	"github.com/frond-edge/frond/devicetwin"
 	"github.com/frond-edge/frond/devicetwin/broker/access"
+	"github.com/frond-edge/frond/devicetwin/broker/inbound"
 )
 
 // received is one message, or the report of a mapper, with what the broker has to do after it is handled.
@@ -19,48 +19,28 @@ type received struct {
 	message Message
 	// ack is nil for QoS 0 and for reports.
 	ack func() error
-	// repeated: only to be acknowledged.
-	repeated bool
 	// report is nil for messages.
 	report *report
 }
 
-// pullStored passes on the messages of QoS 1 and 2 in their order.
-func pullStored(ctx context.Context, consumer jetstream.Consumer, out chan<- received) error {
-	messages, err := consumer.Messages(jetstream.PullMaxMessages(maxBatch))
-	if err != nil {
-		return fmt.Errorf("pull messages: %w", err)
-	}
-	defer context.AfterFunc(ctx, messages.Stop)()
-	last := uint64(0)
+// receiveStored passes on the messages of QoS 1 and 2 in their order.
+func receiveStored(ctx context.Context, in <-chan inbound.Message, out chan<- received) error {
 	for {
-		m, err := messages.Next()
-		if err != nil {
-			return fmt.Errorf("pull messages: %w", err)
-		}
-		about, err := m.Metadata()
-		if err != nil {
-			return fmt.Errorf("read a pulled message: %w", err)
-		}
-		r := received{
-			message: Message{
-				Topic: access.TopicOf(m.Subject()[len(stored):]), Payload: m.Data(), Sequence: about.Sequence.Stream,
-				Received: devicetwin.Reception{Time: about.Timestamp, Again: about.NumDelivered > 1},
-			},
-			ack: m.Ack,
-			// It was passed on already, and waits or is handled: a disk stood still for longer than ackWait, or the acknowledgement was lost.
-			repeated: about.Sequence.Stream <= last,
-		}
-		last = max(last, about.Sequence.Stream)
 		select {
-		case out <- r:
+		case m := <-in:
+			r := received{message: Message{Topic: m.Topic, Payload: m.Payload, Received: devicetwin.Reception{Time: m.Received}}, ack: m.Ack}
+			select {
+			case out <- r:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
 }
 
-// receiveUnstored passes on the messages of QoS 0. Those of QoS 1 and 2 pass here, too, and come with pullStored.
+// receiveUnstored passes on the messages of QoS 0. Those of QoS 1 and 2 pass here, too, and come with receiveStored.
 func receiveUnstored(ctx context.Context, in <-chan *nats.Msg, out chan<- received) error {
 	for {
 		select {
@@ -117,7 +97,7 @@ func (s *Server) handle(ctx context.Context, in <-chan received) error {
 	}
 }
 
-// acknowledge acknowledges what the broker has stored. A message whose acknowledgement is lost comes again, and changes nothing.
+// acknowledge answers the broker, which then sends the PUBACKs. A client whose PUBACK is lost sends the message again.
 func acknowledge(batch []received) error {
 	for _, r := range batch {
 		if r.ack == nil {

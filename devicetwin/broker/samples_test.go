@@ -9,6 +9,9 @@ import (
 	"testing"
 	"time"
 
+	paho "github.com/eclipse/paho.mqtt.golang"
+	"golang.org/x/time/rate"
+
 	"github.com/frond-edge/frond/devicetwin/broker"
 	"github.com/frond-edge/frond/test/kit"
 )
@@ -17,7 +20,6 @@ import (
 type recorder struct {
 	mu      sync.Mutex
 	samples []broker.Sample
-	origin  broker.Origin
 	err     error
 	// full is what CheckWritable returns.
 	full error
@@ -25,16 +27,13 @@ type recorder struct {
 	dies bool
 }
 
-func (r *recorder) Record(ctx context.Context, origin broker.Origin, samples []broker.Sample) error {
+func (r *recorder) Record(ctx context.Context, samples []broker.Sample) error {
 	r.mu.Lock()
 	if r.err != nil {
 		defer r.mu.Unlock()
 		return r.err
 	}
 	r.samples = append(r.samples, samples...)
-	if origin != (broker.Origin{}) {
-		r.origin = origin
-	}
 	dies := r.dies
 	r.mu.Unlock()
 	if dies {
@@ -50,12 +49,6 @@ func (r *recorder) CheckWritable() error {
 	return r.full
 }
 
-func (r *recorder) Recorded() broker.Origin {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.origin
-}
-
 func (r *recorder) set(err error, dies bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -68,37 +61,110 @@ func (r *recorder) all() []broker.Sample {
 	return append([]broker.Sample(nil), r.samples...)
 }
 
-// A gateway that ends after it has stored samples and before it has acknowledged their messages stores each once and in order: those come again,
-// before newer ones.
-func TestBridge_RecordsSamplesOnceInOrder(t *testing.T) {
-	store, dir, kept := newTwinStore(), t.TempDir(), &recorder{}
-	configure := func(c *broker.Config) { c.Dir, c.Recorder = dir, kept }
-	b := start(t, store, configure, "t1")
+// A PUBACK means that the sample is recorded. A gateway that ends after it has stored samples and before it has answered gives no PUBACK: the app sends
+// them again, so they are there twice, and none is lost or out of its order.
+func TestBridge_RecordsSamplesBeforePUBACK(t *testing.T) {
+	store, kept := newTwinStore(), &recorder{}
+	b := start(t, store, func(c *broker.Config) { c.Recorder = kept }, "t1")
 	app := b.newApp(t)
-	update := func(value int) {
-		t.Helper()
-		app.publish(t, device+"t1/twin/update", fmt.Sprintf(`{"event_id":"e","timestamp":%d,"twin":{"temp":{"actual":{"value":"%d"}}}}`, value, value), 1)
+	const count = 300 // more than are stored at a time
+	update := func(value int) paho.Token {
+		return app.Publish(device+"t1/twin/update", 1, false, fmt.Sprintf(`{"event_id":"e","timestamp":%d,"twin":{"temp":{"actual":{"value":"%d"}}}}`, value, value))
 	}
-	update(1)
-	kit.Within(t, 10*time.Second, "the first sample", func() bool { return len(kept.all()) == 1 })
+	wait(t, update(1))
+	if n := len(kept.all()); n != 1 {
+		t.Fatalf("%d samples are stored at the first PUBACK", n)
+	}
 	kept.set(nil, true)
-	const last = 300 // more than are pulled at a time
-	for i := 2; i <= last; i++ {
-		update(i)
+	var tokens []paho.Token
+	for i := 2; i <= count; i++ {
+		tokens = append(tokens, update(i))
 	}
+	kit.Within(t, 30*time.Second, "some are stored", func() bool { return len(kept.all()) > 1 })
 	b.stop()
-	if n := len(kept.all()); n < 2 || n == last {
-		t.Fatalf("%d of %d samples are stored: the gateway did not end in the middle", n, last)
+	stored := len(kept.all())
+	if stored == count {
+		t.Fatalf("%d of %d samples are stored: the gateway did not end in the middle", stored, count)
+	}
+	acked := 1
+	for _, token := range tokens {
+		if token.WaitTimeout(10*time.Second) && token.Error() == nil {
+			acked++
+		}
+	}
+	if acked != 1 {
+		t.Errorf("%d have a PUBACK that the gateway could not give", acked-1)
 	}
 	kept.set(nil, false)
-	b = start(t, store, configure, "t1")
+	b = start(t, store, func(c *broker.Config) { c.Recorder = kept }, "t1")
 	app = b.newApp(t)
-	update(last + 1)
-	kit.Within(t, 30*time.Second, "the last sample", func() bool { all := kept.all(); return all[len(all)-1].Value == fmt.Sprint(last+1) })
+	for i := acked + 1; i <= count; i++ {
+		tokens[i-2] = update(i)
+	}
+	for _, token := range tokens {
+		wait(t, token)
+	}
 	for i, s := range kept.all() {
-		if want := i + 1; s.Value != fmt.Sprint(want) || s.Time.UnixMilli() != int64(want) || s.Received.IsZero() || s.Device.Name != "t1" || s.Property != "temp" {
-			t.Fatalf("sample %d is %+v", i, s)
+		want := i + 1
+		if i >= stored {
+			want = i - stored + acked + 1
 		}
+		if s.Value != fmt.Sprint(want) || s.Time.UnixMilli() != int64(want) || s.Received.IsZero() || s.Device.Name != "t1" || s.Property != "temp" {
+			t.Fatalf("sample %d is %+v, want the value %d", i, s, want)
+		}
+	}
+	if n := len(kept.all()); n != stored+count-acked {
+		t.Errorf("%d samples, want %d", n, stored+count-acked)
+	}
+}
+
+// A client that is faster than the gateway stores waits for its PUBACKs. All that it has one for are stored, in order, however many wait on one topic.
+func TestBridge_SlowStoreLosesNothing(t *testing.T) {
+	kept := &slow{recorder: &recorder{}, release: make(chan struct{})}
+	b := launchWith(t, newTwinStore(), func(c *broker.Config) { c.Recorder = kept }, func(s *broker.Server) { s.LimitDevices(rate.Inf, 1) })
+	b.setDevice(t, "t1", "", 1)
+	b.load(t)
+	app := b.newApp(t)
+	const count = 5000 // of one topic, where 1,024 wait for apps that are away
+	tokens := make(chan paho.Token, count)
+	go func() { // Publish waits while the connection takes no more
+		defer close(tokens)
+		for i := range count {
+			tokens <- app.Publish(device+"t1/twin/update", 1, false, fmt.Sprintf(`{"event_id":"e","twin":{"temp":{"actual":{"value":"%d"}}}}`, i))
+		}
+	}()
+	first := <-tokens
+	if first.WaitTimeout(time.Second) {
+		t.Error("PUBACK for a sample that is not stored")
+	}
+	close(kept.release)
+	wait(t, first)
+	for token := range tokens {
+		wait(t, token)
+	}
+	all := kept.all()
+	if len(all) != count {
+		t.Fatalf("%d of %d samples with a PUBACK are stored", len(all), count)
+	}
+	for i, s := range all {
+		if s.Value != fmt.Sprint(i) {
+			t.Fatalf("sample %d has the value %s", i, s.Value)
+		}
+	}
+}
+
+// slow stores nothing before release.
+type slow struct {
+	*recorder
+	release chan struct{}
+}
+
+func (s *slow) Record(ctx context.Context, samples []broker.Sample) error {
+	select {
+	case <-s.release:
+		return s.recorder.Record(ctx, samples)
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
 

@@ -22,6 +22,7 @@ import (
 
 	"github.com/frond-edge/frond/devicetwin"
 	"github.com/frond-edge/frond/devicetwin/broker/access"
+	"github.com/frond-edge/frond/devicetwin/broker/inbound"
 	"github.com/frond-edge/frond/devicetwin/broker/intake"
 	"github.com/frond-edge/frond/devicetwin/broker/recovery"
 	"github.com/frond-edge/frond/devicetwin/broker/serverlog"
@@ -35,14 +36,10 @@ const (
 	dirMode = 0o700
 	// startTimeout limits the recovery of the streams.
 	startTimeout = time.Minute
-	// consumerName is of the durable consumer of what apps publish with QoS 1 and 2.
-	consumerName = "devicetwin"
 	// messagesStream is nats-server's stream of them, with its name.
 	messagesStream = "$MQTT_msgs"
 	// maxBatch is how many messages are stored with one sync.
 	maxBatch = 256
-	// ackWait is when a message comes again that was not handled, after a start also. One that is handled twice changes nothing.
-	ackWait = 5 * time.Second
 	// requestTimeout limits one request to the broker's JetStream.
 	requestTimeout = 5 * time.Second
 )
@@ -53,8 +50,6 @@ type Message struct {
 	Payload []byte
 	// Received is when the broker took it. It is not used for messages to apps.
 	Received devicetwin.Reception
-	// Sequence is the message's in the broker's stream, 0 for QoS 0.
-	Sequence uint64
 }
 
 // Server is the broker with its bridge to the twins. Create it with New and call Start once.
@@ -194,11 +189,13 @@ func (s *Server) serve(ctx context.Context, ns *server.Server, opts *server.Opti
 	if err := s.load(ctx); err != nil {
 		return err
 	}
-	consumer, stream, err := s.prepare(ctx, js)
+	if err := s.prepare(ctx, js); err != nil {
+		return err
+	}
+	queue, err := inbound.New(nc, inbound.Config{StorePrefix: stored, LocalPrefix: intake.LocalPrefix, Refused: s.metrics.refused.WithLabelValues("busy")})
 	if err != nil {
 		return err
 	}
-	s.bridge.stream = stream
 	unstored := make(chan *nats.Msg, 4*maxBatch) // QoS 0: a burst; more is dropped and counted
 	for _, subject := range access.Inbound() {
 		if _, err := nc.ChanSubscribe(subject, unstored); err != nil {
@@ -225,12 +222,7 @@ func (s *Server) serve(ctx context.Context, ns *server.Server, opts *server.Opti
 			return nil
 		}
 	})
-	g.Go(func() error {
-		if err := recovery.AwaitUnacknowledged(gctx, consumer, ackWait); err != nil {
-			return err
-		}
-		return pullStored(gctx, consumer, in)
-	})
+	g.Go(func() error { return receiveStored(gctx, queue.Messages(), in) })
 	g.Go(func() error { return receiveUnstored(gctx, unstored, in) })
 	g.Go(func() error { return s.handle(gctx, in) })
 	if custom != nil {
@@ -271,22 +263,22 @@ func (s *Server) Receive(ctx context.Context, m Message, ack func()) error {
 	}
 }
 
-// prepare makes the streams and our consumer, before any client has connected: a message of QoS 1 is stored only if somebody wants it. It also
-// returns what identifies the stream of those messages.
-func (s *Server) prepare(ctx context.Context, js jetstream.JetStream) (jetstream.Consumer, string, error) {
-	filters := access.Inbound()
-	for i := range filters {
-		filters[i] = stored + filters[i]
+// prepare makes the streams, before any client has connected.
+func (s *Server) prepare(ctx context.Context, js jetstream.JetStream) error {
+	lost, err := inbound.RemoveConsumer(ctx, js, messagesStream)
+	if err != nil {
+		return err
 	}
-	return s.files().Prepare(ctx, js, streams(s.cfg), jetstream.ConsumerConfig{
-		Durable: consumerName, FilterSubjects: filters, AckWait: ackWait, MaxAckPending: 2 * maxBatch,
-		AckPolicy: jetstream.AckExplicitPolicy, // of all before would cover those that were on their way when edgecore ended
-	}, s.bridge.recorded)
+	if lost > 0 {
+		s.log.Warn("messages that a version before has not handled are dropped", zap.Uint64("messages", lost))
+	}
+	_, _, err = s.files().Prepare(ctx, js, streams(s.cfg), jetstream.ConsumerConfig{}, func(string) uint64 { return 0 })
+	return err
 }
 
 // files are those of the broker's folder.
 func (s *Server) files() recovery.Files {
-	return recovery.Files{Dir: s.cfg.Dir, Stream: messagesStream, Consumer: consumerName, Log: s.log}
+	return recovery.Files{Dir: s.cfg.Dir, Stream: messagesStream, Log: s.log}
 }
 
 // checkSession returns what is done before nats-server resumes the session of a client.
@@ -330,7 +322,7 @@ func (s *Server) Publish(ctx context.Context, messages ...Message) error {
 	for _, m := range messages {
 		// nats-server sends the first to subscriptions of QoS 0, the second to those of QoS 1.
 		out := &nats.Msg{Subject: access.SubjectOf(m.Topic), Header: nats.Header{qosHeader: {"1"}}, Data: m.Payload}
-		future, err := js.PublishMsgAsync(&nats.Msg{Subject: stored + out.Subject, Header: out.Header, Data: m.Payload})
+		future, err := js.PublishMsgAsync(&nats.Msg{Subject: intake.LocalPrefix + out.Subject, Header: out.Header, Data: m.Payload})
 		if err = errors.Join(err, js.Conn().PublishMsg(out)); err != nil {
 			errs = append(errs, fmt.Errorf("publish %s: %w", m.Topic, err))
 			continue

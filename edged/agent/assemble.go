@@ -122,7 +122,7 @@ func conditionParts(f *foundation, to *nodecondition.Writer) []lifecycle.Part {
 func newCertExpiry(f *foundation, cert *kubelet.ServingCert) *certs.Expiry {
 	ends := certs.FileExpiries(map[string]string{
 		"hub-ca": f.identity.HubCAFile(), "local-api": f.cfg.LocalAPI.CertFile, "local-api-client-ca": f.cfg.LocalAPI.ClientCAFile,
-		"kubelet-client-ca": f.cfg.Kubelet.ClientCAFile,
+		"kubelet-client-ca": f.cfg.Kubelet.ClientCAFile, "mqtt": f.cfg.Devices.MQTT.TLS.CertFile, "mqtt-client-ca": f.cfg.Devices.MQTT.TLS.ClientCAFile,
 	})
 	if cert != nil {
 		ends["kubelet"] = func() (time.Time, error) {

@@ -2,6 +2,7 @@ package devices
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net/http"
@@ -27,6 +28,7 @@ import (
 	"github.com/frond-edge/frond/devicetwin/dmi"
 	"github.com/frond-edge/frond/edged/devices/override"
 	"github.com/frond-edge/frond/edged/devices/recordstore"
+	"github.com/frond-edge/frond/internal/certs"
 	"github.com/frond-edge/frond/leaf/store"
 )
 
@@ -91,6 +93,13 @@ func New(cfg Config, log *zap.Logger) (*Devices, error) {
 	if m.ExternalBroker() {
 		if err := externalConfig(m.External).Validate(); err != nil {
 			return nil, fmt.Errorf("devices.mqtt.external: %w", err)
+		}
+	}
+	if files := m.TLS; files.CertFile != "" {
+		if d.broker.TLS, err = (certs.Listener{
+			CertFile: files.CertFile, KeyFile: files.KeyFile, ClientCAFile: files.ClientCAFile, Auth: tls.RequireAndVerifyClientCert, AllowTLS12: true,
+		}).Config(); err != nil {
+			return nil, fmt.Errorf("devices.mqtt.tls: %w", err)
 		}
 	}
 	if m.SyncAlways {

@@ -19,7 +19,7 @@ type recorder struct {
 
 func (r recorder) CheckWritable() error { return r.space.check() }
 
-func (r recorder) Record(ctx context.Context, origin broker.Origin, samples []broker.Sample) error {
+func (r recorder) Record(ctx context.Context, samples []broker.Sample) error {
 	if err := r.space.check(); err != nil {
 		return err
 	}
@@ -31,15 +31,7 @@ func (r recorder) Record(ctx context.Context, origin broker.Origin, samples []br
 			DeviceTime: s.Time, GatewayTime: s.Received, ClockSynced: synced,
 		}
 	}
-	if origin == (broker.Origin{}) {
-		return r.store.Append(ctx, telemetry.Exact, all)
-	}
-	return r.store.AppendFrom(ctx, telemetry.Source{Stream: origin.Stream, Sequence: origin.Sequence}, all)
-}
-
-func (r recorder) Recorded() broker.Origin {
-	source := r.store.Source()
-	return broker.Origin{Stream: source.Stream, Sequence: source.Sequence}
+	return r.store.Append(ctx, telemetry.Exact, all)
 }
 
 // errLowSpace refuses what devices and apps send.

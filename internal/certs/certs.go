@@ -1,4 +1,4 @@
-// Package certs configures TLS 1.3 for Frond's own listeners. It reads certificate files again for each connection, so that
+// Package certs configures TLS for Frond's own listeners, 1.3 unless older clients need 1.2. It reads certificate files again for each connection, so that
 // rotation needs no restart. It also exports a metric of the expiry of certificates.
 //
 // Two files cannot be replaced at once. While certificate and key do not match, or a file cannot be read, the last valid ones
@@ -26,6 +26,8 @@ type Listener struct {
 	ClientCAFile string
 	// Auth is the policy for client certificates where there is a ClientCAFile.
 	Auth tls.ClientAuthType
+	// AllowTLS12 takes TLS 1.2, too, for clients that are not Frond's own.
+	AllowTLS12 bool
 	// Protocols are the ALPN protocols, the preferred one first; none disables ALPN.
 	Protocols []string
 }
@@ -36,10 +38,17 @@ func (l Listener) Config() (*tls.Config, error) {
 	if _, err := r.loadConfig(); err != nil {
 		return nil, err // now, and not at the first connection
 	}
-	return &tls.Config{
+	return l.allow12(&tls.Config{
 		MinVersion: tls.VersionTLS13, NextProtos: l.Protocols,
 		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return r.currentConfig() },
-	}, nil
+	}), nil
+}
+
+func (l Listener) allow12(c *tls.Config) *tls.Config {
+	if l.AllowTLS12 {
+		c.MinVersion = tls.VersionTLS12
+	}
+	return c
 }
 
 // fileReader caches the last valid files.
@@ -69,7 +78,7 @@ func (r *fileReader) loadConfig() (*tls.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read certificate: %w", err)
 	}
-	c := &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}, NextProtos: l.Protocols}
+	c := l.allow12(&tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}, NextProtos: l.Protocols})
 	if l.ClientCAFile == "" {
 		return c, nil
 	}

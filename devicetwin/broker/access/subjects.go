@@ -62,8 +62,16 @@ func filterSubjects(filter string) []string {
 	return []string{subject}
 }
 
-// Kept returns the subjects of all that apps and the gateway publish for apps of this gateway, beside the custom topics.
-func Kept() []string { return []string{"$hw.events.device.>", "$hw.events.node.>", localData} }
+// Events returns the subject of all events.
+func Events() string { return events }
+
+// IsOfDevices reports whether a subject is below those of devices or of the node: what an app publishes there is for the gateway.
+func IsOfDevices(subject string) bool {
+	return strings.HasPrefix(subject, "$hw.events.device.") || strings.HasPrefix(subject, "$hw.events.node.")
+}
+
+// Kept returns the subjects of what apps publish for apps of this gateway alone, beside the custom topics.
+func Kept() []string { return []string{localData} }
 
 // anonymousPermissions are those of KubeEdge's apps: the topics of all devices, but none of the gateway's own messages, and none of a user's.
 func anonymousPermissions(users map[string]User) *server.Permissions {

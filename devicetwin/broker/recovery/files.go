@@ -40,7 +40,7 @@ func definitions() [2]string { return [2]string{"meta.inf", "meta.sum"} }
 type Files struct {
 	// Dir is the broker's folder.
 	Dir string
-	// Stream and Consumer are those of the gateway.
+	// Stream and Consumer are those of the gateway; Consumer may be empty.
 	Stream, Consumer string
 	Log              *zap.Logger
 }
@@ -82,6 +82,9 @@ func (f Files) defined() (folders []string) {
 		if e.IsDir() && !strings.HasPrefix(e.Name(), ".") {
 			folders = append(folders, filepath.Join(f.Dir, streamsDir, e.Name()))
 		}
+	}
+	if f.Consumer == "" {
+		return folders
 	}
 	return append(folders, f.consumerDir())
 }

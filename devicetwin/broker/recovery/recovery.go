@@ -23,7 +23,7 @@ const SkipSubject = "frond.skip"
 // codeConsumerStore is nats-server's code for a consumer whose files are unusable (server/errors.json).
 const codeConsumerStore jetstream.ErrorCode = 10012
 
-// Prepare makes the streams as configured, and the gateway's consumer, before any client has connected. It returns what identifies this life of the
+// Prepare makes the streams as configured, and the gateway's consumer, if Files names one, before any client has connected. It returns what identifies this life of the
 // stream of messages; recorded is the last sequence of a life that the gateway has recorded, 0 for none.
 func (f Files) Prepare(ctx context.Context, js jetstream.JetStream, streams []jetstream.StreamConfig, consumer jetstream.ConsumerConfig, recorded func(life string) uint64) (jetstream.Consumer, string, error) {
 	for _, stream := range streams {
@@ -42,6 +42,9 @@ func (f Files) Prepare(ctx context.Context, js jetstream.JetStream, streams []je
 	}
 	if skipped > 0 {
 		f.Log.Warn("the MQTT broker has lost messages that the gateway has recorded", zap.Uint64("messages", skipped))
+	}
+	if f.Consumer == "" {
+		return nil, life, f.save()
 	}
 	made, err := f.ensureConsumer(ctx, js, consumer)
 	if err != nil {

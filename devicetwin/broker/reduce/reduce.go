@@ -76,13 +76,10 @@ func (r *Reducer) setRules(spec devicetwin.Spec) {
 // CheckWritable implements broker.Recorder.
 func (r *Reducer) CheckWritable() error { return r.next.CheckWritable() }
 
-// Recorded implements broker.Recorder.
-func (r *Reducer) Recorded() broker.Origin { return r.next.Recorded() }
-
 // Record implements broker.Recorder. Samples that could not be recorded are not what later ones are compared with: they come again.
-func (r *Reducer) Record(ctx context.Context, origin broker.Origin, samples []broker.Sample) error {
+func (r *Reducer) Record(ctx context.Context, samples []broker.Sample) error {
 	if len(r.devices) == 0 {
-		return r.next.Record(ctx, origin, samples)
+		return r.next.Record(ctx, samples)
 	}
 	kept := make([]broker.Sample, 0, len(samples))
 	fresh := map[property]*reduction.Sample{}
@@ -92,7 +89,7 @@ func (r *Reducer) Record(ctx context.Context, origin broker.Origin, samples []br
 		}
 	}
 	if len(kept) > 0 {
-		if err := r.next.Record(ctx, origin, kept); err != nil {
+		if err := r.next.Record(ctx, kept); err != nil {
 			return err
 		}
 	}
