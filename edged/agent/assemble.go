@@ -95,7 +95,7 @@ func assembleParts(ctx context.Context, f *foundation) ([]lifecycle.Part, error)
 		newSocketPart(f.cfg.LocalAPI),
 		{Name: "tunnels", Start: tunnels.Start},
 	}, messaging)
-	return slices.Concat(parts, conditionParts(f, conditions), forDevices, kubeletParts), nil
+	return slices.Concat(parts, conditionParts(f, conditions), forDevices, kubeletParts, []lifecycle.Part{buildJobs(f, down, sink)}), nil
 }
 
 // conditionParts returns the parts that keep conditions of the Node which follow from the identity and the configuration.

@@ -4,12 +4,18 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/frond-edge/frond/api/devices"
+	"github.com/frond-edge/frond/api/jobs"
 	"github.com/frond-edge/frond/api/names"
 )
 
 func isDevice(o *unstructured.Unstructured) bool {
 	gvk := o.GroupVersionKind()
 	return gvk.Group == devices.Group && gvk.Kind == devices.DeviceKind
+}
+
+func isTask(o *unstructured.Unstructured) bool {
+	gvk := o.GroupVersionKind()
+	return gvk.Group == jobs.Group && gvk.Kind == jobs.NodeTaskKind
 }
 
 // withoutClaim removes the annotations by which a Device is moved: only cloudcore reads them. The object is a shallow copy.
