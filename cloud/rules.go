@@ -23,6 +23,7 @@ import (
 	"github.com/frond-edge/frond/controllers/nodes"
 	"github.com/frond-edge/frond/controllers/ports"
 	"github.com/frond-edge/frond/controllers/reports"
+	"github.com/frond-edge/frond/controllers/rules"
 	"github.com/frond-edge/frond/controllers/scopes"
 )
 
@@ -31,5 +32,5 @@ import (
 func Rules() []rbacv1.PolicyRule {
 	return slices.Concat(kinds.Rules(), reports.Rules(), reports.CallRules(), nodes.Rules(), holds.Rules(), autonomy.Rules(), groups.Rules(), applications.Rules(),
 		scopes.Rules(), ports.Rules(), csrs.Rules(), evictions.Rules(), identity.Rules(), inspect.Rules(), // cloud/gateway makes the same reviews
-		epoch.Rules(), kube.Rules(), deviceclaim.Rules(), devicestatus.Rules(), devicewarnings.Rules(), jobs.Rules())
+		epoch.Rules(), kube.Rules(), deviceclaim.Rules(), devicestatus.Rules(), devicewarnings.Rules(), jobs.Rules(), rules.Rules())
 }

@@ -7,6 +7,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/restmapper"
 
+	"github.com/frond-edge/frond/cloud/rules"
 	"github.com/frond-edge/frond/controllers/applications"
 	"github.com/frond-edge/frond/internal/lifecycle"
 )
@@ -22,4 +23,19 @@ func buildApplications(f *foundation) (lifecycle.Part, error) {
 		Mapper: restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(f.clients.Own.Discovery())),
 	}, f.objects, f.groups, f.members, f.events.RecordEvent, f.log.Named("applications"))
 	return lifecycle.Part{Name: "applications", Start: controller.Start}, nil
+}
+
+// buildRules creates what carries out Rules.
+func buildRules(f *foundation) (lifecycle.Part, error) {
+	allowed, err := f.cfg.Rules.Prefixes()
+	if err != nil {
+		return lifecycle.Part{}, err
+	}
+	service, err := rules.New(allowed, rules.Collaborators{
+		Kube: f.clients.Config, Hub: f.hub.nc, Owner: f.members, Warn: f.events.RecordEvent, Registry: f.registry, Common: f.metrics,
+	}, f.log.Named("rules"))
+	if err != nil {
+		return lifecycle.Part{}, err
+	}
+	return lifecycle.Part{Name: "rules", Start: service.Start}, nil
 }

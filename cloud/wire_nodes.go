@@ -85,6 +85,10 @@ func buildNodeServices(f *foundation, p publishing, admission *admission) (enfor
 	if err != nil {
 		return nil, nil, err
 	}
+	ruleController, err := buildRules(f)
+	if err != nil {
+		return nil, nil, err
+	}
 	return admission.newEnforcer(f, way.CloseStreams, monitor.EnqueueNode), slices.Concat([]lifecycle.Part{
 		{Name: "nodes", Start: monitor.Start},
 		{Name: "kubeversion", Start: version.Start},
@@ -92,6 +96,7 @@ func buildNodeServices(f *foundation, p publishing, admission *admission) (enfor
 		{Name: "autonomy", Start: tolerations.Start},
 		buildGroups(f),
 		edgeApplications,
+		ruleController,
 	}, checks, []lifecycle.Part{
 		{Name: "beats", Start: beats.Start},
 		{Name: "calls", Start: calls.Start},

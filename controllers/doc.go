@@ -19,6 +19,8 @@
 //	pods that their NodeGroup left: eviction          groups, of the replica that the group's name hashes to
 //	ImagePrePullJob: status; its NodeTasks            jobs, of the replica that the job's name hashes to
 //	NodeTask: status                                  jobs/taskreports, of any replica
+//	Rule: status; its Events                          rules, of the replica that the rule's name hashes to
+//	consumers of rules in MESSAGES-0                  rules, of the replica that the rule's name hashes to
 //	CertificateSigningRequests of nodes: approval     csrs, of the node's owner
 //	registry: what nodes want and were granted        scopes, of any replica, by compare and set
 //	Leases in kube-node-lease of edge nodes           nodes, of the node's owner

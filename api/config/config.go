@@ -73,6 +73,8 @@ type CloudCore struct {
 	Certificates Certificates `json:"certificates,omitzero"`
 	// Devices configures what cloudcore does about devices.
 	Devices CloudDevices `json:"devices,omitzero"`
+	// Rules configures where KubeEdge's Rules may send messages.
+	Rules Rules `json:"rules,omitzero"`
 }
 
 // Gateway configures the listeners through which kube-apiserver and Prometheus reach the nodes; a listener without an address is off.
@@ -235,6 +237,7 @@ func (c CloudCore) Validate() error {
 		c.Identity.validate(),
 		c.Certificates.validate(),
 		c.Devices.validate(),
+		c.Rules.validate(),
 		validateNamespaces("protectedNamespaces", c.ProtectedNamespaces),
 		c.validateImpersonation(),
 	)

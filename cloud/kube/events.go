@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -21,7 +22,7 @@ const (
 	eventTimeout = 10 * time.Second
 )
 
-// EventRecorder writes warnings for operators as Warning events, on a Node or on another object without a namespace.
+// EventRecorder writes warnings for operators as Warning events, in the namespace of the object that they are about; without one, in default.
 type EventRecorder struct {
 	kube  kubernetes.Interface
 	self  string
@@ -75,9 +76,9 @@ func (a *EventRecorder) Start(ctx context.Context) error {
 func (a *EventRecorder) writeEvent(ctx context.Context, raised pendingEvent) error {
 	ctx, cancel := context.WithTimeout(ctx, eventTimeout)
 	defer cancel()
-	now := metav1.Now()
-	_, err := a.kube.CoreV1().Events(metav1.NamespaceDefault).Create(ctx, &corev1.Event{
-		ObjectMeta:     metav1.ObjectMeta{GenerateName: raised.involvedObject.Name + ".", Namespace: metav1.NamespaceDefault},
+	now, namespace := metav1.Now(), cmp.Or(raised.involvedObject.Namespace, metav1.NamespaceDefault)
+	_, err := a.kube.CoreV1().Events(namespace).Create(ctx, &corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{GenerateName: raised.involvedObject.Name + ".", Namespace: namespace},
 		InvolvedObject: raised.involvedObject, Reason: raised.reason, Message: raised.message, Type: corev1.EventTypeWarning,
 		Source: corev1.EventSource{Component: names.ManagerCloudcore, Host: a.self}, FirstTimestamp: now, LastTimestamp: now, Count: 1,
 		ReportingController: names.ControllerCloudcore, ReportingInstance: a.self,

@@ -113,14 +113,42 @@ const LeafMessagesSubject = OutboxPrefix + "messages"
 func MessageSubject(node, topic string) string {
 	levels := strings.Split(topic, "/")
 	for i, level := range levels {
-		rest, dollar := strings.CutPrefix(level, "$")
-		if levels[i] = wire.Escape(rest); dollar && rest != "" {
-			levels[i] = "$" + levels[i]
-		} else if dollar {
-			levels[i] = wire.Escape(level)
-		}
+		levels[i] = escapeLevel(level)
 	}
 	return MessagesPrefix + wire.Escape(node) + "." + strings.Join(levels, ".")
+}
+
+func escapeLevel(level string) string {
+	rest, dollar := strings.CutPrefix(level, "$")
+	if dollar && rest != "" {
+		return "$" + wire.Escape(rest)
+	}
+	return wire.Escape(level)
+}
+
+// MessageFilters returns the subjects in the hub of what apps of a node publish on the topics that an MQTT filter matches. No two of them overlap. The
+// filter must be valid: + and # are levels of their own, and # is the last one.
+func MessageFilters(node, filter string) []string {
+	levels := strings.Split(filter, "/")
+	last := len(levels) - 1
+	all := levels[last] == "#"
+	for i, level := range levels {
+		switch {
+		case level == "+":
+			levels[i] = "*"
+		case !all || i != last:
+			levels[i] = escapeLevel(level)
+		}
+	}
+	prefix := MessagesPrefix + wire.Escape(node) + "."
+	switch {
+	case !all:
+		return []string{prefix + strings.Join(levels, ".")}
+	case last == 0:
+		return []string{prefix + ">"}
+	}
+	parent := prefix + strings.Join(levels[:last], ".")
+	return []string{parent, parent + ".>"} // as in MQTT, a/# matches a
 }
 
 // NodeMessages matches all messages of a node in the hub.

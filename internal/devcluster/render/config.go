@@ -36,6 +36,7 @@ func cloudcoreConfig(l folder.Layout, s folder.State, name string) config.CloudC
 		KubeletCAFile:   filepath.Join(l.PKIDir(), "ca.crt"),
 		KubeletCertFile: filepath.Join(l.PKIDir(), "kubelet-scrape.crt"), KubeletKeyFile: filepath.Join(l.PKIDir(), "kubelet-scrape.key"),
 	}
+	c.Rules.AllowedTargets = []string{"127.0.0.0/8"} // a developer's servers
 	if s.Spec.Direct {
 		c.Gateway.Direct = directConfig(l, s)
 	}

@@ -1,0 +1,329 @@
+package rules
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
+
+	"github.com/frond-edge/frond/api/rules"
+	"github.com/frond-edge/frond/controllers"
+	"github.com/frond-edge/frond/controllers/rules/delivery"
+	"github.com/frond-edge/frond/controllers/rules/resolve"
+)
+
+const (
+	workers             = 4
+	retryBase, retryMax = 100 * time.Millisecond, 30 * time.Second
+	requestTimeout      = 10 * time.Second
+	// StatusPeriod is the least time between two writes of a rule's status.
+	StatusPeriod = 10 * time.Second
+	// unreadRetry is the delay where the cache does not have what was written, or an endpoint, yet.
+	unreadRetry = 200 * time.Millisecond
+)
+
+// reasonPassing is the reason of the condition Ready, beside those of package resolve.
+const reasonPassing = "Passing"
+
+// Source says which messages a rule gets.
+type Source struct {
+	// UID is the rule's, Rule its namespace/name.
+	UID, Rule   string
+	Node, Topic string
+	// Since is when the rule was created: it gets no earlier messages.
+	Since time.Time
+}
+
+// Feeds give the messages of the hub. The methods may be called concurrently, for different rules.
+type Feeds interface {
+	// Run hands the messages of a rule to send, one after the other, until ctx ends. What send returns nil for, or an error that wraps wire.ErrPermanent, does
+	// not come again.
+	Run(ctx context.Context, s Source, send func(ctx context.Context, m delivery.Message) error)
+	// Waiting returns the number of messages that were not sent.
+	Waiting(ctx context.Context, uid string) (int64, error)
+	// Remove forgets a rule.
+	Remove(ctx context.Context, uid string) error
+}
+
+// Post sends a message to a URL, as delivery.Post.
+type Post func(ctx context.Context, url string, m delivery.Message) error
+
+// Warn records a Warning event about an object. It must not block.
+type Warn func(about corev1.ObjectReference, reason, message string)
+
+// Controller carries out the rules that this replica owns.
+type Controller struct {
+	client           rest.Interface
+	feeds            Feeds
+	post             Post
+	owner            controllers.Ownership
+	warn             Warn
+	metrics          *metrics
+	log              *zap.Logger
+	queue            controllers.Queue[types.NamespacedName]
+	rules, endpoints toolscache.SharedIndexInformer
+	runs             *runs
+
+	mu sync.Mutex
+	// written is when the status of each rule was last written; guarded by mu.
+	written map[types.NamespacedName]time.Time
+	// deleted are the UIDs of rules whose feed must be removed; guarded by mu.
+	deleted map[types.NamespacedName][]types.UID
+}
+
+// New creates a Controller. client comes from NewClient.
+func New(client rest.Interface, feeds Feeds, post Post, owner controllers.Ownership, warn Warn, registry prometheus.Registerer, log *zap.Logger) (*Controller, error) {
+	m, err := newMetrics(registry)
+	if err != nil {
+		return nil, err
+	}
+	return &Controller{
+		client: client, feeds: feeds, post: post, owner: owner, warn: warn, metrics: m, log: log, runs: newRuns(),
+		written: map[types.NamespacedName]time.Time{}, deleted: map[types.NamespacedName][]types.UID{},
+	}, nil
+}
+
+// Start carries out the rules until ctx ends and then returns nil, after all its requests have ended.
+func (c *Controller) Start(ctx context.Context) (err error) {
+	c.queue = controllers.NewQueue[types.NamespacedName](retryBase, retryMax)
+	defer c.queue.ShutDown()
+	if c.rules, err = newInformer(c.client, rules.RulesResource, &rules.Rule{}, controllers.TypedHandler(c.enqueue, c.onDeleted)); err != nil {
+		return err
+	}
+	byEndpoint := controllers.TypedHandler(c.onEndpoint, c.onEndpoint)
+	if c.endpoints, err = newInformer(c.client, rules.RuleEndpointsResource, &rules.RuleEndpoint{}, byEndpoint); err != nil {
+		return err
+	}
+	var g errgroup.Group
+	for _, informer := range []toolscache.SharedIndexInformer{c.rules, c.endpoints} {
+		g.Go(func() error {
+			informer.RunWithContext(ctx)
+			return nil
+		})
+	}
+	g.Go(func() error {
+		c.watchOwnership(ctx)
+		return nil
+	})
+	g.Go(func() error {
+		controllers.ProcessQueue(ctx, c.queue, workers, c.reconcile)
+		c.runs.wait() // their contexts come from reconcile
+		return nil
+	})
+	return g.Wait()
+}
+
+func keyOf(o metav1.Object) types.NamespacedName {
+	return types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}
+}
+
+func (c *Controller) enqueue(o *rules.Rule) { c.queue.Add(keyOf(o)) }
+
+func (c *Controller) onDeleted(o *rules.Rule) {
+	c.mu.Lock()
+	c.deleted[keyOf(o)] = append(c.deleted[keyOf(o)], o.UID)
+	c.mu.Unlock()
+	c.enqueue(o)
+}
+
+// onEndpoint enqueues the rules that name an endpoint.
+func (c *Controller) onEndpoint(o *rules.RuleEndpoint) {
+	list, err := c.rules.GetIndexer().ByIndex(toolscache.NamespaceIndex, o.Namespace)
+	if err != nil {
+		c.log.Error("rules of a namespace not found", zap.Error(err)) // the index exists
+		return
+	}
+	for _, found := range list {
+		if rule, ok := found.(*rules.Rule); ok && (rule.Spec.Source == o.Name || rule.Spec.Target == o.Name) {
+			c.enqueue(rule)
+		}
+	}
+}
+
+// watchOwnership enqueues all rules when this replica comes to own other ones.
+func (c *Controller) watchOwnership(ctx context.Context) {
+	for {
+		changed := c.owner.Changed() // read first, so that no change is missed in between
+		for _, found := range c.rules.GetStore().List() {
+			if rule, ok := found.(*rules.Rule); ok {
+				c.enqueue(rule)
+			}
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// OwnerKey is what a rule hashes to an owner by; no Node has such a name.
+func OwnerKey(key types.NamespacedName) string { return "rule/" + key.String() }
+
+// reconcile carries out one rule.
+func (c *Controller) reconcile(ctx context.Context, key types.NamespacedName) error {
+	found, _, err := c.rules.GetStore().GetByKey(key.String())
+	if err != nil {
+		return err
+	}
+	rule, exists := found.(*rules.Rule)
+	owns := c.owner.Owns(OwnerKey(key))
+	if one := c.runs.get(key); one != nil && (!exists || !owns || one.uid != rule.UID) {
+		c.stop(key)
+	}
+	if err := c.removeDeleted(ctx, key, owns); err != nil {
+		c.log.Warn("feed of a deleted rule not removed, trying again", zap.Stringer("rule", key), zap.Error(err))
+		return err
+	}
+	if !exists || !owns || rule.DeletionTimestamp != nil {
+		return nil
+	}
+	if !c.endpoints.HasSynced() {
+		c.queue.AddAfter(key, unreadRetry)
+		return nil
+	}
+	feed, problem := resolve.Resolve(rule, c.endpointsOf(rule.Namespace))
+	one := c.adjustRun(ctx, rule, feed)
+	if err := c.updateStatus(ctx, rule, one, problem); err != nil {
+		c.log.Warn("status of a rule not written, trying again", zap.Stringer("rule", key), zap.Error(err))
+		return err
+	}
+	return nil
+}
+
+// stop ends the run of a rule that is gone or that another replica owns.
+func (c *Controller) stop(key types.NamespacedName) {
+	c.runs.remove(key)
+	c.metrics.forget(key)
+	c.mu.Lock()
+	delete(c.written, key)
+	c.mu.Unlock()
+}
+
+// removeDeleted removes the feeds of deleted rules of a name. Where another replica owns them, it does.
+func (c *Controller) removeDeleted(ctx context.Context, key types.NamespacedName, owns bool) error {
+	c.mu.Lock()
+	uids := c.deleted[key]
+	delete(c.deleted, key)
+	c.mu.Unlock()
+	if !owns {
+		return nil
+	}
+	var failed []error
+	for _, uid := range uids {
+		if err := c.feeds.Remove(ctx, string(uid)); err != nil {
+			failed = append(failed, err)
+			c.mu.Lock()
+			c.deleted[key] = append(c.deleted[key], uid)
+			c.mu.Unlock()
+		}
+	}
+	return errors.Join(failed...)
+}
+
+func (c *Controller) endpointsOf(namespace string) func(name string) *rules.RuleEndpoint {
+	return func(name string) *rules.RuleEndpoint {
+		found, _, err := c.endpoints.GetStore().GetByKey(namespace + "/" + name)
+		endpoint, ok := found.(*rules.RuleEndpoint)
+		if err != nil || !ok {
+			return nil
+		}
+		return endpoint
+	}
+}
+
+// adjustRun lets the run of a rule pass on what the rule asks for; feed is zero if that is nothing.
+func (c *Controller) adjustRun(ctx context.Context, rule *rules.Rule, feed resolve.Feed) *run {
+	key := keyOf(rule)
+	one := c.runs.get(key)
+	if one == nil {
+		one = c.runs.add(key, rule.UID, &progress{metrics: c.metrics.of(key), changed: func() { c.queue.Add(key) }})
+	}
+	if one.feed == feed {
+		return one
+	}
+	sender := delivery.New(func(ctx context.Context, m delivery.Message) error { return c.post(ctx, feed.URL, m) }, one.progress)
+	source := Source{UID: string(rule.UID), Rule: key.String(), Node: feed.Node, Topic: feed.Topic, Since: rule.CreationTimestamp.UTC()}
+	c.runs.replace(ctx, one, feed, func(ctx context.Context) { c.feeds.Run(ctx, source, sender.Send) })
+	c.log.Info("rule changed", zap.Stringer("rule", key), zap.String("node", feed.Node), zap.String("topic", feed.Topic))
+	return one
+}
+
+// readyOf returns the condition Ready.
+func readyOf(generation int64, problem *resolve.Problem) metav1.Condition {
+	if problem != nil {
+		return metav1.Condition{Type: rules.ConditionReady, Status: metav1.ConditionFalse, Reason: problem.Reason, Message: problem.Message, ObservedGeneration: generation}
+	}
+	return metav1.Condition{
+		Type: rules.ConditionReady, Status: metav1.ConditionTrue, Reason: reasonPassing, Message: "Messages are passed on.", ObservedGeneration: generation,
+	}
+}
+
+// updateStatus writes the status if it changed and the last write is long enough ago, and comes back while messages wait.
+func (c *Controller) updateStatus(ctx context.Context, rule *rules.Rule, one *run, problem *resolve.Problem) error {
+	key := keyOf(rule)
+	c.mu.Lock()
+	since := time.Since(c.written[key])
+	c.mu.Unlock()
+	if since < StatusPeriod {
+		c.queue.AddAfter(key, StatusPeriod-since)
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	waiting, err := c.feeds.Waiting(ctx, string(rule.UID))
+	if err != nil {
+		return err
+	}
+	c.metrics.waiting.WithLabelValues(key.Namespace, key.Name).Set(float64(waiting))
+	if waiting > 0 {
+		c.queue.AddAfter(key, StatusPeriod)
+	}
+	unwritten, current := one.progress.snapshot()
+	next := nextStatus(rule, unwritten, current, waiting, readyOf(rule.Generation, problem))
+	if apiequality.Semantic.DeepEqual(rule.Status, next) {
+		return nil
+	}
+	updated := rule.DeepCopy()
+	updated.Status = next
+	err = putStatus(ctx, c.client, updated)
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		c.queue.AddAfter(key, unreadRetry) // the cache has the other write by then
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	one.progress.markWritten(unwritten)
+	c.mu.Lock()
+	c.written[key] = time.Now()
+	c.mu.Unlock()
+	c.warnOf(rule, next)
+	return nil
+}
+
+// warnOf raises an Event where a rule stops passing messages on, and where messages were given up.
+func (c *Controller) warnOf(rule *rules.Rule, next rules.RuleStatus) {
+	about := corev1.ObjectReference{
+		APIVersion: rules.GroupVersion().String(), Kind: rules.RuleKind, Namespace: rule.Namespace, Name: rule.Name, UID: rule.UID,
+	}
+	is, was := meta.FindStatusCondition(next.Conditions, rules.ConditionReady), meta.FindStatusCondition(rule.Status.Conditions, rules.ConditionReady)
+	if is.Status == metav1.ConditionFalse && (was == nil || was.Reason != is.Reason) {
+		c.warn(about, is.Reason, is.Message)
+	}
+	if next.FailMessages > rule.Status.FailMessages && len(next.Errors) > 0 {
+		c.warn(about, "MessagesGivenUp", "Messages were given up and are in the stream DEAD; the last error: "+next.Errors[len(next.Errors)-1])
+	}
+}

@@ -1,0 +1,121 @@
+package rules
+
+import (
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/frond-edge/frond/api/rules"
+	"github.com/frond-edge/frond/controllers/rules/delivery"
+)
+
+// maxErrorText bounds an error in a status.
+const maxErrorText = 300
+
+// counts is what happened to the messages of a rule since its status was last written.
+type counts struct {
+	delivered, gaveUp int64
+	errors            []string
+}
+
+// progress collects what happens to the messages of one rule. It implements delivery.Observer.
+type progress struct {
+	metrics ruleMetrics
+	changed func()
+
+	mu sync.Mutex
+	// unwritten is what the status does not have yet; guarded by mu.
+	unwritten counts
+	// current is when the hub stored the message that is being sent, the zero time without one; guarded by mu.
+	current time.Time
+	// dirty says that changed was called since the last snapshot; guarded by mu.
+	dirty bool
+}
+
+// update changes the state, and says so once until the next snapshot.
+func (p *progress) update(change func()) {
+	p.mu.Lock()
+	change()
+	tell := !p.dirty
+	p.dirty = true
+	p.mu.Unlock()
+	if tell {
+		p.changed()
+	}
+}
+
+// Began implements delivery.Observer.
+func (p *progress) Began(m delivery.Message) { p.update(func() { p.current = m.Stored }) }
+
+// Failed implements delivery.Observer.
+func (p *progress) Failed(at time.Time, err error) {
+	p.metrics.retried.Inc()
+	text := err.Error()
+	text = at.UTC().Format(time.RFC3339) + " " + text[:min(len(text), maxErrorText)]
+	p.update(func() { p.unwritten.errors = lastErrors(append(p.unwritten.errors, text)) })
+}
+
+// Delivered implements delivery.Observer.
+func (p *progress) Delivered() {
+	p.metrics.delivered.Inc()
+	p.update(func() {
+		p.unwritten.delivered++
+		p.current = time.Time{}
+	})
+}
+
+// GaveUp implements delivery.Observer.
+func (p *progress) GaveUp() {
+	p.metrics.gaveUp.Inc()
+	p.update(func() {
+		p.unwritten.gaveUp++
+		p.current = time.Time{}
+	})
+}
+
+func lastErrors(all []string) []string { return all[max(0, len(all)-rules.MaxErrors):] }
+
+// snapshot returns what the status does not have yet.
+func (p *progress) snapshot() (unwritten counts, current time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.dirty = false
+	unwritten = p.unwritten
+	unwritten.errors = append([]string(nil), unwritten.errors...)
+	return unwritten, p.current
+}
+
+// markWritten removes a snapshot that the status has now.
+func (p *progress) markWritten(written counts) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.unwritten.delivered -= written.delivered
+	p.unwritten.gaveUp -= written.gaveUp
+	// Errors are only appended; the oldest may be gone already.
+	if n := len(written.errors); n > 0 {
+		for i := len(p.unwritten.errors) - 1; i >= 0; i-- {
+			if p.unwritten.errors[i] == written.errors[n-1] {
+				p.unwritten.errors = p.unwritten.errors[i+1:]
+				break
+			}
+		}
+	}
+}
+
+// nextStatus returns the status of a rule. waiting is what the hub says of its consumer.
+func nextStatus(rule *rules.Rule, unwritten counts, current time.Time, waiting int64, ready metav1.Condition) rules.RuleStatus {
+	next := *rule.Status.DeepCopy()
+	next.SuccessMessages += unwritten.delivered
+	next.FailMessages += unwritten.gaveUp
+	next.Errors = lastErrors(append(next.Errors, unwritten.errors...))
+	next.WaitingMessages, next.OldestWaiting = waiting, nil
+	if waiting > 0 && !current.IsZero() {
+		oldest := metav1.NewTime(current.Truncate(time.Second))
+		next.OldestWaiting = &oldest
+	}
+	next.ObservedGeneration = rule.Generation
+	meta.SetStatusCondition(&next.Conditions, ready)
+	return next
+}
