@@ -98,6 +98,7 @@ var folderRules = map[string]folderRule{
 	"internal/history":    {programs: edgecore, imports: []string{"api/..."}},
 	"internal/hubconf":    {programs: operator, imports: []string{"streams/..."}},
 	"internal/install":    {programs: operator, imports: []string{"api/...", "deploy/...", "internal/certs/mint", "internal/hubconf"}},
+	"internal/check":      {programs: []string{"frond"}, imports: []string{"api/...", "internal/install/..."}},
 	"internal/backup":     {programs: []string{"frond"}, imports: []string{"api/...", "internal/buildinfo", "internal/install/..."}},
 	"internal/lifecycle":  {programs: both},
 	"internal/logging":    {programs: both},

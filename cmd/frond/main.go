@@ -1,4 +1,4 @@
-// Command frond is Frond's command line: cluster administration (frond init, frond backup), admission of gateways (frond token, frond
+// Command frond is Frond's command line: cluster administration (frond init, frond backup, frond check), admission of gateways (frond token, frond
 // node, frond ca), the sync state of gateways (frond status, frond sync), devices (frond device), the gateway on which it runs (frond edge, frond join,
 // frond reset), load tests (frond loadtest), and development clusters (frond dev).
 //
@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/frond-edge/frond/cmd/frond/app"
+	"github.com/frond-edge/frond/cmd/frond/check"
 	"github.com/frond-edge/frond/cmd/frond/device"
 	"github.com/frond-edge/frond/cmd/frond/edge"
 	"github.com/frond-edge/frond/cmd/frond/installation"
@@ -39,14 +40,14 @@ func newRoot() *cobra.Command {
 		Long: `Frond runs Kubernetes on gateways behind unreliable networks.
 
 Results go to stdout, talk to stderr. Exit codes: 0 done; 1 an error, which says what to do; 2 (join) the machine is not fit, and
-nothing was changed; 3, 4, 5 (device, edge device) what was asked for did not happen or may not have, see their help; 130 interrupted. frond edge exec and frond dev exec
+nothing was changed, (check) a check failed; 3, 4, 5 (device, edge device) what was asked for did not happen or may not have, see their help; 130 interrupted. frond edge exec and frond dev exec
 end with the code of what they run.`,
 	}
 	for _, group := range []struct {
 		title    string
 		commands []*cobra.Command
 	}{
-		{"Cluster administration:", []*cobra.Command{installation.NewInit(), installation.NewBackup(), token.NewCommand(), node.NewCommand(), installation.NewCA()}},
+		{"Cluster administration:", []*cobra.Command{installation.NewInit(), installation.NewBackup(), check.NewCommand(), token.NewCommand(), node.NewCommand(), installation.NewCA()}},
 		{"All gateways, seen from the cloud:", []*cobra.Command{syncstate.NewStatus(), syncstate.NewSync(), syncstate.NewConfirm()}},
 		{"Applications on groups of gateways:", []*cobra.Command{app.NewCommand()}},
 		{"Devices behind gateways:", []*cobra.Command{device.NewCommand()}},
