@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap/zaptest"
 	"golang.org/x/sync/errgroup"
 
+	api "github.com/frond-edge/frond/api/identity"
 	"github.com/frond-edge/frond/cloud/identity"
 	"github.com/frond-edge/frond/cloud/identity/links"
 	"github.com/frond-edge/frond/test/kit"
@@ -23,6 +24,8 @@ type laggingRecords struct {
 	memoryRecords
 	// asked closes when the node was looked up once.
 	asked func()
+	// patient records are awaited however long it takes, so that no test depends on the speed of the machine.
+	patient bool
 
 	mu      sync.Mutex
 	record  *identity.Record // guarded by mu
@@ -43,6 +46,10 @@ func (*laggingRecords) Synced() <-chan struct{} {
 }
 
 func (l *laggingRecords) AwaitKey(ctx context.Context, _, _ string) {
+	if l.patient {
+		<-l.changed
+		return
+	}
 	select {
 	case <-ctx.Done():
 	case <-l.changed:
@@ -88,7 +95,7 @@ func TestCallout_WaitsForRecordOfAnotherReplica(t *testing.T) {
 			public, err := key.PublicKey()
 			kit.Must(t, err)
 			asked := make(chan struct{})
-			records := &laggingRecords{asked: sync.OnceFunc(func() { close(asked) }), changed: make(chan struct{})}
+			records := &laggingRecords{asked: sync.OnceFunc(func() { close(asked) }), changed: make(chan struct{}), patient: known}
 			nc := connectServer(t)
 			c, err := New(nc, issuer, identity.Policy{Cells: 4}, records, nil, silentAnnouncer{}, nil, identity.NewMetrics(nil), NewMetrics(nil), zaptest.NewLogger(t))
 			kit.Must(t, err)
@@ -125,5 +132,37 @@ func TestCallout_WaitsForRecordOfAnotherReplica(t *testing.T) {
 				t.Errorf("admitted %v, error %q", admitted, answer.Error)
 			}
 		})
+	}
+}
+
+// Strangers, who can make any number of keys, take no more than a bounded number of waits; the next is refused at once, as are those whose
+// refusal no record would change.
+func TestRecordWaits_AreBounded(t *testing.T) {
+	records := &laggingRecords{asked: func() {}, changed: make(chan struct{}), patient: true}
+	var running errgroup.Group
+	queue, ctx := make(chan queuedRequest, maxRecordWaits), t.Context()
+	w := newRecordWaits(records, NewMetrics(nil), queue, &running)
+	stranger := attempt{credential: api.Credential{Node: "gw-1", Key: "K"}}
+	guest := attempt{credential: api.Credential{Node: "gw-1", Key: "K", Token: "t"}}
+	for name, held := range map[string]bool{
+		"with a token": w.hold(ctx, queuedRequest{}, guest, identity.ReasonUnknown), "again": w.hold(ctx, queuedRequest{waited: true}, stranger, identity.ReasonUnknown),
+		"revoked": w.hold(ctx, queuedRequest{}, stranger, identity.ReasonRevokedKey),
+	} {
+		if held {
+			t.Errorf("%s: waits", name)
+		}
+	}
+	for i := range maxRecordWaits {
+		if !w.hold(ctx, queuedRequest{}, stranger, identity.ReasonUnknown) {
+			t.Fatalf("wait %d is refused", i)
+		}
+	}
+	if w.hold(ctx, queuedRequest{}, stranger, identity.ReasonOtherKey) {
+		t.Error("one more waits")
+	}
+	records.learn(nil)
+	kit.Must(t, running.Wait())
+	if len(queue) != maxRecordWaits {
+		t.Errorf("%d requests are evaluated again", len(queue))
 	}
 }
