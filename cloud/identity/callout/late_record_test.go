@@ -24,6 +24,8 @@ type laggingRecords struct {
 	memoryRecords
 	// asked closes when the node was looked up once.
 	asked func()
+	// patient records are awaited however long it takes, so that no test depends on the speed of the machine.
+	patient bool
 
 	mu      sync.Mutex
 	record  *identity.Record // guarded by mu
@@ -44,6 +46,10 @@ func (*laggingRecords) Synced() <-chan struct{} {
 }
 
 func (l *laggingRecords) AwaitKey(ctx context.Context, _, _ string) {
+	if l.patient {
+		<-l.changed
+		return
+	}
 	select {
 	case <-ctx.Done():
 	case <-l.changed:
@@ -89,7 +95,7 @@ func TestCallout_WaitsForRecordOfAnotherReplica(t *testing.T) {
 			public, err := key.PublicKey()
 			kit.Must(t, err)
 			asked := make(chan struct{})
-			records := &laggingRecords{asked: sync.OnceFunc(func() { close(asked) }), changed: make(chan struct{})}
+			records := &laggingRecords{asked: sync.OnceFunc(func() { close(asked) }), changed: make(chan struct{}), patient: known}
 			nc := connectServer(t)
 			c, err := New(nc, issuer, identity.Policy{Cells: 4}, records, nil, silentAnnouncer{}, nil, identity.NewMetrics(nil), NewMetrics(nil), zaptest.NewLogger(t))
 			kit.Must(t, err)
@@ -132,10 +138,9 @@ func TestCallout_WaitsForRecordOfAnotherReplica(t *testing.T) {
 // Strangers, who can make any number of keys, take no more than a bounded number of waits; the next is refused at once, as are those whose
 // refusal no record would change.
 func TestRecordWaits_AreBounded(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	records := &laggingRecords{asked: func() {}, changed: make(chan struct{})}
+	records := &laggingRecords{asked: func() {}, changed: make(chan struct{}), patient: true}
 	var running errgroup.Group
-	queue := make(chan queuedRequest, maxRecordWaits)
+	queue, ctx := make(chan queuedRequest, maxRecordWaits), t.Context()
 	w := newRecordWaits(records, NewMetrics(nil), queue, &running)
 	stranger := attempt{credential: api.Credential{Node: "gw-1", Key: "K"}}
 	guest := attempt{credential: api.Credential{Node: "gw-1", Key: "K", Token: "t"}}
@@ -155,6 +160,9 @@ func TestRecordWaits_AreBounded(t *testing.T) {
 	if w.hold(ctx, queuedRequest{}, stranger, identity.ReasonOtherKey) {
 		t.Error("one more waits")
 	}
-	cancel()
+	records.learn(nil)
 	kit.Must(t, running.Wait())
+	if len(queue) != maxRecordWaits {
+		t.Errorf("%d requests are evaluated again", len(queue))
+	}
 }
