@@ -114,7 +114,14 @@ func New(config *rest.Config, tasks *taskstore.Store, objects cache.Cache, group
 // Start carries out the jobs until ctx ends and then returns nil.
 func (c *Controller) Start(ctx context.Context) error {
 	defer c.queue.ShutDown()
-	var err error
+	nodes, err := c.objects.GetInformer(ctx, &corev1.Node{})
+	if err != nil {
+		return controllers.IgnoreCanceled(ctx, fmt.Errorf("follow nodes: %w", err))
+	}
+	// A cache that has not been started yet does not wait by itself, and a Node that is not read is none that does not exist.
+	if !toolscache.WaitForCacheSync(ctx.Done(), nodes.HasSynced) {
+		return nil
+	}
 	if c.nodes, err = controllers.StoreOf(ctx, c.objects, &corev1.Node{}); err != nil {
 		return controllers.IgnoreCanceled(ctx, err)
 	}
@@ -204,6 +211,7 @@ func (c *Controller) reconcile(ctx context.Context, name string) error {
 		return nil
 	}
 	if !c.source.HasSynced() || !c.tasks.Synced() {
+		c.log.Debug("job waits for the caches", zap.String("job", name), zap.Bool("jobs", c.source.HasSynced()), zap.Bool("tasks", c.tasks.Synced()))
 		c.queue.AddAfter(name, unreadRetry)
 		return nil
 	}
@@ -256,6 +264,7 @@ func (c *Controller) carryOut(ctx context.Context, job *operations.ImagePrePullJ
 		}
 		err := c.writeStatus(ctx, job, next.Status)
 		if apierrors.IsConflict(err) {
+			c.log.Debug("status of a job not written, it has changed meanwhile", zap.String("job", job.Name), zap.Error(err))
 			c.queue.AddAfter(job.Name, conflictRetry)
 			return nil
 		}

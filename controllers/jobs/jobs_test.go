@@ -127,7 +127,9 @@ func (e *env) startReplica() *replica {
 	controller, err := jobs.New(e.user, tasks, objects, allGroups{}, r.owner, func(corev1.ObjectReference, string, string) {}, registry, log)
 	kit.Must(e, err)
 	r.applier = taskreports.New(tasks, func(context.Context, wire.Message) (bool, error) { return true, nil }, registry, log)
-	stops := []func(){streamstest.StartPart(e.T, objects.Start), streamstest.StartPart(e.T, tasks.Start), streamstest.StartPart(e.T, controller.Start)}
+	stops := []func(){streamstest.StartPart(e.T, tasks.Start), streamstest.StartPart(e.T, controller.Start)}
+	streamstest.WaitWithin(e.T, time.Minute, "the tasks are read", tasks.Synced)
+	stops = append(stops, streamstest.StartPart(e.T, objects.Start)) // the last: a Node that is not read yet is not one that does not exist
 	r.stop = func() {
 		for i := range stops {
 			stops[len(stops)-1-i]()
