@@ -42,6 +42,8 @@ const (
 	AnnotationChangeOnly = "frond.io/change-only."
 	// AnnotationMaxInterval is the time after which a sample is kept all the same: a Go duration of 1 s or more.
 	AnnotationMaxInterval = "frond.io/max-interval."
+	// AnnotationDurability is when a sample is answered: exact, the default, after it is synced to the gateway's disk; flow, before.
+	AnnotationDurability = "frond.io/durability."
 
 	// AnnotationConfirmDeletion permits the deletion of a protected object. Its value is the object's name, so that one command cannot
 	// confirm several deletions by mistake.
