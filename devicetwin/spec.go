@@ -45,7 +45,7 @@ type Spec struct {
 	Description string
 	// Properties are in the order of the Device.
 	Properties []PropertySpec
-	// Reduction says which samples of properties are kept, empty for all; ReductionFault why the annotations about it are not followed, "" if they are.
+	// Reduction says which samples of properties are kept, empty for all, and how; ReductionFault why the annotations about it are not followed, "" if they are.
 	Reduction      map[string]reduction.Rule
 	ReductionFault string
 }
@@ -129,6 +129,26 @@ func modelProperty(model *devices.DeviceModel, name string) *devices.ModelProper
 		}
 	}
 	return nil
+}
+
+// IsFlow reports whether all that an update changes are reported values that may be answered before they are stored.
+func (s Spec) IsFlow(u Update) bool {
+	for name, p := range u.Properties {
+		if !s.Reduction[name].Flow || p.Delete || p.Expected != nil {
+			return false
+		}
+	}
+	return len(u.Properties) > 0
+}
+
+// reduced is the number of properties of which samples may be left out.
+func (s Spec) reduced() (n int) {
+	for _, rule := range s.Reduction {
+		if rule.Reduces() {
+			n++
+		}
+	}
+	return n
 }
 
 // property returns a property, or nil.

@@ -150,8 +150,8 @@ func reducing(spec Spec) metav1.Condition {
 	case spec.ReductionFault != "":
 		text := "all samples are kept: " + spec.ReductionFault
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, ReasonNotUnderstood, strings.ToValidUTF8(text[:min(len(text), maxRefusal)], "")
-	case len(spec.Reduction) > 0:
-		c.Reason, c.Message = ReasonReducing, fmt.Sprintf("samples of %d properties are reduced", len(spec.Reduction))
+	case spec.reduced() > 0:
+		c.Reason, c.Message = ReasonReducing, fmt.Sprintf("samples of %d properties are reduced", spec.reduced())
 	default:
 		c.Reason, c.Message = ReasonAllKept, "all samples are kept"
 	}

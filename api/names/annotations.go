@@ -48,6 +48,8 @@ const (
 	AnnotationChangeOnly = "frond.io/change-only."
 	// AnnotationMaxInterval is the time after which a sample is kept all the same: a Go duration of 1 s or more.
 	AnnotationMaxInterval = "frond.io/max-interval."
+	// AnnotationDurability is when a sample is answered: exact, the default, after it is synced to the gateway's disk; flow, before.
+	AnnotationDurability = "frond.io/durability."
 
 	// AnnotationDeviceHolder of a Device is the node that has claimed the device: while it is not spec.nodeName, nobody else gets the Device. cloudcore
 	// writes it.

@@ -44,6 +44,8 @@ type bridge struct {
 	burst  int
 	// recorder may be nil.
 	recorder Recorder
+	// uncommitted: twins have changed whose apps were answered.
+	uncommitted bool
 	// refusing limits the log of batches that are refused.
 	refusing rate.Sometimes
 	// observer may be nil.
@@ -54,6 +56,8 @@ type bridge struct {
 type reply struct {
 	done, failed []Message
 	samples      []Sample
+	// flow: it may be answered before it is stored.
+	flow bool
 	// report is that of a mapper, and refused why it is not taken.
 	report  *report
 	refused error
@@ -104,10 +108,26 @@ func (b *bridge) store(ctx context.Context, replies []reply) error {
 			return err
 		}
 	}
+	// All or none, so that answers keep their order.
+	if b.uncommitted = !slices.ContainsFunc(replies, func(r reply) bool { return !r.flow }); b.uncommitted {
+		return b.record(ctx, replies, b.recorder.Enqueue)
+	}
 	if err := b.commit(ctx); err != nil {
 		return err
 	}
-	return b.record(ctx, replies)
+	if b.recorder == nil {
+		return nil
+	}
+	return b.record(ctx, replies, b.recorder.Record)
+}
+
+// commitFlow stores the twins of what was answered before it was stored.
+func (b *bridge) commitFlow(ctx context.Context) {
+	b.uncommitted = false
+	if err := b.commit(ctx); err != nil && ctx.Err() == nil {
+		b.metrics.refused.WithLabelValues("store").Inc()
+		b.refusing.Do(func() { b.log.Error("values of devices are lost until they are reported again", zap.Error(err)) })
+	}
 }
 
 // commit stores what has changed and tells the observer.
@@ -119,17 +139,14 @@ func (b *bridge) commit(ctx context.Context) error {
 	return err
 }
 
-// record hands the samples of a batch to the recorder.
-func (b *bridge) record(ctx context.Context, replies []reply) error {
-	if b.recorder == nil {
-		return nil
-	}
+// record hands the samples of a batch on.
+func (b *bridge) record(ctx context.Context, replies []reply, to func(context.Context, []Sample) error) error {
 	var samples []Sample
 	size := 0
 	for _, r := range replies {
 		// What a crash leaves unstored begins with a message: a record of the store ends with one.
 		if next := sizeOf(r.samples); size+next > recordSize && size > 0 {
-			if err := b.recorder.Record(ctx, samples); err != nil {
+			if err := to(ctx, samples); err != nil {
 				return err
 			}
 			samples, size = nil, next
@@ -141,7 +158,7 @@ func (b *bridge) record(ctx context.Context, replies []reply) error {
 	if len(samples) == 0 {
 		return nil
 	}
-	return b.recorder.Record(ctx, samples)
+	return to(ctx, samples)
 }
 
 // recordSize is what is recorded at a time, so that it is one record of the store.
@@ -284,6 +301,7 @@ func (b *bridge) handleUpdate(topic mqtt.Topic, m Message) reply {
 		done:    append(done, b.delta(after)...),
 		failed:  b.failure(topic, mqtt.TwinUpdateResult, message.EventID, mqtt.CodeInternal, errNotStored),
 		samples: samplesOf(deviceOf(topic), update, admission.Fragment.Reported, m.Received.Time),
+		flow:    b.recorder != nil && after.Spec.IsFlow(update),
 	}
 }
 

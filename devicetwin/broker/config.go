@@ -87,6 +87,8 @@ type Sample struct {
 type Recorder interface {
 	// Record stores samples before their messages are answered. After an error the apps are told to send them again.
 	Record(ctx context.Context, samples []Sample) error
+	// Enqueue takes samples that are answered before they are stored, in the order of all calls, and waits while too much waits.
+	Enqueue(ctx context.Context, samples []Sample) error
 	// CheckWritable says why nothing can be recorded, such as that the disk is full, before anything is changed.
 	CheckWritable() error
 }

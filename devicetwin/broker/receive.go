@@ -61,6 +61,8 @@ func receiveUnstored(ctx context.Context, in <-chan *nats.Msg, out chan<- receiv
 
 // handle collects what is there into batches, and acknowledges each batch after it is answered. It also makes the changes of Devices.
 func (s *Server) handle(ctx context.Context, in <-chan received) error {
+	var due <-chan time.Time // when twins of class flow are stored
+	defer s.commitLast(ctx)
 	for {
 		var batch []received
 		first, reports := in, s.reports
@@ -75,26 +77,48 @@ func (s *Server) handle(ctx context.Context, in <-chan received) error {
 		case c := <-s.changes:
 			c.done <- c.apply(ctx)
 			continue
+		case <-due:
+			due = nil
+			s.bridge.commitFlow(ctx)
+			continue
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		for more := true; more && len(batch) < maxBatch; {
-			select {
-			case r := <-in:
-				batch = append(batch, r)
-			case r := <-reports:
-				batch = append(batch, r)
-			default:
-				more = false
-			}
-		}
+		batch = s.fill(batch, in)
 		if err := s.bridge.handleBatch(ctx, batch); err != nil {
 			return err
 		}
 		if err := acknowledge(batch); err != nil {
 			return err
 		}
+		if s.bridge.uncommitted && due == nil {
+			due = time.After(flowDelay)
+		}
 	}
+}
+
+// commitLast stores what was answered before it was stored, when ctx has ended.
+func (s *Server) commitLast(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
+	defer cancel()
+	if s.bridge.uncommitted {
+		s.bridge.commitFlow(ctx)
+	}
+}
+
+// fill adds to a batch what is there.
+func (s *Server) fill(batch []received, in <-chan received) []received {
+	for len(batch) < maxBatch {
+		select {
+		case r := <-in:
+			batch = append(batch, r)
+		case r := <-s.reports:
+			batch = append(batch, r)
+		default:
+			return batch
+		}
+	}
+	return batch
 }
 
 // acknowledge answers the broker, which then sends the PUBACKs. A client whose PUBACK is lost sends the message again.

@@ -35,5 +35,5 @@ func (b *bridge) handleReport(r *report) reply {
 	}
 	b.metrics.stale.Add(float64(admission.Stale))
 	b.metrics.future.Add(float64(admission.Future))
-	return reply{report: r, done: b.delta(after), samples: samplesOf(r.id, r.update, admission.Fragment.Reported, r.received)}
+	return reply{report: r, done: b.delta(after), samples: samplesOf(r.id, r.update, admission.Fragment.Reported, r.received), flow: b.recorder != nil && after.Spec.IsFlow(r.update)}
 }

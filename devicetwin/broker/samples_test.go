@@ -6,12 +6,16 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	paho "github.com/eclipse/paho.mqtt.golang"
 	"golang.org/x/time/rate"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/frond-edge/frond/api/devices"
+	"github.com/frond-edge/frond/devicetwin"
 	"github.com/frond-edge/frond/devicetwin/broker"
 	"github.com/frond-edge/frond/test/kit"
 )
@@ -41,6 +45,10 @@ func (r *recorder) Record(ctx context.Context, samples []broker.Sample) error {
 		return ctx.Err()
 	}
 	return nil
+}
+
+func (r *recorder) Enqueue(ctx context.Context, samples []broker.Sample) error {
+	return r.Record(ctx, samples)
 }
 
 func (r *recorder) CheckWritable() error {
@@ -235,5 +243,58 @@ func TestBridge_RefusesBeforeItChanges(t *testing.T) {
 	app.publish(t, device+"t1/twin/update", update, 1)
 	if got := app.expect(t, device+"t1/twin/update/result"); got["code"] != nil || len(kept.all()) != 1 || store.reported(t, "t1") != "21" {
 		t.Errorf("with room again: %v", got)
+	}
+}
+
+// counting counts the calls of each kind.
+type counting struct {
+	*recorder
+	exact, flow atomic.Int64
+}
+
+func (c *counting) Record(ctx context.Context, samples []broker.Sample) error {
+	c.exact.Add(int64(len(samples)))
+	return c.recorder.Record(ctx, samples)
+}
+
+func (c *counting) Enqueue(ctx context.Context, samples []broker.Sample) error {
+	c.flow.Add(int64(len(samples)))
+	return c.recorder.Enqueue(ctx, samples)
+}
+
+// What a Device calls flow is answered before it is stored, and stored all the same: some time later, and when the gateway ends. A message with anything else
+// is not flow.
+func TestBridge_Flow(t *testing.T) {
+	store, kept := newTwinStore(), &counting{recorder: &recorder{}}
+	b := launch(t, store, func(c *broker.Config) { c.Recorder = kept })
+	device1 := &devices.Device{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "t1", UID: "u-t1", Generation: 1, Annotations: map[string]string{"frond.io/durability.temp": "flow"}},
+		Spec:       devices.DeviceSpec{NodeName: "edge-1", Properties: []devices.DeviceProperty{{Name: "temp"}, {Name: "mode"}}},
+	}
+	kit.Must(t, b.SetDevice(t.Context(), devicetwin.NewSpec(device1, nil)))
+	b.load(t)
+	app := b.newApp(t)
+	value := func(properties string) {
+		app.publish(t, device+"t1/twin/update", `{"event_id":"e","twin":{`+properties+`}}`, 1)
+	}
+	for i := range 5 {
+		value(fmt.Sprintf(`"temp":{"actual":{"value":"%d"}}`, i))
+	}
+	if flow, exact := kept.flow.Load(), kept.exact.Load(); flow != 5 || exact != 0 {
+		t.Errorf("%d of 5 are flow, %d exact", flow, exact)
+	}
+	kit.Within(t, 30*time.Second, "the twin is stored", func() bool { return store.reported(t, "t1") == "4" })
+	value(`"temp":{"actual":{"value":"5"}},"mode":{"actual":{"value":"on"}}`)
+	value(`"temp":{"actual":{"value":"6"},"expected":{"value":"7"}}`)
+	value(`"temp":null`)
+	if flow, exact := kept.flow.Load(), kept.exact.Load(); flow != 5 || exact != 3 {
+		t.Errorf("%d flow and %d exact after messages with other things", flow, exact)
+	}
+	value(`"temp":{"actual":{"value":"8"}}`)
+	if b.stop(); store.reported(t, "t1") != "8" {
+		t.Errorf("after the end the twin is %s", store.reported(t, "t1"))
+	}
+	if all := kept.all(); all[len(all)-1].Value != "8" {
+		t.Errorf("the last sample is %s", all[len(all)-1].Value)
 	}
 }

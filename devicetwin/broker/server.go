@@ -40,6 +40,8 @@ const (
 	messagesStream = "$MQTT_msgs"
 	// maxBatch is how many messages are stored with one sync.
 	maxBatch = 256
+	// flowDelay is how long values of class flow wait to be stored in the twins, as samples do (streams/telemetry).
+	flowDelay = 500 * time.Millisecond
 	// requestTimeout limits one request to the broker's JetStream.
 	requestTimeout = 5 * time.Second
 )

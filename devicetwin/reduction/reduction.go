@@ -1,5 +1,5 @@
 // Package reduction decides which samples of a property are kept: those that differ from the one kept before by more than a deadband, or at all, and one
-// when a time is over. The rules are annotations of the Device. It is functions on values: no clock, no memory.
+// when a time is over. It also reads how durably they are kept. The rules are annotations of the Device. It is functions on values: no clock, no memory.
 package reduction
 
 import (
@@ -18,7 +18,7 @@ import (
 // minInterval is the shortest MaxInterval: below it nothing is saved.
 const minInterval = time.Second
 
-// Rule says which samples of a property are kept. The zero Rule keeps all.
+// Rule says which samples of a property are kept, and how. The zero Rule keeps all, synced before they are answered.
 type Rule struct {
 	// ChangeOnly: a value that is as the one kept before is not kept.
 	ChangeOnly bool
@@ -26,7 +26,12 @@ type Rule struct {
 	Deadband float64
 	// MaxInterval, if it is not 0, is the time after which a sample is kept whatever its value.
 	MaxInterval time.Duration
+	// Flow: a sample is answered before it is synced.
+	Flow bool
 }
+
+// Reduces reports whether any sample may be left out.
+func (r Rule) Reduces() bool { return r.ChangeOnly || r.Deadband != 0 }
 
 // Sample is a value with its time: the device's, or the gateway's if the device gave none.
 type Sample struct {
@@ -38,7 +43,7 @@ type Sample struct {
 func (r Rule) Keep(last, s Sample) bool {
 	since := s.Time.Sub(last.Time)
 	switch {
-	case !r.ChangeOnly && r.Deadband == 0, since < 0, r.MaxInterval > 0 && since >= r.MaxInterval:
+	case !r.Reduces(), since < 0, r.MaxInterval > 0 && since >= r.MaxInterval:
 		return true
 	case s.Value == last.Value:
 		return false
@@ -78,7 +83,7 @@ func Parse(annotations, types map[string]string) (map[string]Rule, error) {
 		rules[property] = rule
 	}
 	for _, property := range slices.Sorted(maps.Keys(rules)) {
-		if r := rules[property]; r.MaxInterval > 0 && !r.ChangeOnly && r.Deadband == 0 && len(faults) == 0 {
+		if r := rules[property]; r.MaxInterval > 0 && !r.Reduces() && len(faults) == 0 {
 			faults = append(faults, fmt.Errorf("%s%s: it needs %s or %s beside it: all samples are kept", names.AnnotationMaxInterval, property, names.AnnotationDeadband, names.AnnotationChangeOnly))
 		}
 	}
@@ -90,7 +95,7 @@ func Parse(annotations, types map[string]string) (map[string]Rule, error) {
 
 // cut splits the key of an annotation that is about reduction.
 func cut(key string) (prefix, property string, ok bool) {
-	for _, prefix := range []string{names.AnnotationDeadband, names.AnnotationChangeOnly, names.AnnotationMaxInterval} {
+	for _, prefix := range []string{names.AnnotationDeadband, names.AnnotationChangeOnly, names.AnnotationMaxInterval, names.AnnotationDurability} {
 		if property, ok := strings.CutPrefix(key, prefix); ok {
 			return prefix, property, true
 		}
@@ -114,6 +119,11 @@ func (r *Rule) set(prefix, value, kind string) error {
 			return fmt.Errorf("%q is neither true nor false", clip(value))
 		}
 		r.ChangeOnly = value == "true"
+	case names.AnnotationDurability:
+		if value != "exact" && value != "flow" {
+			return fmt.Errorf("%q is neither exact nor flow", clip(value))
+		}
+		r.Flow = value == "flow"
 	default:
 		if r.MaxInterval, err = time.ParseDuration(value); err != nil || r.MaxInterval < minInterval {
 			return fmt.Errorf("%q is not a duration of %s or more, such as 10m", clip(value), minInterval)

@@ -68,6 +68,12 @@ func TestParse(t *testing.T) {
 			map[string]reduction.Rule{"mode": {ChangeOnly: true}, "raw": {Deadband: 1e-3}, "temp": {}},
 			"",
 		},
+		"durability": {
+			map[string]string{"frond.io/durability.temp": "flow", "frond.io/durability.mode": "exact", "frond.io/durability.raw": "flow", "frond.io/change-only.raw": "true"},
+			map[string]reduction.Rule{"temp": {Flow: true}, "mode": {}, "raw": {Flow: true, ChangeOnly: true}},
+			"",
+		},
+		"another durability":          {map[string]string{"frond.io/durability.temp": "fast"}, nil, `frond.io/durability.temp: "fast" is neither exact nor flow`},
 		"one of them is wrong":        {map[string]string{"frond.io/change-only.mode": "true", "frond.io/deadband.raw": "much"}, nil, `frond.io/deadband.raw: "much" is not a number above 0`},
 		"no such property":            {map[string]string{"frond.io/deadband.tmep": "1"}, nil, "frond.io/deadband.tmep: the Device has no such property"},
 		"no property":                 {map[string]string{"frond.io/deadband.": "1"}, nil, "no such property"},

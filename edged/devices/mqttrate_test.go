@@ -34,7 +34,27 @@ const rateClients = 200
 
 // BenchmarkMQTT lets 200 clients publish values with QoS 1 as fast as they have PUBACKs. Each value with a PUBACK must be in the leaf's stream.
 func BenchmarkMQTT(b *testing.B) {
-	address, nc := startRateGateway(b)
+	for _, class := range []string{"exact", "flow"} {
+		b.Run(class, func(b *testing.B) { benchmarkMQTT(b, class) })
+	}
+}
+
+// BenchmarkMQTTOneByOne lets one client wait for each PUBACK. Its device may send 1,000 values at once: use -benchtime 800x.
+func BenchmarkMQTTOneByOne(b *testing.B) {
+	for _, class := range []string{"exact", "flow"} {
+		b.Run(class, func(b *testing.B) {
+			address, _ := startRateGateway(b, class)
+			client := dialRaw(b, address, "d0")
+			client.window = 1
+			b.ResetTimer()
+			kit.Must(b, client.publish(b.N))
+		})
+	}
+}
+
+func benchmarkMQTT(b *testing.B, class string) {
+	b.Helper()
+	address, nc := startRateGateway(b, class)
 	clients := make([]*rawClient, rateClients)
 	for i := range clients {
 		clients[i] = dialRaw(b, address, "d"+strconv.Itoa(i))
@@ -57,8 +77,8 @@ func BenchmarkMQTT(b *testing.B) {
 	}
 }
 
-// startRateGateway starts a gateway with a device for each client, without a link.
-func startRateGateway(b *testing.B) (address string, nc *nats.Conn) {
+// startRateGateway starts a gateway with a device of a class for each client, without a link.
+func startRateGateway(b *testing.B, class string) (address string, nc *nats.Conn) {
 	b.Helper()
 	nc = leaftest.StartLeaf(b, leaf.Config{}).Client()
 	js, err := jetstream.New(nc)
@@ -75,7 +95,7 @@ func startRateGateway(b *testing.B) (address string, nc *nats.Conn) {
 		"resourceVersion":"1"},"spec":{"properties":[{"name":"temp","type":"INT","accessMode":"ReadWrite"}]}}`)
 	for i := range rateClients {
 		apply(i+2, kinds.DevicesResource, "d"+strconv.Itoa(i), fmt.Sprintf(`{"apiVersion":"devices.kubeedge.io/v1beta1","kind":"Device","metadata":{"name":"d%d","namespace":"default",
-			"uid":"u-d%d","resourceVersion":"%d","generation":1},"spec":{"nodeName":"edge-1","deviceModelRef":{"name":"model"},"properties":[{"name":"temp"}]}}`, i, i, i+2))
+			"uid":"u-d%d","resourceVersion":"%d","generation":1,"annotations":{"frond.io/durability.temp":%q}},"spec":{"nodeName":"edge-1","deviceModelRef":{"name":"model"},"properties":[{"name":"temp"}]}}`, i, i, i+2, class))
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // an address, nothing to wait for
 	kit.Must(b, err)
@@ -139,14 +159,13 @@ type rawClient struct {
 	conn   net.Conn
 	in     *bufio.Reader
 	device string
+	// window is how many messages it has without a PUBACK.
+	window int
 }
-
-// rawWindow is how many messages a client has without a PUBACK.
-const rawWindow = 64
 
 func dialRaw(tb testing.TB, address, device string) *rawClient {
 	tb.Helper()
-	c := &rawClient{device: device}
+	c := &rawClient{device: device, window: 64}
 	kit.Succeeds(tb, time.Minute, func() error {
 		conn, err := (&net.Dialer{}).DialContext(tb.Context(), "tcp", address)
 		if err != nil {
@@ -172,7 +191,7 @@ func dialRaw(tb testing.TB, address, device string) *rawClient {
 
 // publish publishes values and returns when it has all PUBACKs.
 func (c *rawClient) publish(count int) error {
-	window := make(chan struct{}, rawWindow)
+	window := make(chan struct{}, c.window)
 	var g errgroup.Group
 	g.Go(func() error {
 		answer := make([]byte, 4)

@@ -20,6 +20,14 @@ type recorder struct {
 func (r recorder) CheckWritable() error { return r.space.check() }
 
 func (r recorder) Record(ctx context.Context, samples []broker.Sample) error {
+	return r.append(ctx, telemetry.Exact, samples)
+}
+
+func (r recorder) Enqueue(ctx context.Context, samples []broker.Sample) error {
+	return r.append(ctx, telemetry.Flow, samples)
+}
+
+func (r recorder) append(ctx context.Context, class telemetry.Class, samples []broker.Sample) error {
 	if err := r.space.check(); err != nil {
 		return err
 	}
@@ -31,7 +39,7 @@ func (r recorder) Record(ctx context.Context, samples []broker.Sample) error {
 			DeviceTime: s.Time, GatewayTime: s.Received, ClockSynced: synced,
 		}
 	}
-	return r.store.Append(ctx, telemetry.Exact, all)
+	return r.store.Append(ctx, class, all)
 }
 
 // errLowSpace refuses what devices and apps send.

@@ -156,10 +156,15 @@ func TestRemoveConsumer(t *testing.T) {
 	_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"m.>"}, Retention: jetstream.InterestPolicy})
 	kit.Must(t, err)
 	remove(0)
-	_, err = js.CreateConsumer(t.Context(), "S", jetstream.ConsumerConfig{Durable: "devicetwin", AckPolicy: jetstream.AckExplicitPolicy})
+	consumer, err := js.CreateConsumer(t.Context(), "S", jetstream.ConsumerConfig{Durable: "devicetwin", AckPolicy: jetstream.AckExplicitPolicy})
 	kit.Must(t, err)
 	_, err = js.Publish(t.Context(), "m.a", nil)
 	kit.Must(t, err)
+	kit.Within(t, 30*time.Second, "the server has counted the message", func() bool {
+		info, err := consumer.Info(t.Context())
+		kit.Must(t, err)
+		return info.NumPending == 1
+	})
 	remove(1)
 	remove(0)
 }

@@ -76,10 +76,20 @@ func (r *Reducer) setRules(spec devicetwin.Spec) {
 // CheckWritable implements broker.Recorder.
 func (r *Reducer) CheckWritable() error { return r.next.CheckWritable() }
 
-// Record implements broker.Recorder. Samples that could not be recorded are not what later ones are compared with: they come again.
+// Record implements broker.Recorder.
 func (r *Reducer) Record(ctx context.Context, samples []broker.Sample) error {
+	return r.pass(ctx, samples, r.next.Record)
+}
+
+// Enqueue implements broker.Recorder.
+func (r *Reducer) Enqueue(ctx context.Context, samples []broker.Sample) error {
+	return r.pass(ctx, samples, r.next.Enqueue)
+}
+
+// pass passes on what is kept. Samples that could not be recorded are not what later ones are compared with: they come again.
+func (r *Reducer) pass(ctx context.Context, samples []broker.Sample, next func(context.Context, []broker.Sample) error) error {
 	if len(r.devices) == 0 {
-		return r.next.Record(ctx, samples)
+		return next(ctx, samples)
 	}
 	kept := make([]broker.Sample, 0, len(samples))
 	fresh := map[property]*reduction.Sample{}
@@ -89,7 +99,7 @@ func (r *Reducer) Record(ctx context.Context, samples []broker.Sample) error {
 		}
 	}
 	if len(kept) > 0 {
-		if err := r.next.Record(ctx, kept); err != nil {
+		if err := next(ctx, kept); err != nil {
 			return err
 		}
 	}

@@ -26,10 +26,11 @@ var (
 
 // store keeps what is recorded, and what is observed.
 type store struct {
-	values  []string
-	calls   int
-	changed int
-	err     error
+	values   []string
+	calls    int
+	enqueued int
+	changed  int
+	err      error
 }
 
 func (s *store) Record(_ context.Context, samples []broker.Sample) error {
@@ -41,6 +42,11 @@ func (s *store) Record(_ context.Context, samples []broker.Sample) error {
 	}
 	s.calls++
 	return nil
+}
+
+func (s *store) Enqueue(ctx context.Context, samples []broker.Sample) error {
+	s.enqueued += len(samples)
+	return s.Record(ctx, samples)
 }
 
 func (s *store) CheckWritable() error { return s.err }
