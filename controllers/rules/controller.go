@@ -197,7 +197,7 @@ func (c *Controller) reconcile(ctx context.Context, key types.NamespacedName) er
 	}
 	resolved, problem := resolve.Resolve(rule, c.endpointsOf(rule.Namespace))
 	one := c.adjustRun(ctx, rule, resolved.Feed)
-	if err := c.updateStatus(ctx, rule, one, problem); err != nil {
+	if err := c.updateStatus(ctx, rule, one, resolved, problem); err != nil {
 		c.log.Warn("status of a rule not written, trying again", zap.Stringer("rule", key), zap.Error(err))
 		return err
 	}
@@ -291,7 +291,7 @@ func readyOf(generation int64, problem *resolve.Problem) metav1.Condition {
 }
 
 // updateStatus writes the status if it changed and the last write is long enough ago, and comes back while messages wait.
-func (c *Controller) updateStatus(ctx context.Context, rule *rules.Rule, one *run, problem *resolve.Problem) error {
+func (c *Controller) updateStatus(ctx context.Context, rule *rules.Rule, one *run, resolved resolve.Resolution, problem *resolve.Problem) error {
 	key := keyOf(rule)
 	c.mu.Lock()
 	since := time.Since(c.written[key])
@@ -302,9 +302,13 @@ func (c *Controller) updateStatus(ctx context.Context, rule *rules.Rule, one *ru
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	waiting, err := c.feeds.Waiting(ctx, string(rule.UID))
-	if err != nil {
-		return err
+	waiting := int64(0)
+	if resolved.Call == (resolve.Call{}) {
+		n, err := c.feeds.Waiting(ctx, string(rule.UID))
+		if err != nil {
+			return err
+		}
+		waiting = n
 	}
 	c.metrics.waiting.WithLabelValues(key.Namespace, key.Name).Set(float64(waiting))
 	if waiting > 0 {
@@ -317,19 +321,23 @@ func (c *Controller) updateStatus(ctx context.Context, rule *rules.Rule, one *ru
 	}
 	updated := rule.DeepCopy()
 	updated.Status = next
-	err = putStatus(ctx, c.client, updated)
-	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+	err := putStatus(ctx, c.client, updated)
+	switch {
+	case apierrors.IsConflict(err):
 		c.queue.AddAfter(key, unreadRetry) // the cache has the other write by then
 		return nil
-	}
-	if err != nil {
+	case apierrors.IsNotFound(err):
+		// The rule is gone, or its definition is KubeEdge's, which has no status of its own: the messages are passed on all the same.
+		c.log.Warn("status of a rule not written: if the rule exists, apply deploy/crd", zap.Stringer("rule", key), zap.Error(err))
+	case err != nil:
 		return err
+	default:
+		one.progress.markWritten(unwritten)
+		c.warnOf(rule, next)
 	}
-	one.progress.markWritten(unwritten)
 	c.mu.Lock()
 	c.written[key] = time.Now()
 	c.mu.Unlock()
-	c.warnOf(rule, next)
 	return nil
 }
 
