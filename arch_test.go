@@ -78,6 +78,7 @@ var folderRules = map[string]folderRule{
 	"edged/nodetunnel":    {programs: edgecore, imports: []string{"internal/splice", "leaf/store", "streams/tunnel"}},
 	"edged/heaprelease":   {programs: edgecore},
 	"edged/uplink":        {programs: edgecore},
+	"edged/servicebus":    {programs: edgecore, imports: []string{"api/..."}},
 	"edged/resync":        {programs: edgecore, imports: []string{"api/...", "leaf/store"}},
 	"edged/scopesync":     {programs: edgecore, imports: []string{"api/..."}},
 	"edged/enroll": {

@@ -7,9 +7,11 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/restmapper"
 
+	"github.com/frond-edge/frond/api/config"
 	"github.com/frond-edge/frond/cloud/rules"
 	"github.com/frond-edge/frond/controllers/applications"
 	"github.com/frond-edge/frond/internal/lifecycle"
+	"github.com/frond-edge/frond/streams/tunnel"
 )
 
 // buildApplications creates the controller of EdgeApplications.
@@ -26,13 +28,10 @@ func buildApplications(f *foundation) (lifecycle.Part, error) {
 }
 
 // buildRules creates what carries out Rules.
-func buildRules(f *foundation) (lifecycle.Part, error) {
-	allowed, err := f.cfg.Rules.Prefixes()
-	if err != nil {
-		return lifecycle.Part{}, err
-	}
-	service, err := rules.New(allowed, rules.Collaborators{
-		Kube: f.clients.Config, Hub: f.hub.nc, Owner: f.members, Warn: f.events.RecordEvent, Registry: f.registry, Common: f.metrics,
+func buildRules(f *foundation, admission *admission, dialer *tunnel.Dialer) (lifecycle.Part, error) {
+	service, err := rules.New(f.cfg.Rules, f.cfg.Inspect, rules.Collaborators{
+		Config: f.clients.Config, Kube: f.clients.Own, Hub: f.hub.nc, Owner: f.members, Warn: f.events.RecordEvent, Registry: f.registry, Common: f.metrics,
+		Dial: dialReserved(admission, dialer, config.EdgeServicePort),
 	}, f.log.Named("rules"))
 	if err != nil {
 		return lifecycle.Part{}, err

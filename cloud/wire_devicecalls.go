@@ -35,15 +35,19 @@ func buildDeviceCalls(f *foundation, admission *admission, dialer *tunnel.Dialer
 		}
 		return node, nil
 	}
-	dial := func(ctx context.Context, node, user string) (net.Conn, error) {
+	return devicecall.New(inspect.AccessReviewer{Kube: f.clients.Own}, nodeOf, dialReserved(admission, dialer, config.EdgeDevicePort), f.log.Named("devicecall")), nil
+}
+
+// dialReserved returns the dial of a port that cloudcore's gateway opens to nobody. user is logged on both ends.
+func dialReserved(admission *admission, dialer *tunnel.Dialer, port uint16) func(ctx context.Context, node, user string) (net.Conn, error) {
+	return func(ctx context.Context, node, user string) (net.Conn, error) {
 		if why := admission.blockedReason(node); why != "" {
 			return nil, errors.New(why)
 		}
-		conn, err := dialer.Dial(tunnel.WithLabel(ctx, user), node, config.EdgeDevicePort)
+		conn, err := dialer.Dial(tunnel.WithLabel(ctx, user), node, port)
 		if err != nil {
 			return nil, err // and not a nil *tunnel.Conn in an interface
 		}
 		return conn, nil
 	}
-	return devicecall.New(inspect.AccessReviewer{Kube: f.clients.Own}, nodeOf, dial, f.log.Named("devicecall")), nil
 }

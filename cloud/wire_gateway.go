@@ -53,12 +53,12 @@ func buildGateway(f *foundation, admission *admission, dialer *tunnel.Dialer) (*
 // tunnelDialer implements gateway.Tunnels.
 type tunnelDialer struct{ *tunnel.Dialer }
 
-// errDevicePort refuses what would pass by the rights on devices.
-var errDevicePort = fmt.Errorf("port %d is for calls of devices' methods: frond device call", config.EdgeDevicePort)
+// errReservedPort refuses what would pass by the rights on devices and rules.
+var errReservedPort = fmt.Errorf("ports %d and %d are for calls of devices' methods (frond device call) and for Rules", config.EdgeDevicePort, config.EdgeServicePort)
 
 func (t tunnelDialer) Dial(ctx context.Context, node string, port uint16) (net.Conn, error) {
-	if port == config.EdgeDevicePort {
-		return nil, errDevicePort
+	if port == config.EdgeDevicePort || port == config.EdgeServicePort {
+		return nil, errReservedPort
 	}
 	conn, err := t.Dialer.Dial(ctx, node, port)
 	if err != nil {

@@ -85,7 +85,7 @@ func buildNodeServices(f *foundation, p publishing, admission *admission) (enfor
 	if err != nil {
 		return nil, nil, err
 	}
-	ruleController, err := buildRules(f)
+	ruleController, err := buildRules(f, admission, dialer)
 	if err != nil {
 		return nil, nil, err
 	}

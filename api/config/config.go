@@ -116,6 +116,8 @@ type EdgeCore struct {
 	Kubelet  Kubelet  `json:"kubelet"`
 	LocalAPI LocalAPI `json:"localAPI"`
 	Devices  Devices  `json:"devices,omitzero"`
+	// ServiceBus says which services of the gateway Rules may call.
+	ServiceBus ServiceBus `json:"serviceBus,omitzero"`
 	// History is a file to which each change of the store and each ack is appended, for fault tests; "" writes none.
 	History string `json:"history,omitempty"`
 	// Listen is the address of /metrics, /livez and /readyz; the default is 127.0.0.1:10281.
@@ -237,7 +239,7 @@ func (c CloudCore) Validate() error {
 		c.Identity.validate(),
 		c.Certificates.validate(),
 		c.Devices.validate(),
-		c.Rules.validate(),
+		c.Rules.validate(c.Inspect),
 		validateNamespaces("protectedNamespaces", c.ProtectedNamespaces),
 		c.validateImpersonation(),
 	)
@@ -327,11 +329,11 @@ func ParseEdgeCore(data []byte) (EdgeCore, error) {
 
 // Validate joins all errors.
 func (c EdgeCore) Validate() error {
-	faults := []error{requireField("node", c.Node), requireField("dir", c.Dir), c.Hub.validate(), validateHostPort("listen", c.Listen)}
+	faults := []error{requireField("node", c.Node), requireField("dir", c.Dir), c.Hub.validate(), validateHostPort("listen", c.Listen), c.ServiceBus.validate()}
 	if c.Dir != "" && !filepath.IsAbs(c.Dir) {
 		faults = append(faults, fmt.Errorf("dir: %q is not an absolute path", c.Dir))
 	}
-	if c.Kubelet.Port == EdgeMetricsPort || c.Kubelet.Port == EdgeDevicePort {
+	if p := c.Kubelet.Port; p == EdgeMetricsPort || p == EdgeDevicePort || p == EdgeServicePort {
 		faults = append(faults, fmt.Errorf("kubelet.port: %d is edgecore's own in the tunnel", c.Kubelet.Port))
 	}
 	if c.Kubelet.External {

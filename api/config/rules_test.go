@@ -18,3 +18,33 @@ func TestRules_AllowedTargets(t *testing.T) {
 		}
 	}
 }
+
+// What the entry needs it takes from inspect, and an insecure one is on loopback unless it is told otherwise.
+func TestRules_Entry(t *testing.T) {
+	inspect := config.Inspect{CertFile: "i.crt", KeyFile: "i.key", ClientCAFile: "i-ca.crt"}
+	for name, tt := range map[string]struct{ entry, want config.RuleEntry }{
+		"none":         {config.RuleEntry{}, config.RuleEntry{CertFile: "i.crt", KeyFile: "i.key", ClientCAFile: "i-ca.crt"}},
+		"own files":    {config.RuleEntry{Address: ":9443", CertFile: "a", KeyFile: "b"}, config.RuleEntry{Address: ":9443", CertFile: "a", KeyFile: "b", ClientCAFile: "i-ca.crt"}},
+		"insecure":     {config.RuleEntry{Insecure: true}, config.RuleEntry{Address: "127.0.0.1:9443", Insecure: true}},
+		"insecure, on": {config.RuleEntry{Address: ":9443", Insecure: true}, config.RuleEntry{Address: ":9443", Insecure: true}},
+	} {
+		if got := tt.entry.WithDefaults(inspect); got != tt.want {
+			t.Errorf("%s: %+v, want %+v", name, got, tt.want)
+		}
+	}
+	for text, want := range map[string]string{
+		"id: a\nhub: {urls: [nats://a]}\nrules: {entry: {address: ':9443'}}":                          "rules.entry.certFile",
+		"id: a\nhub: {urls: [nats://a]}\nrules: {entry: {address: nowhere, certFile: a, keyFile: b}}": "rules.entry.address",
+		"id: a\nhub: {urls: [nats://a]}\nrules: {entry: {insecure: true, certFile: a}}":               "rules.entry.insecure",
+	} {
+		if _, err := config.ParseCloudCore([]byte(text), "a"); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	if _, err := config.ParseEdgeCore([]byte("node: a\ndir: /a\nserviceBus: {ports: [9000, 0]}")); err == nil || !strings.Contains(err.Error(), "serviceBus.ports[1]") {
+		t.Errorf("ports of services: %v", err)
+	}
+	if got := (config.ServiceBus{Ports: []int{9000, 65535}}).Numbers(); len(got) != 2 || got[1] != 65535 {
+		t.Errorf("ports of services: %v", got)
+	}
+}

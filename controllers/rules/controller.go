@@ -89,23 +89,24 @@ func New(client rest.Interface, feeds Feeds, post Post, owner controllers.Owners
 	if err != nil {
 		return nil, err
 	}
-	return &Controller{
+	c := &Controller{
 		client: client, feeds: feeds, post: post, owner: owner, warn: warn, metrics: m, log: log, runs: newRuns(),
+		queue:   controllers.NewQueue[types.NamespacedName](retryBase, retryMax),
 		written: map[types.NamespacedName]time.Time{}, deleted: map[types.NamespacedName][]types.UID{},
-	}, nil
+	}
+	if c.rules, err = newInformer(client, rules.RulesResource, &rules.Rule{}, controllers.TypedHandler(c.enqueue, c.onDeleted)); err != nil {
+		return nil, err
+	}
+	byEndpoint := controllers.TypedHandler(c.onEndpoint, c.onEndpoint)
+	if c.endpoints, err = newInformer(client, rules.RuleEndpointsResource, &rules.RuleEndpoint{}, byEndpoint); err != nil {
+		return nil, err
+	}
+	return c, nil
 }
 
 // Start carries out the rules until ctx ends and then returns nil, after all its requests have ended.
-func (c *Controller) Start(ctx context.Context) (err error) {
-	c.queue = controllers.NewQueue[types.NamespacedName](retryBase, retryMax)
+func (c *Controller) Start(ctx context.Context) error {
 	defer c.queue.ShutDown()
-	if c.rules, err = newInformer(c.client, rules.RulesResource, &rules.Rule{}, controllers.TypedHandler(c.enqueue, c.onDeleted)); err != nil {
-		return err
-	}
-	byEndpoint := controllers.TypedHandler(c.onEndpoint, c.onEndpoint)
-	if c.endpoints, err = newInformer(c.client, rules.RuleEndpointsResource, &rules.RuleEndpoint{}, byEndpoint); err != nil {
-		return err
-	}
 	var g errgroup.Group
 	for _, informer := range []toolscache.SharedIndexInformer{c.rules, c.endpoints} {
 		g.Go(func() error {
@@ -194,9 +195,9 @@ func (c *Controller) reconcile(ctx context.Context, key types.NamespacedName) er
 		c.queue.AddAfter(key, unreadRetry)
 		return nil
 	}
-	feed, problem := resolve.Resolve(rule, c.endpointsOf(rule.Namespace))
-	one := c.adjustRun(ctx, rule, feed)
-	if err := c.updateStatus(ctx, rule, one, problem); err != nil {
+	resolved, problem := resolve.Resolve(rule, c.endpointsOf(rule.Namespace))
+	one := c.adjustRun(ctx, rule, resolved.Feed)
+	if err := c.updateStatus(ctx, rule, one, resolved, problem); err != nil {
 		c.log.Warn("status of a rule not written, trying again", zap.Stringer("rule", key), zap.Error(err))
 		return err
 	}
@@ -244,6 +245,24 @@ func (c *Controller) endpointsOf(namespace string) func(name string) *rules.Rule
 	}
 }
 
+// Routes returns what callers of the REST entry can reach in a namespace, by whichever replica. synced is false while the rules are not all read.
+func (c *Controller) Routes(namespace string) (all []resolve.Route, synced bool) {
+	list, err := c.rules.GetIndexer().ByIndex(toolscache.NamespaceIndex, namespace)
+	if err != nil || !c.rules.HasSynced() || !c.endpoints.HasSynced() {
+		return nil, false
+	}
+	for _, found := range list {
+		rule, ok := found.(*rules.Rule)
+		if !ok || rule.DeletionTimestamp != nil {
+			continue
+		}
+		if resolved, problem := resolve.Resolve(rule, c.endpointsOf(namespace)); problem == nil && resolved.Call != (resolve.Call{}) {
+			all = append(all, resolve.Route{Rule: rule.Name, Call: resolved.Call})
+		}
+	}
+	return all, true
+}
+
 // adjustRun lets the run of a rule pass on what the rule asks for; feed is zero if that is nothing.
 func (c *Controller) adjustRun(ctx context.Context, rule *rules.Rule, feed resolve.Feed) *run {
 	key := keyOf(rule)
@@ -272,7 +291,7 @@ func readyOf(generation int64, problem *resolve.Problem) metav1.Condition {
 }
 
 // updateStatus writes the status if it changed and the last write is long enough ago, and comes back while messages wait.
-func (c *Controller) updateStatus(ctx context.Context, rule *rules.Rule, one *run, problem *resolve.Problem) error {
+func (c *Controller) updateStatus(ctx context.Context, rule *rules.Rule, one *run, resolved resolve.Resolution, problem *resolve.Problem) error {
 	key := keyOf(rule)
 	c.mu.Lock()
 	since := time.Since(c.written[key])
@@ -283,9 +302,13 @@ func (c *Controller) updateStatus(ctx context.Context, rule *rules.Rule, one *ru
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	waiting, err := c.feeds.Waiting(ctx, string(rule.UID))
-	if err != nil {
-		return err
+	waiting := int64(0)
+	if resolved.Call == (resolve.Call{}) {
+		n, err := c.feeds.Waiting(ctx, string(rule.UID))
+		if err != nil {
+			return err
+		}
+		waiting = n
 	}
 	c.metrics.waiting.WithLabelValues(key.Namespace, key.Name).Set(float64(waiting))
 	if waiting > 0 {
@@ -298,19 +321,23 @@ func (c *Controller) updateStatus(ctx context.Context, rule *rules.Rule, one *ru
 	}
 	updated := rule.DeepCopy()
 	updated.Status = next
-	err = putStatus(ctx, c.client, updated)
-	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+	err := putStatus(ctx, c.client, updated)
+	switch {
+	case apierrors.IsConflict(err):
 		c.queue.AddAfter(key, unreadRetry) // the cache has the other write by then
 		return nil
-	}
-	if err != nil {
+	case apierrors.IsNotFound(err):
+		// The rule is gone, or its definition is KubeEdge's, which has no status of its own: the messages are passed on all the same.
+		c.log.Warn("status of a rule not written: if the rule exists, apply deploy/crd", zap.Stringer("rule", key), zap.Error(err))
+	case err != nil:
 		return err
+	default:
+		one.progress.markWritten(unwritten)
+		c.warnOf(rule, next)
 	}
-	one.progress.markWritten(unwritten)
 	c.mu.Lock()
 	c.written[key] = time.Now()
 	c.mu.Unlock()
-	c.warnOf(rule, next)
 	return nil
 }
 

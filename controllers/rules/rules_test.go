@@ -26,6 +26,7 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 	controller "github.com/frond-edge/frond/controllers/rules"
 	"github.com/frond-edge/frond/controllers/rules/delivery"
+	"github.com/frond-edge/frond/controllers/rules/resolve"
 	"github.com/frond-edge/frond/deploy/crd"
 	"github.com/frond-edge/frond/test/kit"
 	"github.com/frond-edge/frond/test/kit/kubetest"
@@ -159,6 +160,8 @@ type env struct {
 	kinds     dynamic.Interface
 	namespace string
 	hub       *hub
+	// replica is the last one that was started.
+	replica *controller.Controller
 
 	mu     sync.Mutex
 	sent   []string // URL and id of each accepted message; guarded by mu
@@ -225,6 +228,7 @@ func (e *env) start(owns *ownership) (stop func()) {
 	}
 	c, err := controller.New(client, e.hub, e.post, owns, warn, prometheus.NewRegistry(), zaptest.NewLogger(e))
 	kit.Must(e, err)
+	e.replica = c
 	ctx, cancel := context.WithCancel(context.WithoutCancel(e.Context()))
 	ended := make(chan error, 1)
 	go func() { ended <- c.Start(ctx) }()
@@ -433,6 +437,41 @@ func TestController_WritesAreBoundedByTime(t *testing.T) {
 	if n := len(written); n > periods+1 { // the watch begins with the present version
 		t.Errorf("%d versions in %d periods", n, periods)
 	}
+}
+
+// Every replica knows the routes of callers, whoever owns the rules, and only those that can be used.
+func TestController_Routes(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.start(newOwnership(e.namespace, false))
+	e.createEndpoint("rest", rules.TypeREST)
+	e.create(rules.RuleEndpointsResource, &rules.RuleEndpoint{
+		TypeMeta: metav1.TypeMeta{APIVersion: rules.GroupVersion().String(), Kind: "RuleEndpoint"}, ObjectMeta: metav1.ObjectMeta{Name: "plc"},
+		Spec: rules.RuleEndpointSpec{RuleEndpointType: rules.TypeServiceBus, Properties: map[string]string{"service_port": "9000"}},
+	})
+	for name, source := range map[string]string{"valves": "rest", "later": "missing"} {
+		e.create(rules.RulesResource, &rules.Rule{
+			TypeMeta: metav1.TypeMeta{APIVersion: rules.GroupVersion().String(), Kind: rules.RuleKind}, ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec: rules.RuleSpec{
+				Source: source, SourceResource: map[string]string{"path": "/valves/{id}"}, Target: "plc", TargetResource: map[string]string{"path": "/v1"},
+			},
+		})
+	}
+	want := []resolve.Route{{Rule: "valves", Call: resolve.Call{Source: "valves/{id}", Port: 9000, Path: "/v1"}}}
+	kit.Succeeds(t, changeTimeout, func() error {
+		routes, synced := e.replica.Routes(e.namespace)
+		if !synced || !slices.Equal(routes, want) {
+			return fmt.Errorf("synced %t, routes %+v", synced, routes)
+		}
+		return nil
+	})
+	kit.Must(t, e.resource(rules.RulesResource).Delete(t.Context(), "valves", metav1.DeleteOptions{}))
+	kit.Succeeds(t, changeTimeout, func() error {
+		if routes, _ := e.replica.Routes(e.namespace); len(routes) != 0 {
+			return fmt.Errorf("routes %+v", routes)
+		}
+		return nil
+	})
 }
 
 // The definitions accept KubeEdge's objects as they are, and refuse what can never work.

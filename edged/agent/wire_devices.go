@@ -11,6 +11,7 @@ import (
 	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/edged/devices"
 	"github.com/frond-edge/frond/edged/devices/methodcall"
+	"github.com/frond-edge/frond/edged/servicebus"
 	"github.com/frond-edge/frond/internal/lifecycle"
 	"github.com/frond-edge/frond/leaf/store"
 	"github.com/frond-edge/frond/streams/outbox"
@@ -72,4 +73,18 @@ func deviceParts(f *foundation, st *store.Store, part *devices.Devices, tunnels 
 		{Name: "devices", Start: part.Start},
 		{Name: "device calls", Start: func(ctx context.Context) error { return calls.Serve(ctx, l) }},
 	}, nil
+}
+
+// serviceParts returns the part that calls services of the gateway for rules, none if no service may be called.
+func serviceParts(f *foundation, tunnels *tunnel.Server) ([]lifecycle.Part, error) {
+	ports := f.cfg.ServiceBus.Numbers()
+	if len(ports) == 0 {
+		return nil, nil
+	}
+	l, err := tunnels.Listen(config.EdgeServicePort)
+	if err != nil {
+		return nil, fmt.Errorf("tunnels for calls of services: %w", err)
+	}
+	calls := servicebus.New(ports, f.log.Named("servicebus"))
+	return []lifecycle.Part{{Name: "service calls", Start: func(ctx context.Context) error { return calls.Serve(ctx, l) }}}, nil
 }

@@ -28,6 +28,10 @@ func buildTunnels(f *foundation, st *store.Store, cert *kubelet.ServingCert, par
 	if err != nil {
 		return nil, nil, err
 	}
+	forServices, err := serviceParts(f, tunnels)
+	if err != nil {
+		return nil, nil, err
+	}
 	toKubelet := nodetunnel.Target{Address: kubeletAddress(f.cfg)}
 	if cert != nil {
 		toKubelet.Gate = nodetunnel.NewServingGate(cert)
@@ -45,7 +49,7 @@ func buildTunnels(f *foundation, st *store.Store, cert *kubelet.ServingCert, par
 		RuntimeAddresses: runtimeAddresses(f.cfg),
 		HostAddresses:    net.InterfaceAddrs,
 	}, tunnels)
-	return server, forDevices, err
+	return server, append(forDevices, forServices...), err
 }
 
 // runtimeAddresses returns the function that asks the runtime which addresses it has assigned to a pod. The hollow runtime's pods

@@ -44,20 +44,31 @@ func problemf(reason, format string, args ...any) *Problem {
 	return &Problem{Reason: reason, Message: fmt.Sprintf(format, args...)}
 }
 
+// Resolution is what can be done for a rule: one of the two is not zero.
+type Resolution struct {
+	Feed Feed
+	Call Call
+}
+
 // Resolve returns what a rule asks for, or why nothing can be done for it. endpoint returns a RuleEndpoint of the rule's namespace, nil if there is none.
-func Resolve(rule *rules.Rule, endpoint func(name string) *rules.RuleEndpoint) (Feed, *Problem) {
+func Resolve(rule *rules.Rule, endpoint func(name string) *rules.RuleEndpoint) (r Resolution, problem *Problem) {
 	source, target := endpoint(rule.Spec.Source), endpoint(rule.Spec.Target)
 	switch {
 	case source == nil:
-		return Feed{}, problemf(ReasonEndpointMissing, "There is no RuleEndpoint %q in the namespace: create it, or correct spec.source.", rule.Spec.Source)
+		return r, problemf(ReasonEndpointMissing, "There is no RuleEndpoint %q in the namespace: create it, or correct spec.source.", rule.Spec.Source)
 	case target == nil:
-		return Feed{}, problemf(ReasonEndpointMissing, "There is no RuleEndpoint %q in the namespace: create it, or correct spec.target.", rule.Spec.Target)
+		return r, problemf(ReasonEndpointMissing, "There is no RuleEndpoint %q in the namespace: create it, or correct spec.target.", rule.Spec.Target)
 	}
 	from, to := source.Spec.RuleEndpointType, target.Spec.RuleEndpointType
-	if from != rules.TypeEventBus || to != rules.TypeREST {
-		return Feed{}, problemf(ReasonPairNotSupported, "Rules from %s to %s are not built; rules from eventbus to rest are.", from, to)
+	switch {
+	case from == rules.TypeEventBus && to == rules.TypeREST:
+		r.Feed, problem = resolveEventBusToREST(rule)
+	case from == rules.TypeREST && to == rules.TypeServiceBus:
+		r.Call, problem = resolveRESTToServiceBus(rule, target)
+	default:
+		problem = problemf(ReasonPairNotSupported, "Rules from %s to %s are not built; those from eventbus to rest and from rest to servicebus are.", from, to)
 	}
-	return resolveEventBusToREST(rule)
+	return r, problem
 }
 
 func resolveEventBusToREST(rule *rules.Rule) (Feed, *Problem) {

@@ -42,7 +42,7 @@ func TestResolve(t *testing.T) {
 		"everything":            {newRule("bus", "rest", "#", "gw-17", good), resolve.Feed{Node: "gw-17", Topic: "line3/#", URL: good}, ""},
 		"no source":             {newRule("other", "rest", "user/a", "gw-17", good), resolve.Feed{}, resolve.ReasonEndpointMissing},
 		"no target":             {newRule("bus", "other", "user/a", "gw-17", good), resolve.Feed{}, resolve.ReasonEndpointMissing},
-		"other pair":            {newRule("rest", "service", "user/a", "gw-17", good), resolve.Feed{}, resolve.ReasonPairNotSupported},
+		"other pair":            {newRule("service", "rest", "user/a", "gw-17", good), resolve.Feed{}, resolve.ReasonPairNotSupported},
 		"no topic":              {newRule("bus", "rest", "", "gw-17", good), resolve.Feed{}, resolve.ReasonInvalidSource},
 		"long topic":            {newRule("bus", "rest", "user/"+strings.Repeat("x", 512), "gw-17", good), resolve.Feed{}, resolve.ReasonInvalidSource},
 		"control character":     {newRule("bus", "rest", "user/\n", "gw-17", good), resolve.Feed{}, resolve.ReasonInvalidSource},
@@ -65,7 +65,7 @@ func TestResolve(t *testing.T) {
 					t.Error("the problem has no message")
 				}
 			}
-			if diff := cmp.Diff(tt.want, got); diff != "" || reason != tt.reason {
+			if diff := cmp.Diff(resolve.Resolution{Feed: tt.want}, got); diff != "" || reason != tt.reason {
 				t.Errorf("reason %q, want %q; feed (-want +got):\n%s", reason, tt.reason, diff)
 			}
 		})

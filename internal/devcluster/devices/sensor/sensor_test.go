@@ -31,7 +31,6 @@ type gateway struct {
 	mu      sync.Mutex
 	records map[types.NamespacedName][]byte
 	samples []string // the values of the property Sample, in their order
-	origin  broker.Origin
 	err     error
 	dir     string
 	listen  string
@@ -53,7 +52,7 @@ func (g *gateway) LoadTwins(context.Context) (map[types.NamespacedName][]byte, e
 	return maps.Clone(g.records), nil
 }
 
-func (g *gateway) Record(_ context.Context, origin broker.Origin, samples []broker.Sample) error {
+func (g *gateway) Record(_ context.Context, samples []broker.Sample) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.err != nil {
@@ -64,19 +63,10 @@ func (g *gateway) Record(_ context.Context, origin broker.Origin, samples []brok
 			g.samples = append(g.samples, s.Value)
 		}
 	}
-	if origin != (broker.Origin{}) {
-		g.origin = origin
-	}
 	return nil
 }
 
 func (g *gateway) CheckWritable() error { return nil }
-
-func (g *gateway) Recorded() broker.Origin {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.origin
-}
 
 func (g *gateway) fail(err error) {
 	g.mu.Lock()
