@@ -23,6 +23,14 @@ func (r *Recorder) Scan(ctx context.Context) error {
 	return r.scan(ctx, nodes, &record.FakeRecorder{})
 }
 
+// Warned returns the reasons of the present warnings about a device, after Scan.
+func (r *Recorder) Warned(key string) (reasons []string) {
+	for _, w := range r.warned[key].warnings {
+		reasons = append(reasons, w.Reason)
+	}
+	return reasons
+}
+
 // Schedule is schedule.
 type Schedule struct{ s *schedule }
 

@@ -2,6 +2,7 @@ package devicewarnings
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -26,7 +27,7 @@ import (
 )
 
 const (
-	// scanInterval is how often all devices are looked at.
+	// scanInterval is how often devices are looked at.
 	scanInterval = 10 * time.Second
 	// unservedInterval is how often a cluster is asked again that has no devices.
 	unservedInterval = time.Minute
@@ -44,15 +45,28 @@ type Recorder struct {
 	owner             controllers.Ownership
 	events            *prometheus.CounterVec
 	log               *zap.Logger
-	schedule          *schedule // of the goroutine of Start
+	// changed are the devices to look at.
+	changed *changes
+	// What follows belongs to the goroutine of Start: connected has the owned nodes with devices, warned the present warnings by device.
+	schedule  *schedule
+	connected map[string]bool
+	warned    map[string]warned
 	// scanEvery holds the constant, or another value in tests.
 	scanEvery time.Duration
+}
+
+// warned is what is to be looked at of one device.
+type warned struct {
+	device   *unstructured.Unstructured
+	node     string
+	warnings []Warning
 }
 
 // New returns a Recorder. objects serves Nodes, Devices and DeviceModels, statuses DeviceStatuses (devicestatus.NewStatuses).
 func New(objects, statuses cache.Cache, kube kubernetes.Interface, owner controllers.Ownership, metrics prometheus.Registerer, log *zap.Logger) *Recorder {
 	return &Recorder{
 		objects: objects, statuses: statuses, kube: kube, owner: owner, log: log, schedule: newSchedule(), scanEvery: scanInterval,
+		changed: newChanges(), warned: map[string]warned{},
 		events: promauto.With(metrics).NewCounterVec(prometheus.CounterOpts{
 			Namespace: "frond", Subsystem: "devicewarnings", Name: "events_total",
 			Help: "Warnings about devices: recorded, or deferred because the node has used up its budget (counted each ten seconds until it is recorded).",
@@ -66,6 +80,7 @@ func (r *Recorder) Start(ctx context.Context) error {
 	if err != nil {
 		return controllers.IgnoreCanceled(ctx, err)
 	}
+	defer r.changed.stop()
 	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
 	defer broadcaster.Shutdown()
 	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: r.kube.CoreV1().Events(corev1.NamespaceAll)})
@@ -86,39 +101,66 @@ func (r *Recorder) Start(ctx context.Context) error {
 	}
 }
 
-// scan looks at all devices of owned nodes.
+// scan looks at the devices that have changed, or whose gateway has, and records what is due.
 func (r *Recorder) scan(ctx context.Context, nodes toolscache.Store, recorder record.EventRecorder) error {
-	all, err := devicestatus.List(ctx, r.objects, devices.DeviceKind)
-	if err != nil || len(all) == 0 {
-		return err
-	}
-	models, err := devicestatus.ByName(ctx, r.objects, devices.DeviceModelKind)
+	found, err := r.follow(ctx)
 	if err != nil {
 		return err
 	}
-	statuses, err := devicestatus.ByName(ctx, r.statuses, devices.DeviceStatusKind)
-	if err != nil {
-		return err
+	owned := found.devices.ListIndexFuncValues(devicestatus.NodeIndex)
+	owned = slices.DeleteFunc(owned, func(node string) bool { return !r.owner.Owns(node) })
+	r.compareGateways(found, nodes, owned)
+	for key := range r.changed.take() {
+		r.decide(found, key)
 	}
 	present, seen := map[subject]bool{}, map[string]bool{}
-	for i := range all {
-		device := &all[i]
-		node, _, _ := unstructured.NestedString(device.Object, "spec", "nodeName")
-		if node == "" || !r.owner.Owns(node) {
-			continue
-		}
+	for _, node := range owned {
 		seen[node] = true
-		id := types.NamespacedName{Namespace: device.GetNamespace(), Name: device.GetName()}
-		in := Input{Device: device, Status: statusOf(statuses[id], device.GetUID()), Connected: isConnected(nodes, node)}
-		model, _, _ := unstructured.NestedString(device.Object, "spec", "deviceModelRef", "name")
-		in.ModelExists = models[types.NamespacedName{Namespace: device.GetNamespace(), Name: model}] != nil
-		for _, w := range Decide(in) {
-			present[subject{device.GetUID(), w.Reason}] = true
-			r.record(recorder, node, device, w)
+	}
+	for _, about := range r.warned {
+		for _, w := range about.warnings {
+			present[subject{about.device.GetUID(), w.Reason}] = true
+			r.record(recorder, about.node, about.device, w)
 		}
 	}
 	r.schedule.prune(present, seen)
 	return nil
+}
+
+// compareGateways marks the devices of gateways that are owned or connected and were not before, and the other way round, as changed.
+func (r *Recorder) compareGateways(found followed, nodes toolscache.Store, owned []string) {
+	connected := make(map[string]bool, len(owned))
+	for _, node := range owned {
+		connected[node] = isConnected(nodes, node)
+		if before, was := r.connected[node]; !was || before != connected[node] {
+			r.changed.addIndexed(found.devices, devicestatus.NodeIndex, node)
+		}
+	}
+	for node := range r.connected {
+		if _, still := connected[node]; !still {
+			r.changed.addIndexed(found.devices, devicestatus.NodeIndex, node)
+		}
+	}
+	r.connected = connected
+}
+
+// decide keeps the warnings about a device, if its gateway is owned.
+func (r *Recorder) decide(found followed, key string) {
+	delete(r.warned, key)
+	device := devicestatus.Get(found.devices, key)
+	if device == nil {
+		return
+	}
+	node, _, _ := unstructured.NestedString(device.Object, "spec", "nodeName")
+	connected, owned := r.connected[node]
+	if !owned {
+		return
+	}
+	in := Input{Device: device, Status: statusOf(devicestatus.Get(found.statuses, key), device.GetUID()), Connected: connected}
+	in.ModelExists = devicestatus.Get(found.models, modelKey(device)) != nil
+	if warnings := Decide(in); len(warnings) > 0 {
+		r.warned[key] = warned{device, node, warnings}
+	}
 }
 
 // statusOf returns the status if it is of the Device with a UID, or nil.

@@ -3,7 +3,9 @@ package devicewarnings_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -35,10 +37,12 @@ var shared kubetest.Shared
 
 func TestMain(m *testing.M) { shared.Verify(m) }
 
-// owner owns all nodes but those whose names begin with another.
-type owner struct{}
+// owner owns all nodes but those whose names begin with another, and these once adopted is set.
+type owner struct{ adopted *atomic.Bool }
 
-func (owner) Owns(node string) bool    { return !strings.HasPrefix(node, "another") }
+func (o owner) Owns(node string) bool {
+	return !strings.HasPrefix(node, "another") || o.adopted != nil && o.adopted.Load()
+}
 func (owner) Term(string) uint64       { return 1 }
 func (owner) Changed() <-chan struct{} { return nil }
 func (owner) LeaseValid() bool         { return true }
@@ -49,6 +53,9 @@ type env struct {
 	cluster *kubetest.Cluster
 	admin   dynamic.Interface
 	ns      string
+	adopted atomic.Bool // makes the Recorder own all nodes
+	// other is a second Recorder on the same caches, which only scans when it is told to.
+	other *devicewarnings.Recorder
 }
 
 func newEnv(t *testing.T) *env {
@@ -71,7 +78,8 @@ func newEnv(t *testing.T) *env {
 	kit.Must(t, err)
 	kube, err := kubernetes.NewForConfig(user)
 	kit.Must(t, err)
-	recorder := devicewarnings.New(objects, statuses, kube, owner{}, prometheus.NewRegistry(), zaptest.NewLogger(t))
+	recorder := devicewarnings.New(objects, statuses, kube, owner{&e.adopted}, prometheus.NewRegistry(), zaptest.NewLogger(t))
+	e.other = devicewarnings.New(objects, statuses, kube, owner{&e.adopted}, prometheus.NewRegistry(), zaptest.NewLogger(t))
 	recorder.SetScanInterval(50 * time.Millisecond)
 	for _, start := range []func(context.Context) error{objects.Start, statuses.Start, recorder.Start} {
 		streamstest.StartPart(t, start)
@@ -130,8 +138,13 @@ func (e *env) createNode(name string) {
 	_, err := nodes.Create(e.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
 	kit.Must(e, err)
 	e.Cleanup(func() { kit.Must(e, nodes.Delete(context.WithoutCancel(e.Context()), name, metav1.DeleteOptions{})) })
-	patch := fmt.Sprintf(`{"status":{"conditions":[{"type":%q,"status":"True"}]}}`, names.ConditionConnected)
-	_, err = nodes.Patch(e.Context(), name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
+	e.setConnected(name, corev1.ConditionTrue)
+}
+
+func (e *env) setConnected(name string, status corev1.ConditionStatus) {
+	e.Helper()
+	patch := fmt.Sprintf(`{"status":{"conditions":[{"type":%q,"status":%q}]}}`, names.ConditionConnected, status)
+	_, err := e.cluster.Client(e).CoreV1().Nodes().Patch(e.Context(), name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
 	kit.Must(e, err)
 }
 
@@ -177,4 +190,57 @@ func TestRecorder_RecordsWarnings(t *testing.T) {
 	if len(list.Items) != 2 {
 		t.Errorf("%d events, want 2", len(list.Items))
 	}
+}
+
+// A device is looked at again when its gateway is connected, or owned, although neither the Device nor its status changes.
+func TestRecorder_FollowsGateways(t *testing.T) {
+	e := newEnv(t)
+	e.create(devices.DeviceModelsResource, devices.DeviceModelKind, map[string]any{"metadata": map[string]any{"name": "m"}})
+	for _, node := range []string{"gw-" + e.ns, "away-" + e.ns, "another-" + e.ns} {
+		e.createNode(node)
+	}
+	e.setConnected("away-"+e.ns, corev1.ConditionFalse)
+	e.createDevice("foreign", "another-"+e.ns, "too fast")
+	e.createDevice("later", "away-"+e.ns, "too low")
+	e.createDevice("a", "gw-"+e.ns, "too high")
+	e.awaitEvent("a", names.EventDesiredValueRefused, "too high")
+	list, err := e.cluster.Client(t).CoreV1().Events(e.ns).List(t.Context(), metav1.ListOptions{})
+	kit.Must(t, err)
+	if len(list.Items) != 1 {
+		t.Errorf("%d events, want 1", len(list.Items))
+	}
+	e.setConnected("away-"+e.ns, corev1.ConditionTrue)
+	e.awaitEvent("later", names.EventDesiredValueRefused, "too low")
+	e.adopted.Store(true)
+	e.awaitEvent("foreign", names.EventDesiredValueRefused, "too fast")
+}
+
+// A device is looked at again when its DeviceModel comes and goes, and when it is deleted.
+func TestRecorder_FollowsModels(t *testing.T) {
+	e := newEnv(t)
+	e.createNode("gw-" + e.ns)
+	e.createDevice("a", "gw-"+e.ns, "too high")
+	await := func(want ...string) {
+		t.Helper()
+		kubetest.Eventually(t, time.Minute, func() error {
+			if err := e.other.Scan(t.Context()); err != nil {
+				return err
+			}
+			if got := e.other.Warned(e.ns + "/a"); !slices.Equal(got, want) {
+				return fmt.Errorf("warnings %q, want %q", got, want)
+			}
+			return nil
+		})
+	}
+	await(names.EventDeviceModelMissing, names.EventDesiredValueRefused)
+	e.create(devices.DeviceModelsResource, devices.DeviceModelKind, map[string]any{"metadata": map[string]any{"name": "m"}})
+	await(names.EventDesiredValueRefused)
+	remove := func(resource, name string) {
+		t.Helper()
+		kit.Must(t, e.admin.Resource(devices.GroupVersion().WithResource(resource)).Namespace(e.ns).Delete(t.Context(), name, metav1.DeleteOptions{}))
+	}
+	remove(devices.DeviceModelsResource, "m")
+	await(names.EventDeviceModelMissing, names.EventDesiredValueRefused)
+	remove(devices.DevicesResource, "a")
+	await()
 }
