@@ -1,16 +1,13 @@
 package devicestatus
 
 import (
-	"context"
 	"fmt"
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 // listTimeout bounds the wait for the first list of a kind: without the right to list it nothing ever comes.
@@ -50,29 +47,4 @@ func reduce(object any) (any, error) {
 		return u, unstructured.SetNestedSlice(u.Object, []any{map[string]any{}}, "status", "twins")
 	}
 	return u, nil
-}
-
-// List returns all objects of a kind in a cache, which must not be changed.
-func List(ctx context.Context, objects client.Reader, kind string) ([]unstructured.Unstructured, error) {
-	ctx, cancel := context.WithTimeout(ctx, listTimeout)
-	defer cancel()
-	found := &unstructured.UnstructuredList{}
-	found.SetGroupVersionKind(gvk(kind + "List"))
-	if err := objects.List(ctx, found, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("list %s objects: %w", kind, err)
-	}
-	return found.Items, nil
-}
-
-// ByName is List by the names of the objects.
-func ByName(ctx context.Context, objects client.Reader, kind string) (map[types.NamespacedName]*unstructured.Unstructured, error) {
-	all, err := List(ctx, objects, kind)
-	if err != nil {
-		return nil, err
-	}
-	found := make(map[types.NamespacedName]*unstructured.Unstructured, len(all))
-	for i := range all {
-		found[client.ObjectKeyFromObject(&all[i])] = &all[i]
-	}
-	return found, nil
 }
