@@ -135,7 +135,7 @@ func (a *Absence) scan(ctx context.Context, nodes toolscache.Store) error {
 		return err
 	}
 	var errs []error
-	for _, name := range found.devices.ListIndexFuncValues(nodeIndex) {
+	for _, name := range found.devices.ListIndexFuncValues(NodeIndex) {
 		if !a.owner.Owns(name) {
 			continue
 		}
@@ -158,7 +158,7 @@ func (a *Absence) rereadInterval() time.Duration { return rereadScans * a.scanEv
 
 // markDevices marks the devices of a gateway that is away.
 func (a *Absence) markDevices(ctx context.Context, nodes toolscache.Store, found indexes, name string, gateway presence) (err error) {
-	all, err := found.devices.ByIndex(nodeIndex, name)
+	all, err := found.devices.ByIndex(NodeIndex, name)
 	if err != nil {
 		return fmt.Errorf("devices of %s: %w", name, err)
 	}
@@ -178,7 +178,7 @@ func (a *Absence) markDevices(ctx context.Context, nodes toolscache.Store, found
 			continue
 		}
 		device := deviceOf(o)
-		if status := get(found.statuses, device.ID.String()); status != nil && a.stepFor(gateway, status) == mark {
+		if status := Get(found.statuses, device.ID.String()); status != nil && a.stepFor(gateway, status) == mark {
 			delete(a.marked, name) // it is looked at again until there is nothing to mark
 			err = cmp.Or(a.correct(ctx, nodes, device, status), err)
 		}
@@ -198,7 +198,7 @@ func (a *Absence) restoreDevices(ctx context.Context, nodes toolscache.Store, fo
 		if !ok {
 			continue
 		}
-		o := get(found.devices, types.NamespacedName{Namespace: status.GetNamespace(), Name: status.GetName()}.String())
+		o := Get(found.devices, types.NamespacedName{Namespace: status.GetNamespace(), Name: status.GetName()}.String())
 		if o == nil {
 			continue
 		}

@@ -13,14 +13,15 @@ import (
 
 // The indexes of the informers, so that a scan reads no more than the devices of gateways that are away and the statuses that are marked.
 const (
-	nodeIndex   = "frond-node"
+	// NodeIndex is of Devices, by ByNode.
+	NodeIndex   = "frond-node"
 	markedIndex = "frond-marked"
 	// markedValue is the one value of markedIndex.
 	markedValue = "true"
 )
 
-// byNode indexes Devices by their node.
-func byNode(object any) ([]string, error) {
+// ByNode indexes Devices by their node.
+func ByNode(object any) ([]string, error) {
 	o, ok := object.(*unstructured.Unstructured)
 	if !ok {
 		return nil, nil
@@ -44,17 +45,21 @@ type indexes struct{ devices, statuses toolscache.Indexer }
 
 // index returns the objects of the caches. An error is about a kind that is not served, or not read within some time.
 func (a *Absence) index(ctx context.Context) (found indexes, err error) {
-	ctx, cancel := context.WithTimeout(ctx, listTimeout)
-	defer cancel()
-	if found.devices, err = indexerOf(ctx, a.objects, devices.DeviceKind, nodeIndex, byNode); err != nil {
+	all, err := Follow(ctx, a.objects, devices.DeviceKind, toolscache.Indexers{NodeIndex: ByNode})
+	if err != nil {
 		return found, err
 	}
-	found.statuses, err = indexerOf(ctx, a.statuses, devices.DeviceStatusKind, markedIndex, byMarked)
-	return found, err
+	statuses, err := Follow(ctx, a.statuses, devices.DeviceStatusKind, toolscache.Indexers{markedIndex: byMarked})
+	if err != nil {
+		return found, err
+	}
+	return indexes{all.GetIndexer(), statuses.GetIndexer()}, nil
 }
 
-// indexerOf returns the objects of a kind in a cache, with an index.
-func indexerOf(ctx context.Context, objects cache.Cache, kind, name string, by toolscache.IndexFunc) (toolscache.Indexer, error) {
+// Follow returns the informer of a kind in a cache, synced and with indexes. It gives up after some time, so that a right that is missing is seen.
+func Follow(ctx context.Context, objects cache.Cache, kind string, with toolscache.Indexers) (toolscache.SharedIndexInformer, error) {
+	ctx, cancel := context.WithTimeout(ctx, listTimeout)
+	defer cancel()
 	of := &unstructured.Unstructured{}
 	of.SetGroupVersionKind(gvk(kind))
 	informer, err := objects.GetInformer(ctx, of)
@@ -65,16 +70,26 @@ func indexerOf(ctx context.Context, objects cache.Cache, kind, name string, by t
 	if !ok {
 		return nil, fmt.Errorf("informer of %s is a %T: the cache must not be split by namespaces", kind, informer)
 	}
-	if _, indexed := shared.GetIndexer().GetIndexers()[name]; !indexed {
-		if err := shared.AddIndexers(toolscache.Indexers{name: by}); err != nil {
+	for name, by := range with {
+		if hasIndex(shared.GetIndexer(), name) {
+			continue
+		}
+		err := shared.AddIndexers(toolscache.Indexers{name: by})
+		if err != nil && !hasIndex(shared.GetIndexer(), name) { // another caller may have been first
 			return nil, fmt.Errorf("index %s objects: %w", kind, err)
 		}
 	}
-	return shared.GetIndexer(), nil
+	return shared, nil
 }
 
-// get returns an object of an index, or nil.
-func get(objects toolscache.Store, key string) *unstructured.Unstructured {
+// hasIndex may be called while another goroutine adds an index, as GetIndexers may not.
+func hasIndex(objects toolscache.Indexer, name string) bool {
+	_, err := objects.IndexKeys(name, "")
+	return err == nil
+}
+
+// Get returns an object of an index, or nil.
+func Get(objects toolscache.Store, key string) *unstructured.Unstructured {
 	found, exists, err := objects.GetByKey(key)
 	if err != nil || !exists {
 		return nil
