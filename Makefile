@@ -114,7 +114,7 @@ HOLLOW := \
 	MalformedMessages_OnEverySubject Init_IsIdempotent Token_PrintedCommandJoins NodeGroup_IsAutonomous \
 	RevokedGateway_SessionsEnd Logs_OfflineGatewayIsReported Sessions_AfterCloudcoreKill StaticPod_HasMirror \
 	Services_ByNeed Status_EitherCloudcoreAnswers Sync_ViewsAgree Secret_LeavesWithLastPod Install_JoinAndReset Devices_FollowTheirNode Devices_MQTT \
-	Devices_CrashPoints Devices_CustomTopics Devices_Commands Devices_Plant Loadtest_JudgesARun
+	Devices_CrashPoints Devices_CustomTopics Devices_Commands Devices_Plant Jobs_PrePull Loadtest_JudgesARun
 ON_HOLLOW := ^Test($(subst $(eval) ,|,$(HOLLOW)))$$
 
 .PHONY: test-e2e
@@ -203,7 +203,7 @@ verify: ## Fail if a file is not formatted or a go.mod not tidy
 
 .PHONY: generate
 generate: ## Make deploy/crd, the deep copies of the kinds and the code of .proto files again
-	$(GO) tool -modfile=$(CURDIR)/tools/generate/go.mod controller-gen object paths=./api/apps paths=./api/identity paths=./api/devices/... crd:crdVersions=v1 output:crd:dir=deploy/crd
+	$(GO) tool -modfile=$(CURDIR)/tools/generate/go.mod controller-gen object paths=./api/apps paths=./api/identity paths=./api/devices/... paths=./api/jobs paths=./api/operations/... crd:crdVersions=v1 output:crd:dir=deploy/crd
 	$(GO) -C tools/generate run ./protobuf $(CURDIR) devicetwin/dmi/dmipb/messages.proto devicetwin/dmi/dmipb/services.proto
 
 .PHONY: fmt

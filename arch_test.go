@@ -63,6 +63,7 @@ var folderRules = map[string]folderRule{
 	"leaf/access":    {programs: edgecore, imports: []string{"api/...", "leaf/store"}},
 	"leaf/localapi":  {programs: edgecore, imports: []string{"api/...", "leaf/store", "leaf/access", "internal/certs"}},
 	"edged/agent":    {programs: edgecore, imports: []string{"api/...", "edged/...", "leaf/...", "streams/...", "internal/..."}},
+	"edged/jobs":     {programs: edgecore, imports: []string{"api/...", "leaf/store"}},
 	"edged/kubelet":  {programs: edgecore},
 	"edged/hollow":   {programs: edgecore},
 	"edged/hostaddr": {programs: edgecore},
@@ -135,8 +136,8 @@ var dependencyHomes = map[string][]string{
 	"github.com/nats-io/jsm.go":              {"streams", "internal/devcluster", "loadtest"},
 	"sigs.k8s.io/controller-runtime":         {"controllers", "cloud", "cmd/cloudcore"},                                             // cmd passes the logger to it
 	"k8s.io/apiserver":                       {"leaf/localapi", "leaf/access", "internal/health", "edged/kubelet", "cloud/gateway"}, // edged/kubelet: the feature gate that the kubelet needs
-	"k8s.io/kubernetes":                      {"edged/kubelet", "leaf/access"},                                                      // leaf/access: five packages, the RBAC evaluator (docs/design/0010)
-	"k8s.io/cri-api":                         {"edged/kubelet", "edged/hollow", "edged/hostsetup"},
+	"k8s.io/kubernetes":                      {"edged/kubelet", "leaf/access", "edged/jobs/imagepull"},                              // leaf/access: five packages, the RBAC evaluator (docs/design/0010); imagepull: the credentials of registries
+	"k8s.io/cri-api":                         {"edged/kubelet", "edged/hollow", "edged/hostsetup", "edged/jobs/imagepull"},
 	"k8s.io/cri-client":                      {"edged/kubelet", "edged/hollow"},
 	"k8s.io/kubectl":                         {"cmd/frond"},
 	"k8s.io/cli-runtime":                     {"cmd/frond"},

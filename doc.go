@@ -7,7 +7,8 @@
 // The packages below api are what others may rely on: [github.com/frond-edge/frond/api/wire] (object keys and messages),
 // [github.com/frond-edge/frond/api/config] (the configuration files), [github.com/frond-edge/frond/api/names] (labels,
 // annotations, conditions and reasons), [github.com/frond-edge/frond/api/identity] (the NodeIdentity and tokens),
-// [github.com/frond-edge/frond/api/apps] (the NodeGroup), [github.com/frond-edge/frond/api/devices] (KubeEdge's devices) and
+// [github.com/frond-edge/frond/api/apps] (the NodeGroup), [github.com/frond-edge/frond/api/devices] (KubeEdge's devices),
+// [github.com/frond-edge/frond/api/operations] and [github.com/frond-edge/frond/api/jobs] (KubeEdge's jobs and their steps) and
 // [github.com/frond-edge/frond/api/inspect] (the output of frond status).
 //
 // # Wire protocol
@@ -31,6 +32,7 @@
 //   - [github.com/frond-edge/frond/controllers/reports]: applies the reports of nodes
 //   - [github.com/frond-edge/frond/controllers/nodes]: renews the leases of nodes and writes their conditions
 //   - [github.com/frond-edge/frond/controllers/groups]: carries out NodeGroups; below it are who is in which group, and maintenance windows
+//   - [github.com/frond-edge/frond/controllers/jobs]: carries out jobs of gateways, step by step
 //
 // # edgecore
 //
@@ -40,6 +42,7 @@
 //   - [github.com/frond-edge/frond/leaf/localapi]: serves the stored objects as a Kubernetes API, to the kubelet and to pods
 //   - [github.com/frond-edge/frond/edged/kubelet]: the upstream kubelet, pointed at the local API
 //   - [github.com/frond-edge/frond/edged/hollow]: a container runtime without containers
+//   - [github.com/frond-edge/frond/edged/jobs]: does the gateway's steps of jobs
 //   - [github.com/frond-edge/frond/edged/nodetunnel]: joins the cloud's tunnels to the kubelet and to pods
 //   - [github.com/frond-edge/frond/edged/enroll]: a gateway's side of its identity: key, enrolment, renewal, time
 //

@@ -18,6 +18,7 @@ import (
 	"github.com/frond-edge/frond/controllers/evictions"
 	"github.com/frond-edge/frond/controllers/groups"
 	"github.com/frond-edge/frond/controllers/holds"
+	"github.com/frond-edge/frond/controllers/jobs"
 	"github.com/frond-edge/frond/controllers/nodes"
 	"github.com/frond-edge/frond/controllers/ports"
 	"github.com/frond-edge/frond/controllers/reports"
@@ -29,5 +30,5 @@ import (
 func Rules() []rbacv1.PolicyRule {
 	return slices.Concat(kinds.Rules(), reports.Rules(), reports.CallRules(), nodes.Rules(), holds.Rules(), autonomy.Rules(), groups.Rules(), applications.Rules(),
 		scopes.Rules(), ports.Rules(), csrs.Rules(), evictions.Rules(), identity.Rules(), inspect.Rules(), // cloud/gateway makes the same reviews
-		epoch.Rules(), kube.Rules(), devicestatus.Rules(), devicewarnings.Rules())
+		epoch.Rules(), kube.Rules(), devicestatus.Rules(), devicewarnings.Rules(), jobs.Rules())
 }

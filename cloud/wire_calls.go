@@ -14,6 +14,7 @@ import (
 	"github.com/frond-edge/frond/cloud/kubecalls"
 	"github.com/frond-edge/frond/cloud/nodehealth"
 	"github.com/frond-edge/frond/controllers/devicestatus"
+	"github.com/frond-edge/frond/controllers/jobs/taskreports"
 	"github.com/frond-edge/frond/controllers/reports"
 	"github.com/frond-edge/frond/internal/lifecycle"
 	"github.com/frond-edge/frond/streams/call"
@@ -82,7 +83,7 @@ func sameHandler(objects client.Reader) call.Handler {
 }
 
 // buildReportReaders creates the consumers of the nodes' reports; addressing configures how the cloud reaches nodes.
-func buildReportReaders(f *foundation, addressing reports.NodeAddressing, deviceStatuses *devicestatus.Applier) ([]lifecycle.Part, error) {
+func buildReportReaders(f *foundation, addressing reports.NodeAddressing, deviceStatuses *devicestatus.Applier, tasks *taskreports.Applier) ([]lifecycle.Part, error) {
 	requestReport := func(node string, key wire.Key) error { return call.RequestReport(f.hub.nc, node, key) }
 	later := nodehealth.NewRereportQueue(requestReport,
 		func(node string) error { return call.SendCommand(f.hub.nc, node, call.VerbReports, nil) }, f.log.Named("again"))
@@ -106,8 +107,11 @@ func buildReportReaders(f *foundation, addressing reports.NodeAddressing, device
 		handle := applier.Handle
 		if plane == subject.Report {
 			handle = func(ctx context.Context, m wire.Message) error {
-				if devicestatus.Handles(m.Key) {
+				switch {
+				case devicestatus.Handles(m.Key):
 					return deviceStatuses.Handle(ctx, m)
+				case taskreports.Handles(m.Key):
+					return tasks.Handle(ctx, m)
 				}
 				return applier.Handle(ctx, m)
 			}

@@ -108,8 +108,12 @@ func buildUpward(f *foundation, p publishing, admission *admission, duplicates *
 	if err != nil {
 		return nil, nil, err
 	}
-	readers, err := buildReportReaders(f, addressing, devices.statuses)
-	return calls, append(readers, marking...), err
+	tasks, carrying, err := buildJobs(f)
+	if err != nil {
+		return nil, nil, err
+	}
+	readers, err := buildReportReaders(f, addressing, devices.statuses, tasks)
+	return calls, slices.Concat(readers, marking, carrying), err
 }
 
 func leaseBudget(l config.Leases) nodes.LeaseBudget {

@@ -17,6 +17,8 @@
 //	Node: label and zone of its NodeGroup             groups, of the node's owner
 //	NodeGroup: finalizer, status; its Events          groups, of the replica that the group's name hashes to
 //	pods that their NodeGroup left: eviction          groups, of the replica that the group's name hashes to
+//	ImagePrePullJob: status; its NodeTasks            jobs, of the replica that the job's name hashes to
+//	NodeTask: status                                  jobs/taskreports, of any replica
 //	CertificateSigningRequests of nodes: approval     csrs, of the node's owner
 //	registry: what nodes want and were granted        scopes, of any replica, by compare and set
 //	Leases in kube-node-lease of edge nodes           nodes, of the node's owner

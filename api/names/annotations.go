@@ -24,6 +24,12 @@ const (
 	AnnotationMaintenanceWindows = "frond.io/maintenance-windows"
 	// AnnotationConfirmEvictions of a NodeGroup releases the evictions that are held, if its value is the token of ConditionEvictionsHeld.
 	AnnotationConfirmEvictions = "frond.io/confirm-evictions"
+	// AnnotationJobDeadline of a job is how long it waits for gateways without a link: a Go duration. What is not done then is Unknown.
+	AnnotationJobDeadline = "frond.io/deadline"
+	// AnnotationJobStop of a job stops it if it is "true": no further gateway begins.
+	AnnotationJobStop = "frond.io/stop"
+	// AnnotationJobResume of a job continues it after too many failures, once for each new value.
+	AnnotationJobResume = "frond.io/resume"
 	// AutonomyForever is the value of AnnotationAutonomy for pods that always stay.
 	AutonomyForever = "forever"
 	// AnnotationToleratedBefore of a pod holds the toleration seconds that the pod had before, by taint.

@@ -38,6 +38,9 @@ const (
 	EventWindowsNotParsed = "MaintenanceWindowsNotParsed"
 )
 
+// EventJobFailed is the reason of an Event about a job: it has the phase Failure now, or has stopped.
+const EventJobFailed = "JobFailed"
+
 // The reasons of the conditions of a CertificateSigningRequest.
 const (
 	ReasonGatewayServing   = "FrondGatewayServing"

@@ -100,7 +100,7 @@ func assembleParts(ctx context.Context, f *foundation) ([]lifecycle.Part, error)
 			return f.identity.UpdateCondition(ctx, conditions, f.log.Named("identity"))
 		}})
 	}
-	return slices.Concat(parts, forDevices, kubeletParts), nil
+	return slices.Concat(parts, forDevices, kubeletParts, []lifecycle.Part{buildJobs(f, down, sink)}), nil
 }
 
 // newCertExpiry returns the metric of the certificates that this node presents or trusts; cert is nil for a kubelet outside.

@@ -6,6 +6,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/frond-edge/frond/api/devices"
+	"github.com/frond-edge/frond/api/jobs"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers/references"
 )
@@ -59,6 +60,11 @@ func OptionalTable() []Optional {
 			ID: deviceKind(devices.DeviceModelsResource), Kind: devices.DeviceModelKind, Versions: []string{devices.Version},
 			Referrer: deviceKind(devices.DevicesResource),
 		},
+		// The steps of jobs. A gateway also needs the Secret with the credentials of registries, as long as it has the step.
+		{
+			ID: ID{jobs.Group, jobs.NodeTasksResource}, Kind: jobs.NodeTaskKind, Versions: []string{jobs.Version},
+			spec: Spec{NodeOf: ofNode, References: taskReferences},
+		},
 	}
 }
 
@@ -67,6 +73,15 @@ func deviceKind(resource string) ID { return ID{devices.Group, resource} }
 // deviceReferences returns a device's model.
 func deviceReferences(o client.Object) []wire.Key {
 	return references.OfDevice(o.GetNamespace(), nestedString(o, "spec", "deviceModelRef", "name"))
+}
+
+// taskReferences returns the Secret that a step of a job needs.
+func taskReferences(o client.Object) []wire.Key {
+	name, namespace := nestedString(o, "spec", "imagePrePull", "secret", "name"), nestedString(o, "spec", "imagePrePull", "secret", "namespace")
+	if name == "" || namespace == "" {
+		return nil
+	}
+	return []wire.Key{{Resource: "secrets", Namespace: namespace, Name: name}}
 }
 
 // nestedString reads a string field of an unstructured object; "" if there is none.

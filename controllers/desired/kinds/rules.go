@@ -4,6 +4,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 
 	"github.com/frond-edge/frond/api/devices"
+	"github.com/frond-edge/frond/api/jobs"
 	"github.com/frond-edge/frond/controllers/references"
 )
 
@@ -20,6 +21,7 @@ func Rules() []rbacv1.PolicyRule {
 		rule(references.CertificatesGroup, references.TrustBundlesResource, "podcertificaterequests"),
 		rule(references.ResourceGroup, references.ClaimsResource, "resourceslices"),
 		rule(devices.Group, devices.DevicesResource, devices.DeviceModelsResource),
+		rule(jobs.Group, jobs.NodeTasksResource),
 		rule("discovery.k8s.io", "endpointslices"),
 		rule(rbacv1.GroupName, "clusterroles", "clusterrolebindings", "roles", "rolebindings"),
 	}

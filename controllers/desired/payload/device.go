@@ -4,11 +4,17 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/frond-edge/frond/api/devices"
+	"github.com/frond-edge/frond/api/jobs"
 )
 
 func isDevice(o *unstructured.Unstructured) bool {
 	gvk := o.GroupVersionKind()
 	return gvk.Group == devices.Group && gvk.Kind == devices.DeviceKind
+}
+
+func isTask(o *unstructured.Unstructured) bool {
+	gvk := o.GroupVersionKind()
+	return gvk.Group == jobs.Group && gvk.Kind == jobs.NodeTaskKind
 }
 
 // withoutReports removes from a Device's status what its gateway has reported: twins, state, lastOnlineTime. What its users write there stays: how its

@@ -39,7 +39,7 @@ func (p *Payload) Encoded() bool { return p.source == nil }
 //
 // Versions and managedFields are not digested. Of a pod's status only the parts are digested that others than the
 // kubelet write, so that the node's own reports do not return to it; of a Node's status only the attached volumes; of a
-// Device's only what its users write. For a node other than their own (abroad), which only reads them, the whole object is
+// Device's only what its users write, of a NodeTask's nothing. For a node other than their own (abroad), which only reads them, the whole object is
 // digested.
 func New(o client.Object, abroad bool) (Payload, error) {
 	p := Payload{UID: string(o.GetUID()), Version: o.GetResourceVersion()}
@@ -47,8 +47,11 @@ func New(o client.Object, abroad bool) (Payload, error) {
 	reduced := o
 	switch o := o.(type) {
 	case *unstructured.Unstructured:
-		if isDevice(o) {
+		switch {
+		case isDevice(o):
 			withoutReports(o)
+		case isTask(o):
+			delete(o.Object, "status") // the gateway has reported all of it
 		}
 		reduced = ShallowCopy(o)
 		if isDevice(o) {
