@@ -13,6 +13,7 @@ import (
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/cloud/kubecalls"
 	"github.com/frond-edge/frond/cloud/nodehealth"
+	"github.com/frond-edge/frond/cloud/redialpause"
 	"github.com/frond-edge/frond/controllers/devicestatus"
 	"github.com/frond-edge/frond/controllers/jobs/taskreports"
 	"github.com/frond-edge/frond/controllers/reports"
@@ -26,13 +27,13 @@ import (
 
 // newCallServer creates the server of the nodes' calls.
 func newCallServer(f *foundation, p publishing, admission *admission, duplicates *nodehealth.DuplicateDetector, devices deviceServices) (*call.Server, error) {
-	pause := &redialPause{linksPerSecond: f.cfg.Links.PerSecondOrDefault(), countGateways: f.countGateways, log: f.log.Named("attach")}
+	pause := redialpause.New(f.cfg.Links.PerSecondOrDefault(), redialpause.CountIn(f.objects), f.log.Named("attach"))
 	attacher, err := publish.NewAttacher(publish.AttacherConfig{
 		NodeExists: func(ctx context.Context, node string) bool {
 			return f.objects.Get(ctx, client.ObjectKey{Name: node}, &corev1.Node{}) == nil
 		},
 		OnAttached: func(node, instance string) { duplicates.ProbeAttached(node, instance, time.Now()) },
-		RedialMax:  func(ctx context.Context) time.Duration { return pause.longest(ctx, time.Now()) },
+		RedialMax:  func(ctx context.Context) time.Duration { return pause.Longest(ctx, time.Now()) },
 	}, f.hub.nc, f.layout, f.metrics, f.log.Named("attach"))
 	if err != nil {
 		return nil, err

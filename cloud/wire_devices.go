@@ -57,7 +57,9 @@ func buildDeviceControllers(f *foundation, p publishing, applier *devicestatus.A
 	warnings := devicewarnings.New(f.objects, statuses, f.clients.Own, f.members, f.registry, log.Named("warnings"))
 	claims := deviceclaim.New(f.objects, statuses, kube, p.engine, f.members, f.registry, log.Named("claims"))
 	parts := []lifecycle.Part{
-		{Name: "devicestatuses", Start: statuses.Start}, {Name: "devices", Start: absence.Start}, {Name: "devicewarnings", Start: warnings.Start},
+		{Name: "devicestatuses", Start: statuses.Start},
+		{Name: "devices", Start: absence.Start},
+		{Name: "devicewarnings", Start: warnings.Start},
 		{Name: "deviceclaims", Start: claims.Start},
 	}
 	if settings.StatusInDevice {

@@ -81,11 +81,7 @@ func buildNodeServices(f *foundation, p publishing, admission *admission) (enfor
 	if err != nil {
 		return nil, nil, err
 	}
-	edgeApplications, err := buildApplications(f)
-	if err != nil {
-		return nil, nil, err
-	}
-	ruleController, err := buildRules(f, admission, dialer)
+	features, err := buildFeatures(f, admission, dialer)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -94,13 +90,23 @@ func buildNodeServices(f *foundation, p publishing, admission *admission) (enfor
 		{Name: "kubeversion", Start: version.Start},
 		{Name: "alarms", Start: f.events.Start},
 		{Name: "autonomy", Start: tolerations.Start},
-		buildGroups(f),
-		edgeApplications,
-		ruleController,
-	}, checks, []lifecycle.Part{
+	}, features, checks, []lifecycle.Part{
 		{Name: "beats", Start: beats.Start},
 		{Name: "calls", Start: calls.Start},
 	}, ways, allocation, readers, inspection), nil
+}
+
+// buildFeatures creates the controllers of groups, applications and rules.
+func buildFeatures(f *foundation, admission *admission, dialer *tunnel.Dialer) ([]lifecycle.Part, error) {
+	applications, err := buildApplications(f)
+	if err != nil {
+		return nil, err
+	}
+	rules, err := buildRules(f, admission, dialer)
+	if err != nil {
+		return nil, err
+	}
+	return []lifecycle.Part{buildGroups(f), applications, rules}, nil
 }
 
 // buildUpward creates the parts that take what nodes send: calls, reports, and what they say of devices.

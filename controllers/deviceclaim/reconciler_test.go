@@ -359,7 +359,7 @@ func TestPolicy_LeavesCloudcoreTheClaimOnly(t *testing.T) {
 // installPolicy creates the policy with its binding, and removes them with the test.
 func (e *env) installPolicy() {
 	e.Helper()
-	for _, text := range strings.Split(policy.DeviceClaims(), "\n---\n") {
+	for text := range strings.SplitSeq(policy.DeviceClaims(), "\n---\n") {
 		o := &unstructured.Unstructured{}
 		kit.Must(e, yaml.Unmarshal([]byte(text), &o.Object))
 		resource := "validatingadmissionpolicies"

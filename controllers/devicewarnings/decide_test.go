@@ -85,7 +85,8 @@ func TestDecide(t *testing.T) {
 		"only values":         {withModel, `{"status":{"twins":[{}]}}`, false, false, nil, ""},
 		"moved, and held by its old gateway": {
 			held, status(`{"type":"Accepted","status":"False","reason":"Refused","message":"of the old one"}`), false, false,
-			map[string]time.Duration{"HeldByOtherGateway": time.Minute}, "frond.io/force-move=old",
+			map[string]time.Duration{"HeldByOtherGateway": time.Minute},
+			"frond.io/force-move=old",
 		},
 		"the same, the new one is away": {held, "", false, true, map[string]time.Duration{"HeldByOtherGateway": time.Minute}, "gateway gw gets the Device then"},
 		"garbage": {

@@ -19,13 +19,19 @@ func TestDevicesCondition_ShowsTheLinksBudget(t *testing.T) {
 		message string
 	}{
 		"off": {config.Devices{}, corev1.ConditionFalse, names.ReasonNotServed, "is off"},
-		"no limit": {config.Devices{MQTT: config.MQTT{Mode: config.MQTTInternal}}, corev1.ConditionTrue, names.ReasonServed,
-			"MQTT internal, mappers off; of the link take samples: no limit, messages: no limit"},
-		"limits": {config.Devices{
-			MQTT: config.MQTT{Mode: config.MQTTBoth}, DMI: config.DMI{Enabled: true},
-			Telemetry: config.Telemetry{BytesPerSecond: 20000}, Messages: config.Messages{BytesPerSecond: 3000},
-		}, corev1.ConditionTrue, names.ReasonServed,
-			"MQTT both, mappers on; of the link take samples: at most 20000 bytes a second, messages: at most 3000 bytes a second"},
+		"no limit": {
+			config.Devices{MQTT: config.MQTT{Mode: config.MQTTInternal}},
+			corev1.ConditionTrue, names.ReasonServed,
+			"MQTT internal, mappers off; of the link take samples: no limit, messages: no limit",
+		},
+		"limits": {
+			config.Devices{
+				MQTT: config.MQTT{Mode: config.MQTTBoth}, DMI: config.DMI{Enabled: true},
+				Telemetry: config.Telemetry{BytesPerSecond: 20000}, Messages: config.Messages{BytesPerSecond: 3000},
+			},
+			corev1.ConditionTrue, names.ReasonServed,
+			"MQTT both, mappers on; of the link take samples: at most 20000 bytes a second, messages: at most 3000 bytes a second",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := agent.DevicesCondition(tt.devices)

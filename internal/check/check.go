@@ -1,6 +1,6 @@
 // Package check judges an installation of Frond and its gateways by what Kubernetes holds, and a cluster before the installation.
 //
-// It only reads. The judgements are pure functions; Cluster reads what they need. A source that cannot be read, such as a kind that the user may not
+// It changes nothing: it reads, and asks the API server what frond init would change (a dry run). The judgements are pure functions; Cluster reads what they need. A source that cannot be read, such as a kind that the user may not
 // list, leaves its checks undecided and the others as they are.
 package check
 

@@ -138,30 +138,29 @@ type gatewayCheck struct {
 }
 
 func gatewayChecks() []gatewayCheck {
-	no, either := []corev1.ConditionStatus{corev1.ConditionFalse}, []corev1.ConditionStatus{corev1.ConditionFalse, corev1.ConditionUnknown}
 	return []gatewayCheck{
 		{"links", "gateways are connected", conditionCheck{
-			kind: names.ConditionConnected, wrong: no, status: Warn, good: "connected",
+			kind: names.ConditionConnected, healthy: corev1.ConditionTrue, required: true, status: Warn, good: "connected",
 			message: "are not connected", fix: "frond status shows since when; the log of edgecore there says why (docs/operations/when-the-link-is-down.md)",
 		}},
 		{"kubelets", "gateways are Ready", conditionCheck{
-			kind: corev1.NodeReady, wrong: no, status: Warn, good: "Ready",
+			kind: corev1.NodeReady, healthy: corev1.ConditionTrue, required: true, linked: true, status: Warn, good: "Ready",
 			message: "are not Ready", fix: "kubectl describe node says why",
 		}},
 		{"delivery", "gateways have what they should", conditionCheck{
-			kind: names.ConditionUpToDate, wrong: no, status: Warn, good: "up to date",
+			kind: names.ConditionUpToDate, healthy: corev1.ConditionTrue, linked: true, status: Warn, good: "up to date",
 			message: "are connected and behind", fix: "frond sync NODE shows what is not there",
 		}},
 		{"held-deletions", "no deletions are held", conditionCheck{
-			kind: names.ConditionDeletionsHeld, wrong: []corev1.ConditionStatus{corev1.ConditionTrue}, status: Warn, good: "nothing held",
+			kind: names.ConditionDeletionsHeld, healthy: corev1.ConditionFalse, status: Warn, good: "nothing held",
 			message: "have deletions that wait for you", fix: "docs/operations/deletions.md: frond confirm",
 		}},
 		{"identities", "keys of gateways are valid", conditionCheck{
-			kind: names.ConditionIdentity, wrong: either, status: Warn, good: "valid",
+			kind: names.ConditionIdentity, healthy: corev1.ConditionTrue, status: Warn, good: "valid",
 			message: "have a key that is not renewed", fix: "docs/operations/join.md#the-identity",
 		}},
 		{"disks", "disks of gateways have space", conditionCheck{
-			kind: names.ConditionStorage, wrong: no, status: Fail, good: "enough space",
+			kind: names.ConditionStorage, healthy: corev1.ConditionTrue, status: Fail, good: "enough space",
 			message: "have a full disk", fix: "docs/operations/disk.md",
 		}},
 	}

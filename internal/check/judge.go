@@ -76,6 +76,9 @@ func judgeHub(hub *appsv1.StatefulSet, servers int) Result {
 	if hub == nil {
 		return skipped("no StatefulSet %s/%s: the hub runs elsewhere, or deploy/cloud was not applied", names.Namespace, hubName)
 	}
+	if hub.Spec.Replicas != nil {
+		servers = int(*hub.Spec.Replicas)
+	}
 	ready := int(hub.Status.ReadyReplicas)
 	switch {
 	case ready < servers/2+1:
@@ -145,10 +148,12 @@ func nameSet(nodes []corev1.Node) map[string]bool {
 // conditionCheck says what a condition of gateways' Nodes means to an operator.
 type conditionCheck struct {
 	kind corev1.NodeConditionType
-	// wrong are the statuses that are reported.
-	wrong []corev1.ConditionStatus
-	// except are reasons that another check reports.
-	except  []string
+	// healthy is the status that is not reported.
+	healthy corev1.ConditionStatus
+	// required: a gateway without the condition is reported, too.
+	required bool
+	// linked: gateways without a link are left to the check of links.
+	linked  bool
 	status  Status
 	good    string
 	message string
@@ -160,18 +165,37 @@ func (k conditionCheck) judge(gateways []corev1.Node) Result {
 	if len(gateways) == 0 {
 		return skipped("there are no gateways")
 	}
+	down := withoutLink(gateways)
 	var wrong []string
 	for i := range gateways {
-		for _, c := range gateways[i].Status.Conditions {
-			if c.Type == k.kind && slices.Contains(k.wrong, c.Status) && !slices.Contains(k.except, c.Reason) {
-				wrong = append(wrong, fmt.Sprintf("%s (%s)", gateways[i].Name, c.Reason))
-			}
+		if k.linked && down[gateways[i].Name] {
+			continue
+		}
+		if reason := k.fault(&gateways[i]); reason != "" {
+			wrong = append(wrong, fmt.Sprintf("%s (%s)", gateways[i].Name, reason))
 		}
 	}
 	if len(wrong) == 0 {
 		return passed("%s: all %d gateways", k.good, len(gateways))
 	}
 	return found(k.status, wrong, fmt.Sprintf("%d of %d gateways %s", len(wrong), len(gateways), k.message), k.fix)
+}
+
+// fault returns the reason why a gateway's condition is reported, "" if it is not.
+func (k conditionCheck) fault(gateway *corev1.Node) string {
+	for _, c := range gateway.Status.Conditions {
+		switch {
+		case c.Type != k.kind:
+		case c.Status == k.healthy:
+			return ""
+		default:
+			return c.Reason
+		}
+	}
+	if k.required {
+		return "NotReported"
+	}
+	return ""
 }
 
 // daemonSetOf returns the DaemonSet of a pod, "" if it has none.
@@ -235,7 +259,7 @@ func judgeStorage(classes []storagev1.StorageClass) Result {
 		}
 	}
 	return Result{
-		Status: Fail, Message: fmt.Sprintf("none of %d StorageClasses is the default: the hub's servers would wait for their disks", len(classes)),
+		Status: Warn, Message: fmt.Sprintf("none of %d StorageClasses is the default: the hub's servers would wait for their disks", len(classes)),
 		Fix: "mark one as the default, or name one in your kustomization or values (Helm)",
 	}
 }

@@ -78,6 +78,14 @@ func TestJudge_Gateways(t *testing.T) {
 		gateway("gw-1", condition(names.ConditionConnected, corev1.ConditionTrue, "HeartbeatsArrive")),
 		gateway("gw-0", condition(names.ConditionConnected, corev1.ConditionFalse, "Revoked")),
 	}), Warn, "2 of 3", "gw-0 (Revoked)", "gw-2 (NoHeartbeat)")
+	wantResult(t, links.judge([]corev1.Node{gateway("gw-1"), gateway("gw-2", condition(names.ConditionConnected, corev1.ConditionUnknown, "NotHeard"))}),
+		Warn, "2 of 2", "gw-1 (NotReported)", "gw-2 (NotHeard)")
+	linked := condition(names.ConditionConnected, corev1.ConditionTrue, "HeartbeatsArrive")
+	wantResult(t, checks["kubelets"].judge([]corev1.Node{
+		gateway("gw-1", condition(corev1.NodeReady, corev1.ConditionUnknown, "NodeStatusUnknown")),
+		gateway("gw-2", linked, condition(corev1.NodeReady, corev1.ConditionUnknown, "NodeStatusUnknown")),
+		gateway("gw-3", linked),
+	}), Warn, "2 of 3", "gw-2 (NodeStatusUnknown)", "gw-3 (NotReported)")
 	wantResult(t, checks["held-deletions"].judge([]corev1.Node{gateway("gw-1", condition(names.ConditionDeletionsHeld, corev1.ConditionTrue, "MassDelete"))}),
 		Warn, "wait for you", "gw-1 (MassDelete)")
 	wantResult(t, checks["disks"].judge([]corev1.Node{gateway("gw-1", condition(names.ConditionStorage, corev1.ConditionFalse, "DiskFull"))}),
@@ -130,8 +138,8 @@ func TestJudge_Before(t *testing.T) {
 
 	plain, usual := storagev1.StorageClass{}, storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "fast", Annotations: map[string]string{defaultClass: "true"}}}
 	wantResult(t, judgeStorage([]storagev1.StorageClass{plain, usual}), Pass, "fast")
-	wantResult(t, judgeStorage([]storagev1.StorageClass{plain}), Fail, "none of 1")
-	wantResult(t, judgeStorage(nil), Fail, "none of 0")
+	wantResult(t, judgeStorage([]storagev1.StorageClass{plain}), Warn, "none of 1")
+	wantResult(t, judgeStorage(nil), Warn, "none of 0")
 
 	wantResult(t, judgeRights(nil, 10), Pass, "10 rights")
 	wantResult(t, judgeRights([]string{right{"create", "", "secrets", "frond-system"}.String()}, 10), Fail, "1 of 10", "create secrets -n frond-system")

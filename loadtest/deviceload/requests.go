@@ -15,8 +15,10 @@ import (
 	"github.com/frond-edge/frond/loadtest/poll"
 )
 
-// writes are the verbs of writes, as the apiserver's metrics have them.
-var writes = []string{"POST", "PUT", "PATCH", "APPLY", "DELETE", "DELETECOLLECTION"}
+// writes returns the verbs of writes, as the apiserver's metrics have them.
+func writes() []string {
+	return []string{"POST", "PUT", "PATCH", "APPLY", "DELETE", "DELETECOLLECTION"}
+}
 
 // statusPause is longer than the pause between two statuses of a device.
 const statusPause = 1500 * time.Millisecond
@@ -46,7 +48,7 @@ func parseRequests(text []byte) (map[request]float64, error) {
 			labels[label.GetName()] = label.GetValue()
 		}
 		of := request{labels["verb"], labels["resource"]}
-		if labels["group"] == devices.Group && slices.Contains(writes, of.verb) && slices.Contains([]string{devices.DevicesResource, devices.DeviceStatusesResource}, of.resource) {
+		if labels["group"] == devices.Group && slices.Contains(writes(), of.verb) && slices.Contains([]string{devices.DevicesResource, devices.DeviceStatusesResource}, of.resource) {
 			counts[of] += m.GetCounter().GetValue()
 		}
 	}

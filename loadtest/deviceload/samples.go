@@ -267,7 +267,7 @@ func recordRequests(ctx context.Context, l *Load, before map[request]float64, m 
 	perThousand := 1000 / float64(max(1, m.sent))
 	for _, resource := range []string{devices.DeviceStatusesResource, devices.DevicesResource} {
 		total := 0.0
-		for _, verb := range writes {
+		for _, verb := range writes() {
 			n := now[request{verb, resource}] - before[request{verb, resource}]
 			if total += n; n > 0 {
 				l.recorder.Record(results.Measure{Text: fmt.Sprintf("  %s of %s for 1,000 samples", verb, resource)}, n*perThousand)

@@ -19,7 +19,9 @@ import (
 
 	"github.com/frond-edge/frond/api/config"
 	"github.com/frond-edge/frond/api/devicecall"
+	"github.com/frond-edge/frond/api/inspect"
 	"github.com/frond-edge/frond/api/wire"
+	"github.com/frond-edge/frond/internal/certs"
 )
 
 // callerLabel is the user that may call, as the streams of its calls name it.
@@ -98,7 +100,12 @@ func callDevice(ctx context.Context, server, token, device, value string) (code 
 	if token != "" {
 		request.Header.Set("Authorization", "Bearer "+token)
 	}
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}} //nolint:gosec // the attacked one is this test's own
+	roots, err := certs.LoadPool(shared.HubCA())
+	if err != nil {
+		return 0, answer, err
+	}
+	secure := &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots, ServerName: inspect.ServerName}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: secure, DisableKeepAlives: true}}
 	response, err := client.Do(request)
 	if err != nil {
 		return 0, answer, err

@@ -39,6 +39,7 @@ func (m *Metrics) countWait(came bool) {
 	}
 	m.waits.WithLabelValues(result).Inc()
 }
+
 func (m *Metrics) observeAnswer(where placement, took time.Duration) {
 	m.countAnswer(string(where))
 	m.answerTime.Observe(took.Seconds())

@@ -82,7 +82,7 @@ func serve(t *testing.T) (*imageServer, imagepull.Puller) {
 	go func() { ended <- server.Serve(l) }()
 	t.Cleanup(func() {
 		server.Stop()
-		<-ended
+		kit.Must(t, <-ended)
 	})
 	return service, imagepull.Puller{Endpoint: "unix://" + socket}
 }

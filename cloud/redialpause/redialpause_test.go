@@ -1,4 +1,4 @@
-package cloud
+package redialpause
 
 import (
 	"context"
@@ -10,26 +10,26 @@ import (
 )
 
 // The pause follows the number of gateways, which is counted rarely; a count that fails tells nothing, so that gateways keep what they know.
-func TestRedialPause_FollowsFleet(t *testing.T) {
+func TestPause_FollowsFleet(t *testing.T) {
 	gateways, counts, fault := 10_000, 0, error(nil)
-	pause := &redialPause{linksPerSecond: 250, log: zaptest.NewLogger(t), countGateways: func(context.Context) (int, error) {
+	pause := New(250, func(context.Context) (int, error) {
 		counts++
 		return gateways, fault
-	}}
+	}, zaptest.NewLogger(t))
 	now := time.Unix(1_700_000_000, 0)
 	expect := func(want time.Duration, counted int) {
 		t.Helper()
-		if got := pause.longest(t.Context(), now); got != want || counts != counted {
+		if got := pause.Longest(t.Context(), now); got != want || counts != counted {
 			t.Errorf("%v after %d counts, want %v after %d", got, counts, want, counted)
 		}
 	}
 	expect(40*time.Second, 1)
 	gateways = 100
-	now = now.Add(redialCountInterval - 1)
+	now = now.Add(countInterval - 1)
 	expect(40*time.Second, 1)
 	now = now.Add(1)
 	expect(time.Second, 2) // a shorter pause must be told, too: one that fell silent would be kept for ever
-	now, fault = now.Add(redialCountInterval), errors.New("no cache")
+	now, fault = now.Add(countInterval), errors.New("no cache")
 	expect(0, 3)
 	fault = nil
 	expect(time.Second, 4)
