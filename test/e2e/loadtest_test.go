@@ -3,6 +3,7 @@ package e2e_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -61,8 +62,24 @@ func leftBy(ctx context.Context, run string) string {
 	return strings.Join(left, " ")
 }
 
-// TestLoadtest_JudgesARun: the short plan passes on this cluster, and a run in which a gateway loses an object fails with exit code 1 and names
-// the object. Both delete all that they have made, and nothing of another run.
+// killPart returns a command that kills a part of this cluster. The part is started again when the test ends.
+func killPart(t *testing.T, name string) string {
+	t.Helper()
+	pid := shared.PID(name)
+	if pid == 0 {
+		t.Fatalf("%s does not run", name)
+	}
+	t.Cleanup(func() {
+		if err := shared.Start(context.WithoutCancel(t.Context()), name); err != nil {
+			t.Error(err)
+		}
+	})
+	return fmt.Sprintf("[sh, -c, kill -KILL %d]", pid)
+}
+
+// TestLoadtest_JudgesARun: the short plan passes on this cluster. A run whose gateways follow Services, in which a cloudcore and a hub server are
+// killed and in which a gateway then loses an object, fails with exit code 1 for that object alone, and names it. Both delete all that they have
+// made, and nothing of another run.
 func TestLoadtest_JudgesARun(t *testing.T) {
 	const foreign = "lt-e2e-short-99999"
 	applyManifest(t, "apiVersion: v1\nkind: Node\nmetadata: {name: "+foreign+", labels: {loadtest.frond.io/run: e2e-shorter}}\n")
@@ -81,13 +98,35 @@ func TestLoadtest_JudgesARun(t *testing.T) {
 	runKubectl(t, "apply", "--dry-run=server", "-f", "../../deploy/loadtest/swarm.yaml")
 
 	plan := filepath.Join(t.TempDir(), "plan.yaml")
-	text := "apiVersion: loadtest.frond.io/v1alpha1\nsettle: 20s\nphases:\n- join: {gateways: 2, perSecond: 10}\n- pods: {perGateway: 1, perSecond: 10}\n"
+	text := `
+apiVersion: loadtest.frond.io/v1alpha1
+settle: 20s
+allServices: true
+phases:
+- join: {gateways: 2, perSecond: 10}
+- pods: {perGateway: 1, perSecond: 10}
+- services: {count: 3, perSecond: 5, for: 2s}
+- kill: {command: ` + killPart(t, "cloudcore-2") + `}
+- kill: {command: ` + killPart(t, "hub-3") + `, restore: ["true"]}
+`
 	if err := os.WriteFile(plan, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	code, talk, _ = loadtest(t, "e2e-lost", plan, "--lose-object")
+	code, talk, r = loadtest(t, "e2e-lost", plan, "--lose-object")
+	t.Log(talk)
 	if want := "nothing is lost: 1 objects [lt-e2e-lost-00000: configmap page-lt-e2e-lost-00000"; code != 1 || !strings.Contains(talk, want) {
 		t.Errorf("exit code %d, want 1 with %q: %s", code, want, talk)
+	}
+	if failures := r.Failures(); len(failures) != 1 || len(r.Phases) != 5 {
+		t.Fatalf("%d phases, failures %q: %s", len(r.Phases), failures, talk)
+	}
+	for i, want := range []int64{2, 2, 20, 2, 2} { // each of 10 moves at both gateways
+		if got := r.Phases[i].Latency.Count; got != want {
+			t.Errorf("phase %d, %s, has %d operations, want %d", i+1, r.Phases[i].Kind, got, want)
+		}
+	}
+	if services := r.Phases[2]; services.Messages < 2*2*3 || services.Received == 0 {
+		t.Errorf("services: %d messages, %d bytes", services.Messages, services.Received)
 	}
 	eventually(t, "nothing is left", func(ctx context.Context) string { return leftBy(ctx, "e2e-lost") })
 }

@@ -3,8 +3,10 @@ package e2e_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -16,20 +18,30 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest"
+	"sigs.k8s.io/yaml"
 
+	"github.com/frond-edge/frond/api/config"
 	"github.com/frond-edge/frond/api/devices"
 	"github.com/frond-edge/frond/internal/devcluster"
 	pump "github.com/frond-edge/frond/internal/devcluster/devices/sensor"
 	"github.com/frond-edge/frond/streams/subject"
 	"github.com/frond-edge/frond/test/kit/mappertest"
+	"github.com/frond-edge/frond/test/kit/mosquittotest"
 )
 
-// The plant: on each of two gateways pumps that speak MQTT and motors behind a mapper, and on edge-2 valves behind Modbus.
+// The plant: on each of two gateways pumps that speak MQTT and motors behind a mapper, and on edge-2 valves behind Modbus and pumps whose broker is
+// mosquitto.
 const (
 	pumpsPerGateway  = 20
 	motorsPerGateway = 4
 	valves           = 2
+	mosquittoPumps   = 6
 )
+
+// mosquittoKills is how often a process on the way of a sample through mosquitto is killed: edgecore of edge-2 and mosquitto itself. After each death
+// the last sample of a pump may come again, directly after itself: edgecore had stored it and mosquitto had not the acknowledgement, or had it in
+// memory alone (record 0058). Of the own broker none may.
+const mosquittoKills = 2
 
 const plantModels = `
 apiVersion: devices.kubeedge.io/v1beta1
@@ -48,21 +60,31 @@ metadata: {name: plant-valve}
 spec: {protocol: modbus, properties: [{name: sample, type: INT, accessMode: ReadOnly}, {name: setpoint, type: INT, accessMode: ReadWrite}]}
 `
 
-// plantDevice is a device of the plant. Its model is plant-KIND; protocol is empty for a pump.
-type plantDevice struct{ name, kind, gateway, protocol string }
+// plantDevice is a device of the plant. Its model is plant-KIND.
+type plantDevice struct {
+	name, kind, gateway, protocol string
+	// mosquitto is the broker of a pump that does not use the gateway's own.
+	mosquitto bool
+}
 
-// plantDevices lists the plant. address is that of the Modbus device.
-func plantDevices(address string) (list []plantDevice) {
+// plantDevices lists the plant, with pumps at mosquitto or without. address is that of the Modbus device.
+func plantDevices(address string, mosquitto bool) (list []plantDevice) {
 	for _, gateway := range []string{"edge-1", "edge-2"} {
 		for i := range pumpsPerGateway {
-			list = append(list, plantDevice{fmt.Sprintf("pump-%s-%d", gateway, i), "pump", gateway, "mqtt"})
+			list = append(list, plantDevice{name: fmt.Sprintf("pump-%s-%d", gateway, i), kind: "pump", gateway: gateway, protocol: "mqtt"})
 		}
 		for i := range motorsPerGateway {
-			list = append(list, plantDevice{fmt.Sprintf("motor-%s-%d", gateway, i), "motor", gateway, "virtual"})
+			list = append(list, plantDevice{name: fmt.Sprintf("motor-%s-%d", gateway, i), kind: "motor", gateway: gateway, protocol: "virtual"})
 		}
 	}
 	for i := range valves {
-		list = append(list, plantDevice{fmt.Sprintf("valve-%d", i), "valve", "edge-2", fmt.Sprintf(`modbus, configData: {address: %q, slaveID: %d}`, address, i+1)})
+		protocol := fmt.Sprintf(`modbus, configData: {address: %q, slaveID: %d}`, address, i+1)
+		list = append(list, plantDevice{name: fmt.Sprintf("valve-%d", i), kind: "valve", gateway: "edge-2", protocol: protocol})
+	}
+	if mosquitto {
+		for i := range mosquittoPumps {
+			list = append(list, plantDevice{name: fmt.Sprintf("pump-mosquitto-%d", i), kind: "pump", gateway: "edge-2", protocol: "mqtt", mosquitto: true})
+		}
 	}
 	return list
 }
@@ -102,6 +124,8 @@ type plant struct {
 	mapper    string
 	mappers   map[string]*mappertest.Process
 	processes []*mappertest.Process
+	// mosquitto is nil if none is installed, or edge-2 has a network of its own.
+	mosquitto *mosquittotest.Broker
 }
 
 // manifest is the whole plant with one desired value.
@@ -119,14 +143,67 @@ func newPlant(t *testing.T) *plant {
 	root := filepath.Join("..", "..")
 	address, _ := mappertest.StartSimulator(t, root)
 	p := &plant{
-		t: t, devices: plantDevices(address), status: map[string]string{}, mapper: mappertest.Build(t, root), mappers: map[string]*mappertest.Process{},
+		t: t, mosquitto: startMosquitto(t), status: map[string]string{}, mapper: mappertest.Build(t, root), mappers: map[string]*mappertest.Process{},
 	}
+	p.devices = plantDevices(address, p.mosquitto != nil)
 	applyManifest(t, p.manifest("1"))
 	p.startMapper("edge-1", "virtual")
 	p.startMapper("edge-2", "virtual")
 	p.startMapper("edge-2", "modbus")
 	p.startPumps()
 	return p
+}
+
+// startMosquitto starts a mosquitto beside edge-2's own broker, until the end of the test.
+func startMosquitto(t *testing.T) *mosquittotest.Broker {
+	t.Helper()
+	if shared.Spec().Runtime != devcluster.Hollow || !mosquittotest.Installed(t) {
+		return nil
+	}
+	b := mosquittotest.Start(t)
+	restore := configureMQTT(t, "edge-2", map[string]any{"mode": config.MQTTBoth, "external": map[string]any{"url": "tcp://" + b.Addr}})
+	t.Cleanup(restore)
+	return b
+}
+
+// configureMQTT changes devices.mqtt of a gateway's configuration and starts its edgecore again. restore undoes that.
+func configureMQTT(t *testing.T, gateway string, change map[string]any) (restore func()) {
+	t.Helper()
+	file := filepath.Join(shared.Dir(), gateway, "edgecore.yaml")
+	before, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var cfg struct {
+		fields  map[string]any
+		devices map[string]any
+		mqtt    map[string]any
+	}
+	if err := yaml.Unmarshal(before, &cfg.fields); err != nil {
+		t.Fatal(err)
+	}
+	cfg.devices, _ = cfg.fields["devices"].(map[string]any)
+	cfg.mqtt, _ = cfg.devices["mqtt"].(map[string]any)
+	if cfg.mqtt == nil {
+		t.Fatalf("%s has no devices.mqtt", file)
+	}
+	maps.Copy(cfg.mqtt, change)
+	after, err := yaml.Marshal(cfg.fields)
+	if err != nil {
+		t.Fatal(err)
+	}
+	startWith := func(text []byte) {
+		t.Helper()
+		ctx := context.WithoutCancel(t.Context())
+		if err := os.WriteFile(file, text, 0o600); err != nil {
+			t.Error(err)
+		}
+		if err := errors.Join(shared.Kill(ctx, gateway), shared.Start(ctx, gateway)); err != nil {
+			t.Error(err)
+		}
+	}
+	startWith(after)
+	return func() { startWith(before) }
 }
 
 // startMapper starts a mapper, or the next one after it was killed.
@@ -148,7 +225,11 @@ func (p *plant) startPumps() {
 			continue
 		}
 		p.status[d.name] = filepath.Join(dir, d.name)
-		cfg := pump.Config{Namespace: "default", Name: d.name, Broker: shared.MQTTAddress(d.gateway), Interval: 400 * time.Millisecond, StatusFile: p.status[d.name]}
+		broker := shared.MQTTAddress(d.gateway)
+		if d.mosquitto {
+			broker = p.mosquitto.Addr
+		}
+		cfg := pump.Config{Namespace: "default", Name: d.name, Broker: broker, Interval: 400 * time.Millisecond, StatusFile: p.status[d.name]}
 		running.Go(func() {
 			if err := pump.New(cfg, log).Start(ctx); err != nil {
 				p.t.Errorf("%s: %v", d.name, err)
@@ -301,6 +382,17 @@ func judgePlant(pumps map[string]pump.Status, answered, hub map[string][]int64) 
 	return problems
 }
 
+// allowAgain allows the pumps at mosquitto one sample a second time for each kill.
+func allowAgain(pumps map[string]pump.Status, all []plantDevice) {
+	for _, d := range all {
+		if d.mosquitto {
+			s := pumps[d.name]
+			s.Repeated += mosquittoKills
+			pumps[d.name] = s
+		}
+	}
+}
+
 // disturb kills each kind of process in turn, while edge-1 is without its link, and power-cycles edge-1.
 func (p *plant) disturb() {
 	t := p.t
@@ -315,6 +407,10 @@ func (p *plant) disturb() {
 	step("start", shared.Start(t.Context(), "edge-2"))
 	p.mappers["edge-2/virtual"].Kill()
 	p.startMapper("edge-2", "virtual")
+	if p.mosquitto != nil {
+		p.mosquitto.Kill()
+		p.mosquitto.Start()
+	}
 	for _, part := range []string{"cloudcore-1", "hub-2"} {
 		step("kill", shared.Kill(t.Context(), part))
 		step("start", shared.Start(t.Context(), part))
@@ -324,8 +420,8 @@ func (p *plant) disturb() {
 	p.awaitSamples("each device reports after all kills", 1)
 }
 
-// TestDevices_Plant: fifty devices of two gateways report over a cut link, the deaths of an edgecore, a mapper, a cloudcore and a hub server, and a power
-// cut of a gateway without a link. Each sample that was answered is in the hub, each desired value is applied, and the states are true at the end.
+// TestDevices_Plant: fifty devices of two gateways report over a cut link, the deaths of an edgecore, a mapper, mosquitto, a cloudcore and a hub server,
+// and a power cut of a gateway without a link. Each sample that was answered is in the hub, each desired value is applied, and the states are true at the end.
 func TestDevices_Plant(t *testing.T) {
 	_, js := connectAdmin(t)
 	stream, err := js.Stream(t.Context(), subject.TelemetryStream)
@@ -373,6 +469,7 @@ func TestDevices_Plant(t *testing.T) {
 	for name := range p.status {
 		pumps[name] = p.readPump(name)
 	}
+	allowAgain(pumps, p.devices)
 	count := 0
 	eventually(t, "the samples are in the hub", func(ctx context.Context) string {
 		hub, err := plantSamples(ctx, js, before)

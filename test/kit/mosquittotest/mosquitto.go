@@ -26,17 +26,40 @@ type Broker struct {
 	child   *exec.Cmd
 }
 
-// program finds mosquitto; Debian has it in /usr/sbin, which is not in each user's PATH.
-func program(t testing.TB) string {
-	t.Helper()
+// find finds mosquitto, "" if it is missing; Debian has it in /usr/sbin, which is not in each user's PATH.
+func find() string {
 	for _, name := range []string{"mosquitto", "/usr/sbin/mosquitto"} {
 		if path, err := exec.LookPath(name); err == nil {
 			return path
 		}
 	}
+	return ""
+}
+
+// Installed reports whether there is a mosquitto, for a test that is useful without one. If REQUIRE names root, it fails instead.
+func Installed(t testing.TB) bool {
+	t.Helper()
+	if find() == "" {
+		t.Log("no mosquitto (package mosquitto)")
+		failIfRequired(t)
+		return false
+	}
+	return true
+}
+
+func failIfRequired(t testing.TB) {
+	t.Helper()
 	if slices.Contains(strings.Split(os.Getenv("REQUIRE"), ","), "root") {
 		t.Fatal("REQUIRE names root: no mosquitto (package mosquitto)")
 	}
+}
+
+func program(t testing.TB) string {
+	t.Helper()
+	if path := find(); path != "" {
+		return path
+	}
+	failIfRequired(t)
 	t.Skip("no mosquitto (package mosquitto)")
 	return ""
 }
@@ -72,6 +95,13 @@ func (b *Broker) Start() {
 		}
 		return conn.Close()
 	})
+}
+
+// Kill ends it as a crash would: what it has not saved is lost. Start starts it again from what it saved last.
+func (b *Broker) Kill() {
+	_ = b.child.Process.Kill() // it may have ended
+	_ = b.child.Wait()         // of a signal
+	b.child = nil
 }
 
 // Stop ends it in order: it saves what it has.
