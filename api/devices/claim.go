@@ -29,3 +29,10 @@ func DeliveredTo(device *unstructured.Unstructured) string {
 	}
 	return node
 }
+
+// WithheldFrom reports whether a node must not be given a Device in any way, as it is on the move to it or from it: given, the new node would drive the
+// device, and the old one has yet to confirm that it has removed it. Other nodes may read it.
+func WithheldFrom(device *unstructured.Unstructured, node string) bool {
+	assigned, holder := AssignedNode(device), HolderOf(device)
+	return assigned != holder && (node == assigned || node == holder)
+}

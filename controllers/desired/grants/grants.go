@@ -267,7 +267,7 @@ func (b *Book) fillScope(n *Node, id scopeID, sc *grantedScope) {
 	b.fills++
 	sc.filled, sc.fillNumber = true, b.fills
 	marker := id.toScope().Marker()
-	if n.published.MarkerStale(marker, born) {
+	if b.cfg.Objects.DropWithheld(n.name, id.ID, born); n.published.MarkerStale(marker, born) {
 		sc.withdrawn = true
 		b.cfg.Enqueue(n, marker, controllers.Urgent)
 	}

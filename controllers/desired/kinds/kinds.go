@@ -20,6 +20,8 @@ type Spec struct {
 	Object   func() client.Object
 	// NodeOf returns the node that an object itself belongs to; nil for kinds whose objects are only referenced or go to all nodes.
 	NodeOf func(client.Object) string
+	// Withheld reports whether a node must not be given an object, whatever asks for it; nil: never.
+	Withheld func(o client.Object, node string) bool
 	// References returns what an object needs; nil: nothing.
 	References func(client.Object) []wire.Key
 	// Everywhere: every edge node gets each object of the kind.

@@ -54,7 +54,7 @@ func OptionalTable() []Optional {
 		// KubeEdge's devices. A device's node also needs its model. Their older version has other fields, and converts to none of these.
 		{
 			ID: deviceKind(devices.DevicesResource), Kind: devices.DeviceKind, Versions: []string{devices.Version},
-			spec: Spec{NodeOf: deviceNode, References: deviceReferences},
+			spec: Spec{NodeOf: deviceNode, Withheld: deviceWithheld, References: deviceReferences},
 		},
 		{
 			ID: deviceKind(devices.DeviceModelsResource), Kind: devices.DeviceModelKind, Versions: []string{devices.Version},
@@ -77,6 +77,12 @@ func deviceNode(o client.Object) string {
 		return ""
 	}
 	return devices.DeliveredTo(device)
+}
+
+// deviceWithheld reports whether a Device is on the move to a node, or from it.
+func deviceWithheld(o client.Object, node string) bool {
+	device, ok := o.(*unstructured.Unstructured)
+	return ok && devices.WithheldFrom(device, node)
 }
 
 // deviceReferences returns a device's model.

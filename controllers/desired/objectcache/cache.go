@@ -240,6 +240,18 @@ func (c *Cache) SlicesOf(service wire.Key) ([]wire.Key, error) {
 	return found, err
 }
 
+// DropWithheld removes from keys, which are of one kind, those of objects that a node must not be given.
+func (c *Cache) DropWithheld(node string, kind kinds.ID, keys map[wire.Key]time.Time) {
+	k, ok := c.Kind(kind)
+	if !ok || k.Withheld == nil {
+		return
+	}
+	maps.DeleteFunc(keys, func(key wire.Key, _ time.Time) bool {
+		o, err := c.Get(key)
+		return err == nil && k.Withheld(o, node)
+	})
+}
+
 // RunsServiceAccount reports whether a pod that has not ended runs on a node with a service account.
 func (c *Cache) RunsServiceAccount(node, namespace, account string) (bool, error) {
 	k, ok := c.Kind(kinds.ID{Resource: "pods"})

@@ -61,13 +61,16 @@ func New(objects *objectcache.Cache, fixed map[kinds.ID]*kinds.Spec, shares *top
 
 // Payload reads an object and makes its payload for a node. held: the stream holds the object for the node. Endpoints of a Service that is not
 // known are left out; if the stream holds the object, the error is topology.ErrNoService. Objects that several nodes share are encoded once. The errors of
-// objectcache.Cache.Get and of topology.Shares.Of pass through.
+// objectcache.Cache.Get and of topology.Shares.Of pass through. For a node that an object is withheld from there is no such object.
 func (s *Source) Payload(node string, key wire.Key, held bool) (*payload.Payload, error) {
 	o, err := s.objects.Get(key)
 	if err != nil {
 		return nil, err
 	}
 	k, ok := s.objects.Kind(kinds.Of(key))
+	if ok && k.Withheld != nil && k.Withheld(o, node) {
+		return nil, fmt.Errorf("withheld from %s: %w", node, objectcache.ErrNotFound)
+	}
 	home := ok && k.NodeOf != nil && k.NodeOf(o) == node
 	share, err := s.shares.Of(node, key, o)
 	if errors.Is(err, topology.ErrNoService) && !held {
