@@ -38,7 +38,7 @@ type MQTT struct {
 	UsersFile string `json:"usersFile,omitempty"`
 	// TLS encrypts the connections to the broker.
 	TLS MQTTTLS `json:"tls,omitzero"`
-	// AllowPlaintext lets the broker listen beyond loopback without TLS: passwords and values can be read on the way.
+	// AllowPlaintext lets the broker listen beyond loopback without TLS: passwords and values can be read on the way. Without both it does not start.
 	AllowPlaintext bool `json:"allowPlaintext,omitempty"`
 	// MaxClients is the number of clients at a time; the default is 256.
 	MaxClients int `json:"maxClients,omitempty"`
@@ -135,6 +135,17 @@ func (d Devices) Enabled() bool { return d.MQTT.OwnBroker() || d.MQTT.Mode == MQ
 // OwnBroker reports whether edgecore runs a broker.
 func (m MQTT) OwnBroker() bool { return m.Mode == MQTTInternal || m.Mode == MQTTBoth }
 
+// CheckListen says why edgecore's own broker must not listen, and what to set. It is no fault of the configuration: versions before took it, and a
+// gateway that did not start for it would lose its pods and its link.
+func (m MQTT) CheckListen() error {
+	at, err := netip.ParseAddrPort(m.Listen)
+	host, _, _ := net.SplitHostPort(m.Listen) // validated
+	if !m.OwnBroker() || m.TLS.CertFile != "" || m.AllowPlaintext || host == "localhost" || err == nil && at.Addr().IsLoopback() {
+		return nil
+	}
+	return fmt.Errorf("devices.mqtt.listen: %s is not a loopback address, and passwords could be read on the way: set tls, or allowPlaintext in a network of its own", m.Listen)
+}
+
 // ExternalBroker reports whether edgecore is a client of another broker.
 func (m MQTT) ExternalBroker() bool { return m.Mode == MQTTExternal || m.Mode == MQTTBoth }
 
@@ -210,13 +221,8 @@ func (m MQTT) validate(forMappers bool) error {
 		return errors.Join(faults...)
 	}
 	faults = append(faults, validateHostPort("devices.mqtt.listen", m.Listen), m.TLS.validate())
-	at, err := netip.ParseAddrPort(m.Listen)
-	local := err == nil && at.Addr().IsLoopback()
-	if m.AllowLoopbackAnonymous && !local {
+	if at, err := netip.ParseAddrPort(m.Listen); m.AllowLoopbackAnonymous && (err != nil || !at.Addr().IsLoopback()) {
 		faults = append(faults, fmt.Errorf("devices.mqtt.allowLoopbackAnonymous: %s is not a loopback address; name users in usersFile", m.Listen))
-	}
-	if !local && m.TLS.CertFile == "" && !m.AllowPlaintext {
-		faults = append(faults, fmt.Errorf("devices.mqtt.listen: %s is not a loopback address, and passwords could be read on the way: set tls, or allowPlaintext in a network of its own", m.Listen))
 	}
 	if !forMappers && !m.AllowLoopbackAnonymous && m.UsersFile == "" {
 		faults = append(faults, errors.New("devices.mqtt: nobody could connect; set usersFile, or allowLoopbackAnonymous for apps that name no user"))

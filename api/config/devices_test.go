@@ -43,6 +43,28 @@ func TestDevices_Defaults(t *testing.T) {
 	}
 }
 
+// A broker that would send passwords in the clear does not listen; edgecore starts all the same.
+func TestMQTT_CheckListen(t *testing.T) {
+	for mqtt, want := range map[string]string{
+		"listen: '0.0.0.0:1883'":                                   "set tls, or allowPlaintext",
+		"listen: 'gw:8883'":                                        "set tls, or allowPlaintext",
+		"listen: '0.0.0.0:1883', allowPlaintext: true":             "",
+		"listen: '0.0.0.0:1883', tls: {certFile: /c, keyFile: /k}": "",
+		"listen: '127.0.0.1:1883'":                                 "",
+		"listen: '[::1]:1883'":                                     "",
+		"listen: 'localhost:1883'":                                 "",
+	} {
+		c, err := edgeCoreWith(t, "{mqtt: {mode: internal, usersFile: /u, "+mqtt+"}}")
+		if err != nil {
+			t.Errorf("%s: %v", mqtt, err)
+			continue
+		}
+		if err := c.Devices.MQTT.CheckListen(); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", mqtt, err, want)
+		}
+	}
+}
+
 func TestDevices_Refuses(t *testing.T) {
 	for devices, want := range map[string]string{
 		"{mqtt: {mode: bridge}}":   `"bridge" is none of off, internal, external and both`,
@@ -54,8 +76,6 @@ func TestDevices_Refuses(t *testing.T) {
 		"{messages: {maxAge: 1s}}":                                                                    "devices.messages.maxAge",
 		"{mqtt: {mode: internal}}":                                                                    "nobody could connect",
 		"{mqtt: {mode: internal, allowLoopbackAnonymous: true, listen: '0.0.0.0:1883'}}":              "not a loopback address",
-		"{mqtt: {mode: internal, usersFile: /u, listen: '0.0.0.0:1883'}}":                             "set tls, or allowPlaintext",
-		"{mqtt: {mode: internal, usersFile: /u, listen: 'gw:8883'}}":                                  "set tls, or allowPlaintext",
 		"{mqtt: {mode: internal, usersFile: /u, tls: {certFile: /c}}}":                                "devices.mqtt.tls.keyFile: needed",
 		"{mqtt: {mode: internal, usersFile: /u, tls: {keyFile: /k}}}":                                 "devices.mqtt.tls.certFile: needed",
 		"{mqtt: {mode: internal, usersFile: /u, tls: {clientCAFile: /a}}}":                            "devices.mqtt.tls.certFile: needed",

@@ -69,6 +69,8 @@ const (
 const (
 	ReasonServed    = "Served"
 	ReasonNotServed = "NotServed"
+	// ReasonBrokerNotStarted: the gateway's own MQTT broker must not listen as it is configured; the message says what to set. All else is served.
+	ReasonBrokerNotStarted = "BrokerNotStarted"
 )
 
 // The reasons of ConditionIdentity.

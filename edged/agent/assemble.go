@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/frond-edge/frond/api/config"
+	"github.com/frond-edge/frond/edged/devices"
 	"github.com/frond-edge/frond/edged/diskmonitor"
 	"github.com/frond-edge/frond/edged/kubelet"
 	"github.com/frond-edge/frond/edged/nodecondition"
@@ -61,11 +62,11 @@ func assembleParts(ctx context.Context, f *foundation) ([]lifecycle.Part, error)
 		return nil, fmt.Errorf("certificates: %w", err)
 	}
 	guarded := diskmonitor.GuardedReporter{Reporter: sink, CheckWritable: diskmonitor.WritableCheck(f.leaf.DiskSpace)}
-	devices, err := buildDevices(f, down, sink)
+	part, err := buildDevices(f, down, sink)
 	if err != nil {
 		return nil, err
 	}
-	api, err := localapi.New(localAPIConfig(f, down.delivery, k.cert, devices), st, up, guarded, f.log)
+	api, err := localapi.New(localAPIConfig(f, down.delivery, k.cert, part), st, up, guarded, f.log)
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +86,7 @@ func assembleParts(ctx context.Context, f *foundation) ([]lifecycle.Part, error)
 	if err != nil {
 		return nil, err
 	}
-	tunnels, forDevices, err := buildTunnels(f, st, k.cert, devices)
+	tunnels, forDevices, err := buildTunnels(f, st, k.cert, part)
 	if err != nil {
 		return nil, err
 	}
@@ -95,11 +96,11 @@ func assembleParts(ctx context.Context, f *foundation) ([]lifecycle.Part, error)
 		newSocketPart(f.cfg.LocalAPI),
 		{Name: "tunnels", Start: tunnels.Start},
 	}, messaging)
-	return slices.Concat(parts, conditionParts(f, conditions), forDevices, kubeletParts, []lifecycle.Part{buildJobs(f, down, sink)}), nil
+	return slices.Concat(parts, conditionParts(f, conditions, part), forDevices, kubeletParts, []lifecycle.Part{buildJobs(f, down, sink)}), nil
 }
 
 // conditionParts returns the parts that keep conditions of the Node which follow from the identity and the configuration.
-func conditionParts(f *foundation, to *nodecondition.Writer) []lifecycle.Part {
+func conditionParts(f *foundation, to *nodecondition.Writer, part *devices.Devices) []lifecycle.Part {
 	keep := func(name string, write func(context.Context) error) lifecycle.Part {
 		return lifecycle.Part{Name: name + " condition", Start: func(ctx context.Context) error {
 			nodecondition.Keep(ctx, write, f.log.Named(name))
@@ -107,10 +108,10 @@ func conditionParts(f *foundation, to *nodecondition.Writer) []lifecycle.Part {
 		}}
 	}
 	parts := []lifecycle.Part{keep("devices", func(ctx context.Context) error {
-		if !f.cfg.Devices.Enabled() {
-			return to.Replace(ctx, devicesCondition(f.cfg.Devices))
+		if part == nil {
+			return to.Replace(ctx, devicesCondition(f.cfg.Devices, nil))
 		}
-		return to.Ensure(ctx, devicesCondition(f.cfg.Devices))
+		return to.Ensure(ctx, devicesCondition(f.cfg.Devices, part.BrokerFault()))
 	})}
 	if f.identity.Renewer() != nil {
 		parts = append(parts, keep("identity", func(ctx context.Context) error { return to.Ensure(ctx, f.identity.Condition()) }))

@@ -30,11 +30,16 @@ func buildDevices(f *foundation, down downward, sink *outbox.Outbox) (*devices.D
 	}, f.log.Named("devices"))
 }
 
-// devicesCondition returns the Node's condition about devices: how they are served, and what may be sent of theirs.
-func devicesCondition(d config.Devices) corev1.NodeCondition {
+// devicesCondition returns the Node's condition about devices: how they are served, and what may be sent of theirs. fault is why the own broker does not listen.
+func devicesCondition(d config.Devices, fault error) corev1.NodeCondition {
 	if !d.Enabled() {
 		return corev1.NodeCondition{
 			Type: names.ConditionDevices, Status: corev1.ConditionFalse, Reason: names.ReasonNotServed, Message: "devices.mqtt.mode of edgecore is off",
+		}
+	}
+	if fault != nil {
+		return corev1.NodeCondition{
+			Type: names.ConditionDevices, Status: corev1.ConditionFalse, Reason: names.ReasonBrokerNotStarted, Message: "the MQTT broker does not start: " + fault.Error(),
 		}
 	}
 	mappers := "off"

@@ -2,7 +2,6 @@ package devices
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net/http"
@@ -28,7 +27,6 @@ import (
 	"github.com/frond-edge/frond/devicetwin/dmi"
 	"github.com/frond-edge/frond/edged/devices/override"
 	"github.com/frond-edge/frond/edged/devices/recordstore"
-	"github.com/frond-edge/frond/internal/certs"
 	"github.com/frond-edge/frond/leaf/store"
 )
 
@@ -67,10 +65,12 @@ type Devices struct {
 	// up is 1 while clients may connect, failures counts the ends of the broker.
 	up       prometheus.Gauge
 	failures prometheus.Counter
-	log      *zap.Logger
+	// fault is why the own broker does not listen, for now.
+	fault atomic.Pointer[error]
+	log   *zap.Logger
 }
 
-// New checks the configuration and reads the file of users. It starts nothing.
+// New checks the configuration and reads the file of users. It starts nothing. What only keeps the own broker from starting is no error.
 func New(cfg Config, log *zap.Logger) (*Devices, error) {
 	m := cfg.Settings.MQTT
 	d := &Devices{
@@ -95,21 +95,19 @@ func New(cfg Config, log *zap.Logger) (*Devices, error) {
 			return nil, fmt.Errorf("devices.mqtt.external: %w", err)
 		}
 	}
-	if files := m.TLS; files.CertFile != "" {
-		if d.broker.TLS, err = (certs.Listener{
-			CertFile: files.CertFile, KeyFile: files.KeyFile, ClientCAFile: files.ClientCAFile, Auth: tls.RequireAndVerifyClientCert, AllowTLS12: true,
-		}).Config(); err != nil {
-			return nil, fmt.Errorf("devices.mqtt.tls: %w", err)
-		}
-	}
 	if m.SyncAlways {
 		d.broker.SyncInterval = -1
 	}
 	if err := d.broker.Validate(); err != nil {
 		return nil, fmt.Errorf("devices.mqtt: %w", err)
 	}
+	_, err = listenerTLS(m)
+	d.fault.Store(&err)
 	return d, errors.Join(cfg.Metrics.Register(d.up), cfg.Metrics.Register(d.failures))
 }
+
+// BrokerFault says why the gateway's own broker does not listen, and what to set; nil if nothing forbids it.
+func (d *Devices) BrokerFault() error { return *d.fault.Load() }
 
 // Handler serves the devices on the gateway's unix socket: how they are, and values that are set there.
 func (d *Devices) Handler() http.Handler {
@@ -229,7 +227,7 @@ func (d *Devices) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	cfg := d.broker
+	cfg := d.brokerConfig()
 	reduced := reduce.New(recorder{samples.store, d.cfg.LowSpace}, d.reporter, metrics)
 	cfg.Metrics, cfg.Recorder, cfg.Observer, cfg.Custom = metrics, reduced, reduced, gate
 	if other != nil {
@@ -254,13 +252,25 @@ func (d *Devices) run(ctx context.Context) error {
 	samples.start(storeCtx, &stores)
 	custom.start(storeCtx, &stores)
 	if other != nil {
-		if other.server = server; d.broker.PeerOnly {
+		if other.server = server; !d.cfg.Settings.MQTT.OwnBroker() {
 			other.up = d.up
 		}
 	}
 	err = d.serve(ctx, server, other, mappers, delivered)
 	stopStore()
 	return errors.Join(err, stores.Wait())
+}
+
+// brokerConfig returns the configuration of the broker for one run; it does not listen if there is a fault.
+func (d *Devices) brokerConfig() broker.Config {
+	cfg := d.broker
+	secure, fault := listenerTLS(d.cfg.Settings.MQTT)
+	d.fault.Store(&fault)
+	if cfg.TLS = secure; fault != nil {
+		cfg.PeerOnly = true // mappers, samples and the external broker go on
+		d.log.Error("the MQTT broker does not start", zap.Error(fault))
+	}
+	return cfg
 }
 
 // newMappers makes the server of mappers, nil where there shall be none.
@@ -294,13 +304,16 @@ func (d *Devices) serve(ctx context.Context, server *broker.Server, other *exter
 	g.Go(func() error {
 		select {
 		case <-server.Ready():
-			if !d.broker.PeerOnly {
+			if d.cfg.Settings.MQTT.OwnBroker() && d.BrokerFault() == nil {
 				d.up.Set(1)
 			}
 		case <-gctx.Done():
 		}
 		return nil
 	})
+	if d.BrokerFault() != nil {
+		g.Go(func() error { return awaitListener(gctx, d.cfg.Settings.MQTT) })
+	}
 	if other != nil {
 		g.Go(func() error { return other.start(gctx) })
 	}

@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,11 +14,8 @@ import (
 	"time"
 
 	paho "github.com/eclipse/paho.mqtt.golang"
-	"github.com/prometheus/client_golang/prometheus"
-	"go.uber.org/zap/zaptest"
 
 	"github.com/frond-edge/frond/api/config"
-	"github.com/frond-edge/frond/edged/devices"
 	"github.com/frond-edge/frond/internal/certs/mint"
 	"github.com/frond-edge/frond/test/kit"
 )
@@ -209,23 +207,59 @@ func TestMQTTTLS_Mosquitto(t *testing.T) {
 	g.reported("a", `"8"`)
 }
 
-// Files that cannot be used are an error at the start, with the setting's name.
-func TestNew_RefusesCertificates(t *testing.T) {
-	ca := newMQTTCA(t)
-	cert, key := filepath.Join(ca.dir, "a.crt"), filepath.Join(ca.dir, "a.key")
-	ca.issue(cert, key, time.Now().Add(time.Hour))
-	ca.issue(filepath.Join(ca.dir, "b.crt"), filepath.Join(ca.dir, "b.key"), time.Now().Add(time.Hour))
-	for name, files := range map[string]config.MQTTTLS{
-		"missing":     {CertFile: filepath.Join(ca.dir, "none"), KeyFile: key},
-		"another key": {CertFile: cert, KeyFile: filepath.Join(ca.dir, "b.key")},
-		"no CA":       {CertFile: cert, KeyFile: key, ClientCAFile: key},
-	} {
-		_, err := devices.New(devices.Config{
-			Node: "edge-1", Dir: t.TempDir(), Metrics: prometheus.NewRegistry(),
-			Settings: config.Devices{MQTT: config.MQTT{Mode: config.MQTTInternal, Listen: "127.0.0.1:0", AllowLoopbackAnonymous: true, TLS: files}},
-		}, zaptest.NewLogger(t))
-		if err == nil || !strings.Contains(err.Error(), "devices.mqtt.tls") {
-			t.Errorf("%s: %v", name, err)
-		}
+// A certificate that cannot be used keeps the broker from listening, and nothing else; the broker listens once it can be.
+func TestMQTTTLS_CertificateComesLater(t *testing.T) {
+	var cert, key []byte
+	g := newSecureGateway(t, func(m *config.MQTT) {
+		var err error
+		cert, err = os.ReadFile(m.TLS.CertFile)
+		kit.Must(t, err)
+		key, err = os.ReadFile(m.TLS.KeyFile)
+		kit.Must(t, err)
+		kit.Must(t, os.Remove(m.TLS.CertFile))
+		kit.Must(t, os.WriteFile(m.TLS.KeyFile, []byte("half"), 0o600))
+	})
+	if err := g.part.BrokerFault(); err == nil || !strings.Contains(err.Error(), "devices.mqtt.tls") {
+		t.Errorf("the fault is %v", err)
+	}
+	g.noBroker()
+	kit.Must(t, os.WriteFile(g.cert, cert, 0o600))
+	kit.Must(t, os.WriteFile(g.key, key, 0o600))
+	app := g.mustDial(&tls.Config{RootCAs: g.ca.pool(), MinVersion: tls.VersionTLS12})
+	g.publish(app, "a", "9")
+	g.reported("a", `"9"`)
+	kit.Within(t, 30*time.Second, "frond_mqtt_up", func() bool { return gauge(t, g.metrics, "frond_mqtt_up") == 1 })
+	if err := g.part.BrokerFault(); err != nil {
+		t.Error(err)
+	}
+}
+
+// Without TLS and beyond loopback the broker does not listen, unless it is allowed. Values that mappers report are taken.
+func TestMQTTTLS_NeededBeyondLoopback(t *testing.T) {
+	g := newGateway(t)
+	g.setDevice("a", "edge-1", "1")
+	users := filepath.Join(g.dir, "users.yaml")
+	kit.Must(t, os.WriteFile(users, []byte("- {name: boiler, passwordHash: '$2a$04$"+bcryptOf(t, "secret")+"', devices: [default/a]}\n"), 0o600))
+	_, port, err := net.SplitHostPort(g.address)
+	kit.Must(t, err)
+	g.start(func(d *config.Devices) {
+		d.MQTT.AllowLoopbackAnonymous, d.MQTT.UsersFile, d.MQTT.Listen = false, users, "0.0.0.0:"+port
+	})
+	if err := g.part.BrokerFault(); err == nil || !strings.Contains(err.Error(), "allowPlaintext") {
+		t.Errorf("the fault is %v", err)
+	}
+	g.noBroker()
+}
+
+// noBroker waits until the gateway follows its Devices, and fails the test if the broker listens.
+func (g *gateway) noBroker() {
+	g.Helper()
+	kit.Within(g, 30*time.Second, "the twin of device a", func() bool { return strings.Contains(g.outbox.last("a"), "{") })
+	if conn, err := (&net.Dialer{}).DialContext(g.Context(), "tcp", g.address); err == nil {
+		kit.Must(g, conn.Close())
+		g.Error("the broker listens")
+	}
+	if got := gauge(g.T, g.metrics, "frond_mqtt_up"); got != 0 {
+		g.Errorf("frond_mqtt_up is %v", got)
 	}
 }
