@@ -103,7 +103,9 @@ func (a *Applier) Handle(ctx context.Context, m wire.Message) error {
 	if err := a.writes.Wait(ctx); err != nil {
 		return fmt.Errorf("status of task %s: %w", task.Name, err)
 	}
-	switch err := a.tasks.SetStatus(ctx, task, sanitize(task, reported)); {
+	next := sanitize(task, reported)
+	next.Reported = metav1.Now()
+	switch err := a.tasks.SetStatus(ctx, task, next); {
 	case apierrors.IsNotFound(err):
 		return a.drop(m, "gone")
 	case apierrors.IsInvalid(err) || apierrors.IsBadRequest(err):
@@ -148,7 +150,7 @@ func decode(m wire.Message) (jobs.NodeTaskStatus, error) {
 	switch {
 	case reported.Name != m.Key.Name:
 		return reported.Status, fmt.Errorf("%w: object is %.80q", wire.ErrPermanent, reported.Name)
-	case !slices.Contains([]operations.NodePhase{operations.NodeInProgress, operations.NodeSuccessful, operations.NodeFailure}, reported.Status.Phase):
+	case !slices.Contains([]operations.NodePhase{operations.NodePending, operations.NodeInProgress, operations.NodeSuccessful, operations.NodeFailure}, reported.Status.Phase):
 		return reported.Status, fmt.Errorf("%w: phase %.20q", wire.ErrPermanent, reported.Status.Phase)
 	}
 	return reported.Status, nil
