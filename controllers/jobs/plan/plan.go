@@ -18,9 +18,9 @@ import (
 )
 
 const (
-	// MaxNodes bounds the nodes of a job: its status has to fit into one object of the API, which has 1.5 MiB.
+	// MaxNodes bounds the nodes of a job: its status has to fit into one object of the API, which has 1.5 MiB. Function shorten bounds their entries.
 	MaxNodes = 2000
-	// maxImageEntries bounds the entries of single images in a status, for the same reason.
+	// maxImageEntries bounds the entries of single images in a status, so that all gateways of a job have them or none.
 	maxImageEntries = 2000
 	// answerGrace is how long a gateway with a link has to report beyond its own time limit. Cuts of less than half a minute stop its clock, but cloudcore
 	// does not see them: an hour is more than a hundred of these.
@@ -108,7 +108,10 @@ func Decide(in Input) Decision {
 		return d.out // it could not begin
 	}
 	for i := range d.out.Status.NodeStatus {
-		d.follow(&d.out.Status.NodeStatus[i])
+		if e := &d.out.Status.NodeStatus[i]; !e.Phase.IsFinal() {
+			d.follow(e)
+			shorten(e, len(d.out.Status.NodeStatus))
+		}
 	}
 	d.resume()
 	d.handOut()
@@ -122,7 +125,7 @@ func (d *decision) begin() {
 	s := &d.out.Status
 	names, why := d.resolve()
 	if why != "" {
-		s.Phase, s.Reason, s.State = operations.JobFailure, why, "failed"
+		s.Phase, s.Reason, s.State = operations.JobFailure, cutText(why), "failed"
 		return
 	}
 	s.Phase, s.NodeStatus = operations.JobInit, make([]operations.ImagePrePullNodeStatus, len(names))
@@ -157,9 +160,6 @@ func (d *decision) resolve() (names []string, why string) {
 
 // follow brings the entry of a node up to date with its task, the Node and the time.
 func (d *decision) follow(e *operations.ImagePrePullNodeStatus) {
-	if e.Phase.IsFinal() {
-		return
-	}
 	node, exists := d.Node(e.NodeName)
 	task := d.Tasks[e.NodeName]
 	d.offline[e.NodeName] = !node.Connected
@@ -235,8 +235,8 @@ func (d *decision) answerDue(task *jobs.NodeTask, node Node) time.Time {
 // resume follows a new value of the annotation.
 func (d *decision) resume() {
 	s := &d.out.Status
-	if d.Job.Resume != "" && d.Job.Resume != s.Resumed {
-		s.Resumed, s.ForgivenFailures = d.Job.Resume, d.failed()
+	if value := resumeValue(d.Job.Resume); value != "" && value != s.Resumed {
+		s.Resumed, s.ForgivenFailures = value, d.failed()
 	}
 }
 
