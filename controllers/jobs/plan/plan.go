@@ -9,6 +9,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/labels"
@@ -25,6 +26,8 @@ const (
 	// answerGrace is how long a gateway with a link has to report beyond its own time limit. Cuts of less than half a minute stop its clock, but cloudcore
 	// does not see them: an hour is more than a hundred of these.
 	answerGrace = time.Hour
+	// windowPeriod is how soon a changed maintenance window is noticed: nothing else wakes a job then.
+	windowPeriod = time.Minute
 	// DefaultDeadline is how long a job waits for gateways, KubeEdge's default of timeoutSeconds the limit of one.
 	DefaultDeadline, defaultTimeout = 7 * 24 * time.Hour, 300 * time.Second
 )
@@ -102,6 +105,9 @@ func Decide(in Input) Decision {
 	d := &decision{Input: in, offline: map[string]bool{}, silent: map[string]bool{}}
 	d.out.Status = *in.Status.DeepCopy()
 	if in.Status.Phase == "" {
+		if finishedElsewhere(in.Status.State) {
+			return d.out
+		}
 		d.begin()
 	}
 	if len(d.out.Status.NodeStatus) == 0 {
@@ -118,6 +124,11 @@ func Decide(in Input) Decision {
 	d.removeTasks()
 	d.conclude()
 	return d.out
+}
+
+// finishedElsewhere reports whether a status without a phase is that of a job that KubeEdge's v1alpha1 has finished.
+func finishedElsewhere(state string) bool {
+	return strings.EqualFold(state, "successful") || strings.EqualFold(state, "failed")
 }
 
 // begin resolves the nodes of a new job, or says why the job cannot begin.
@@ -281,6 +292,7 @@ func (d *decision) handOut() {
 		case !open:
 			e.Reason = ReasonWindow
 			d.wakeAt(next)
+			d.wakeAt(d.Now.Add(windowPeriod))
 		case free <= 0:
 			e.Reason = ""
 		default:
