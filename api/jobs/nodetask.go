@@ -96,13 +96,18 @@ type SecretReference struct {
 //
 // +kubebuilder:object:generate=true
 type NodeTaskStatus struct {
-	// Phase is InProgress, Successful or Failure; empty until the gateway has begun.
+	// Phase is Pending while the step waits for another one of the gateway, then InProgress, and at last Successful or Failure. It is empty until the
+	// gateway has reported.
 	Phase operations.NodePhase `json:"phase,omitempty"`
 	// Reason says why it failed, or how far it is.
 	Reason string `json:"reason,omitempty"`
 	// ActionFlow and ImageStatus are those of the job's status.
 	ActionFlow  []operations.ActionStatus `json:"actionFlow,omitempty"`
 	ImageStatus []operations.ImageStatus  `json:"imageStatus,omitempty"`
+	// Reported is when cloudcore took over the gateway's last report, by cloudcore's clock; the zero time is never.
+	//
+	// +optional
+	Reported metav1.Time `json:"reported,omitzero"`
 }
 
 // NodeTaskList is what a list of them is in the Kubernetes API.

@@ -77,8 +77,9 @@ type Controller struct {
 	created prometheus.Counter
 	source  toolscache.SharedIndexInformer
 	queue   controllers.Queue[string]
-	// nodes is the informer's store, which has its own lock. It is set before the workers start.
-	nodes toolscache.Store
+	// nodes is the informer's store, which has its own lock. It is set before the workers start, as started is.
+	nodes   toolscache.Store
+	started time.Time
 
 	mu sync.Mutex
 	// links is what was last seen of each Node; guarded by mu.
@@ -122,6 +123,7 @@ func (c *Controller) Start(ctx context.Context) error {
 	if !toolscache.WaitForCacheSync(ctx.Done(), nodes.HasSynced) {
 		return nil
 	}
+	c.started = time.Now()
 	if c.nodes, err = controllers.StoreOf(ctx, c.objects, &corev1.Node{}); err != nil {
 		return controllers.IgnoreCanceled(ctx, err)
 	}
@@ -252,7 +254,7 @@ func (c *Controller) carryOut(ctx context.Context, job *operations.ImagePrePullJ
 	now := time.Now()
 	parsed := plan.Parse(job)
 	next := plan.Decide(plan.Input{
-		Now: now, Job: parsed, Status: job.Status, Nodes: c.gateways, Node: c.node, Window: c.window, Tasks: tasks,
+		Now: now, Started: c.started, Job: parsed, Status: job.Status, Nodes: c.gateways, Node: c.node, Window: c.window, Tasks: tasks,
 	})
 	if !next.Next.IsZero() {
 		c.queue.AddAfter(job.Name, max(next.Next.Sub(now), statusPeriod))

@@ -264,6 +264,10 @@ func TestController_JobOverGateways(t *testing.T) {
 		len(p.CheckItems) != 1 || len(p.Images) != 1 {
 		t.Errorf("task %+v", task.Spec)
 	}
+	e.report(r, "a", task, `{"phase":"Pending","reason":"waits","reported":"2099-01-01T00:00:00Z"}`)
+	if s := e.task("j", "a").Status; s.Phase != operations.NodePending || s.Reported.IsZero() || s.Reported.After(time.Now().Add(time.Minute)) {
+		t.Errorf("status %+v", s)
+	}
 	e.report(r, "a", task, `{"phase":"InProgress","reason":"0 of 1 images"}`)
 	e.report(r, "a", task, successful)
 	job := e.awaitPhases("j", "InProgress a:Successful b:Pending/Offline")

@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// repeatInterval is how often the outcomes of tasks that are still there are reported again.
+	// repeatInterval is how often the outcomes of tasks that are still there, and the waiting ones, are reported again.
 	repeatInterval = 10 * time.Minute
 	// retryInterval is the delay after an error of the gateway's own disk.
 	retryInterval = 5 * time.Second
@@ -96,7 +96,7 @@ func (e *Executor) Start(ctx context.Context) error {
 			<-current.done
 		}
 	}()
-	reported := map[string]bool{} // the outcomes that this process has reported, by the UID of their task
+	reported := map[string]operations.NodePhase{} // what this process has reported of tasks that wait or are done, by their UID
 	for ctx.Err() == nil {
 		changes, err := e.store.Watch(jobs.Group, jobs.NodeTasksResource, "", e.store.Revision())
 		if err != nil {
@@ -110,7 +110,7 @@ func (e *Executor) Start(ctx context.Context) error {
 }
 
 // step reports outcomes that are due, stops a step whose task is gone, and begins the next one. It returns whether it has to be called again soon.
-func (e *Executor) step(ctx context.Context, current **running, reported map[string]bool) (again bool) {
+func (e *Executor) step(ctx context.Context, current **running, reported map[string]operations.NodePhase) (again bool) {
 	tasks := e.tasks()
 	present := map[string]bool{}
 	for _, task := range tasks {
@@ -125,22 +125,33 @@ func (e *Executor) step(ctx context.Context, current **running, reported map[str
 	for _, task := range tasks {
 		status, done := e.results.of(task)
 		switch {
-		case done && !reported[string(task.UID)]:
-			if err := e.report(ctx, task, status); err != nil {
-				e.log.Warn("outcome of a task not reported, trying again", zap.String("task", task.Name), zap.Error(err))
-				again = true
-				continue
-			}
-			reported[string(task.UID)] = true
 		case !done && *current == nil:
 			*current = e.begin(ctx, task)
+		case !done && (*current).task.UID != task.UID: // cloudcore does not wait for its outcome yet
+			status = jobs.NodeTaskStatus{Phase: operations.NodePending, Reason: "waits for another step of the gateway"}
+			fallthrough
+		case done:
+			again = !e.reportOnce(ctx, task, status, reported) || again
 		}
 	}
 	return again
 }
 
+// reportOnce reports the status of a task unless this process has reported its phase, and returns whether it is reported.
+func (e *Executor) reportOnce(ctx context.Context, task *jobs.NodeTask, status jobs.NodeTaskStatus, reported map[string]operations.NodePhase) bool {
+	if reported[string(task.UID)] == status.Phase {
+		return true
+	}
+	if err := e.report(ctx, task, status); err != nil {
+		e.log.Warn("task not reported, trying again", zap.String("task", task.Name), zap.String("phase", string(status.Phase)), zap.Error(err))
+		return false
+	}
+	reported[string(task.UID)] = status.Phase
+	return true
+}
+
 // await returns when step has to be called again.
-func (e *Executor) await(ctx context.Context, changes *store.Watcher, current **running, again bool, repeat <-chan time.Time, reported map[string]bool) {
+func (e *Executor) await(ctx context.Context, changes *store.Watcher, current **running, again bool, repeat <-chan time.Time, reported map[string]operations.NodePhase) {
 	var done <-chan jobs.NodeTaskStatus
 	if *current != nil {
 		done = (*current).done

@@ -356,3 +356,18 @@ func TestExecutor_TimeLimit(t *testing.T) {
 		t.Errorf("status %+v", s)
 	}
 }
+
+// A step that waits for another one says so before it begins, and says when it begins: cloudcore does not count the time before.
+func TestExecutor_QueuedStep(t *testing.T) {
+	g := newGateway(t)
+	g.images.held["slow"] = true
+	g.start()
+	g.give("first", apijobs.ImagePrePull{Images: []string{"slow"}})
+	g.await("first", operations.NodeInProgress)
+	g.give("second", apijobs.ImagePrePull{Images: []string{"slow"}})
+	if s := g.await("second", operations.NodePending); !strings.Contains(s.Reason, "another step") {
+		t.Errorf("status %+v", s)
+	}
+	g.remove("first")
+	g.await("second", operations.NodeInProgress)
+}

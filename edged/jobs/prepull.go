@@ -38,11 +38,11 @@ type prePull struct {
 // run does the step and returns its outcome.
 func (p *prePull) run(ctx context.Context) jobs.NodeTaskStatus {
 	p.status.Phase = operations.NodeInProgress
+	p.progress(ctx, 0) // cloudcore waits for the outcome from here on
 	if err := p.check(ctx); err != nil {
 		return p.fail(operations.ActionCheck, err)
 	}
 	p.finish(operations.ActionCheck, metav1.ConditionTrue, "")
-	p.progress(ctx, 0)
 	timed, cancel := withLinkTimeout(ctx, p.link, time.Duration(p.spec.TimeoutSeconds)*time.Second)
 	defer cancel()
 	var failed error

@@ -9,6 +9,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/labels"
@@ -18,12 +19,15 @@ import (
 )
 
 const (
-	// MaxNodes bounds the nodes of a job: its status has to fit into one object of the API, which has 1.5 MiB.
+	// MaxNodes bounds the nodes of a job: its status has to fit into one object of the API, which has 1.5 MiB. Function shorten bounds their entries.
 	MaxNodes = 2000
-	// maxImageEntries bounds the entries of single images in a status, for the same reason.
+	// maxImageEntries bounds the entries of single images in a status, so that all gateways of a job have them or none.
 	maxImageEntries = 2000
-	// answerGrace is how long a gateway with a link has to report beyond its own time limit.
-	answerGrace = time.Minute
+	// answerGrace is how long a gateway with a link has to report beyond its own time limit. Cuts of less than half a minute stop its clock, but cloudcore
+	// does not see them: an hour is more than a hundred of these.
+	answerGrace = time.Hour
+	// windowPeriod is how soon a changed maintenance window is noticed: nothing else wakes a job then.
+	windowPeriod = time.Minute
 	// DefaultDeadline is how long a job waits for gateways, KubeEdge's default of timeoutSeconds the limit of one.
 	DefaultDeadline, defaultTimeout = 7 * 24 * time.Hour, 300 * time.Second
 )
@@ -31,8 +35,10 @@ const (
 // The reasons of a node that waits.
 const (
 	ReasonOffline = "Offline"
-	ReasonStopped = "Stopped"
-	ReasonWindow  = "MaintenanceWindowClosed"
+	// ReasonNoAnswer is that of a gateway with a link that has not said that it has its step.
+	ReasonNoAnswer = "NoAnswer"
+	ReasonStopped  = "Stopped"
+	ReasonWindow   = "MaintenanceWindowClosed"
 )
 
 // Job is what a job asks for.
@@ -63,9 +69,11 @@ type Node struct {
 
 // Input is all that Decide reads.
 type Input struct {
-	Now    time.Time
-	Job    Job
-	Status operations.ImagePrePullJobStatus
+	Now time.Time
+	// Started is when this replica started. Before, it did not see reports that came.
+	Started time.Time
+	Job     Job
+	Status  operations.ImagePrePullJobStatus
 	// Nodes returns the gateways that a selector selects, Node one Node and whether it exists.
 	Nodes func(labels.Selector) []string
 	Node  func(name string) (Node, bool)
@@ -88,22 +96,28 @@ type Decision struct {
 type decision struct {
 	Input
 	out Decision
-	// offline are the nodes without a link.
-	offline map[string]bool
+	// offline are the nodes without a link, silent those with a link that have not said that they have their step. Neither hold a place.
+	offline, silent map[string]bool
 }
 
 // Decide returns how a job goes on.
 func Decide(in Input) Decision {
-	d := &decision{Input: in, offline: map[string]bool{}}
+	d := &decision{Input: in, offline: map[string]bool{}, silent: map[string]bool{}}
 	d.out.Status = *in.Status.DeepCopy()
 	if in.Status.Phase == "" {
+		if finishedElsewhere(in.Status.State) {
+			return d.out
+		}
 		d.begin()
 	}
 	if len(d.out.Status.NodeStatus) == 0 {
 		return d.out // it could not begin
 	}
 	for i := range d.out.Status.NodeStatus {
-		d.follow(&d.out.Status.NodeStatus[i])
+		if e := &d.out.Status.NodeStatus[i]; !e.Phase.IsFinal() {
+			d.follow(e)
+			shorten(e, len(d.out.Status.NodeStatus))
+		}
 	}
 	d.resume()
 	d.handOut()
@@ -112,12 +126,17 @@ func Decide(in Input) Decision {
 	return d.out
 }
 
+// finishedElsewhere reports whether a status without a phase is that of a job that KubeEdge's v1alpha1 has finished.
+func finishedElsewhere(state string) bool {
+	return strings.EqualFold(state, "successful") || strings.EqualFold(state, "failed")
+}
+
 // begin resolves the nodes of a new job, or says why the job cannot begin.
 func (d *decision) begin() {
 	s := &d.out.Status
 	names, why := d.resolve()
 	if why != "" {
-		s.Phase, s.Reason, s.State = operations.JobFailure, why, "failed"
+		s.Phase, s.Reason, s.State = operations.JobFailure, cutText(why), "failed"
 		return
 	}
 	s.Phase, s.NodeStatus = operations.JobInit, make([]operations.ImagePrePullNodeStatus, len(names))
@@ -152,9 +171,6 @@ func (d *decision) resolve() (names []string, why string) {
 
 // follow brings the entry of a node up to date with its task, the Node and the time.
 func (d *decision) follow(e *operations.ImagePrePullNodeStatus) {
-	if e.Phase.IsFinal() {
-		return
-	}
 	node, exists := d.Node(e.NodeName)
 	task := d.Tasks[e.NodeName]
 	d.offline[e.NodeName] = !node.Connected
@@ -204,23 +220,34 @@ func (d *decision) followTask(e *operations.ImagePrePullNodeStatus, task *jobs.N
 		d.out.Create = append(d.out.Create, e.NodeName) // the replica that handed it out did not come so far
 		return
 	}
-	began := task.CreationTimestamp.Time
-	if node.Since.After(began) {
-		began = node.Since
+	switch due := d.answerDue(task, node); {
+	case task.Status.Phase == operations.NodePending: // it does another job's step, of which it reports too
+	case d.Now.Before(due):
+		d.wakeAt(due)
+	case task.Status.Phase == "":
+		e.Reason, d.silent[e.NodeName] = ReasonNoAnswer, true
+	default:
+		e.Phase, e.Reason = operations.NodeUnknown, fmt.Sprintf("the gateway has a link and reported nothing for %s", d.Job.Timeout+answerGrace)
 	}
-	limit := began.Add(d.Job.Timeout + answerGrace)
-	if !d.Now.Before(limit) {
-		e.Phase, e.Reason = operations.NodeUnknown, fmt.Sprintf("the gateway has a link and did not report an outcome within %s", d.Job.Timeout+answerGrace)
-		return
+}
+
+// answerDue returns when a gateway with a link has been silent for too long. Time counts from the last of its reports, the hand-out, the return of its
+// link, and the start of this replica: reports wait while none runs.
+func (d *decision) answerDue(task *jobs.NodeTask, node Node) time.Time {
+	last := d.Started
+	for _, t := range []time.Time{task.CreationTimestamp.Time, task.Status.Reported.Time, node.Since} {
+		if t.After(last) {
+			last = t
+		}
 	}
-	d.wakeAt(limit)
+	return last.Add(d.Job.Timeout + answerGrace)
 }
 
 // resume follows a new value of the annotation.
 func (d *decision) resume() {
 	s := &d.out.Status
-	if d.Job.Resume != "" && d.Job.Resume != s.Resumed {
-		s.Resumed, s.ForgivenFailures = d.Job.Resume, d.failed()
+	if value := resumeValue(d.Job.Resume); value != "" && value != s.Resumed {
+		s.Resumed, s.ForgivenFailures = value, d.failed()
 	}
 }
 
@@ -247,7 +274,7 @@ func (d *decision) stopped() bool {
 func (d *decision) handOut() {
 	free, stopped := max(d.Job.Concurrency, 1), d.stopped()
 	for _, e := range d.out.Status.NodeStatus {
-		if e.Phase == operations.NodeInProgress && !d.offline[e.NodeName] {
+		if e.Phase == operations.NodeInProgress && !d.offline[e.NodeName] && !d.silent[e.NodeName] {
 			free--
 		}
 	}
@@ -265,6 +292,7 @@ func (d *decision) handOut() {
 		case !open:
 			e.Reason = ReasonWindow
 			d.wakeAt(next)
+			d.wakeAt(d.Now.Add(windowPeriod))
 		case free <= 0:
 			e.Reason = ""
 		default:

@@ -24,12 +24,14 @@ func start() time.Time { return time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC) }
 
 // fleet is what Decide reads, and does of its decisions what the controller does.
 type fleet struct {
-	now    time.Time
-	job    plan.Job
-	status operations.ImagePrePullJobStatus
-	nodes  map[string]plan.Node
-	closed map[string]bool
-	tasks  map[string]*jobs.NodeTask
+	now time.Time
+	// started is when the replica started.
+	started time.Time
+	job     plan.Job
+	status  operations.ImagePrePullJobStatus
+	nodes   map[string]plan.Node
+	closed  map[string]bool
+	tasks   map[string]*jobs.NodeTask
 }
 
 func newFleet(nodes ...string) *fleet {
@@ -44,7 +46,7 @@ func newFleet(nodes ...string) *fleet {
 
 func (f *fleet) decide() plan.Decision {
 	return plan.Decide(plan.Input{
-		Now: f.now, Job: f.job, Status: f.status, Tasks: f.tasks,
+		Now: f.now, Started: f.started, Job: f.job, Status: f.status, Tasks: f.tasks,
 		Nodes: func(labels.Selector) (all []string) {
 			for name := range f.nodes {
 				all = append(all, name)
@@ -78,7 +80,7 @@ func (f *fleet) create(node string) {
 }
 
 func (f *fleet) answer(node string, phase operations.NodePhase) {
-	f.tasks[node].Status = jobs.NodeTaskStatus{Phase: phase, Reason: "said " + string(phase)}
+	f.tasks[node].Status = jobs.NodeTaskStatus{Phase: phase, Reason: "said " + string(phase), Reported: metav1.NewTime(f.now)}
 }
 
 func (f *fleet) connect(node string, up bool) {
@@ -169,7 +171,7 @@ func TestDecide_Deadline(t *testing.T) {
 	f := newFleet("a", "b")
 	f.job.Deadline, f.job.Tolerate = time.Hour, 0.5
 	f.connect("a", false)
-	if next := f.step().Next; !next.Equal(start().Add(time.Hour)) && !next.Equal(start().Add(6*time.Minute)) {
+	if next := f.step().Next; !next.Equal(start().Add(time.Hour)) && !next.Equal(start().Add(65*time.Minute)) {
 		t.Errorf("next look at %s", next)
 	}
 	f.answer("b", operations.NodeSuccessful)
@@ -180,12 +182,15 @@ func TestDecide_Deadline(t *testing.T) {
 	f.want(t, "Completed a:Unknown b:Successful")
 }
 
-// A gateway that has a link and says nothing is Unknown after its time and a minute, and its task goes.
+// A gateway that has begun, has a link and says nothing more is Unknown after its time and an hour, and its task goes.
 func TestDecide_SilentGateway(t *testing.T) {
 	f := newFleet("a", "b")
 	f.job.Tolerate = 0.5
 	f.step()
-	f.now = f.now.Add(6*time.Minute - time.Second)
+	f.now = f.now.Add(time.Minute)
+	f.answer("a", operations.NodeInProgress)
+	f.step()
+	f.now = f.now.Add(65*time.Minute - time.Second)
 	f.step()
 	f.want(t, "InProgress a:InProgress b:Pending")
 	f.now = f.now.Add(time.Second)
@@ -195,6 +200,67 @@ func TestDecide_SilentGateway(t *testing.T) {
 	if f.tasks["a"] != nil {
 		t.Error("the task is still there")
 	}
+}
+
+// Two jobs reach one gateway together: the time of the second one does not run while the gateway does the step of the first.
+func TestDecide_StepQueuedAtTheGateway(t *testing.T) {
+	f := newFleet("a", "b")
+	f.job.Deadline = 24 * time.Hour
+	f.step()
+	f.answer("a", operations.NodePending)
+	f.now = f.now.Add(10 * time.Hour)
+	f.step()
+	f.want(t, "InProgress a:InProgress b:Pending")
+	f.answer("a", operations.NodeInProgress) // it begins now
+	f.now = f.now.Add(6 * time.Minute)
+	f.step()
+	f.want(t, "InProgress a:InProgress b:Pending")
+	f.answer("a", operations.NodeSuccessful)
+	f.step()
+	f.want(t, "InProgress a:Successful b:InProgress")
+}
+
+// A gateway that has not said that it began fails by the deadline only. It keeps nobody else from beginning.
+func TestDecide_GatewayThatNeverBegins(t *testing.T) {
+	f := newFleet("a", "b")
+	f.job.Deadline, f.job.Tolerate = 24*time.Hour, 0.5
+	f.step()
+	f.now = f.now.Add(6 * time.Minute)
+	f.step()
+	f.want(t, "InProgress a:InProgress b:Pending")
+	f.now = f.now.Add(time.Hour)
+	if next := f.step().Next; next.After(start().Add(24 * time.Hour)) {
+		t.Errorf("next look at %s", next)
+	}
+	f.want(t, "InProgress a:InProgress b:InProgress")
+	if got := f.status.NodeStatus[0].Reason; got != plan.ReasonNoAnswer {
+		t.Errorf("reason %q", got)
+	}
+	f.answer("b", operations.NodeSuccessful)
+	f.now = start().Add(24 * time.Hour)
+	f.step()
+	f.want(t, "Completed a:Unknown b:Successful")
+}
+
+// Cuts that are too short for cloudcore to see stop the gateway's clock: they fail nobody.
+func TestDecide_ShortCuts(t *testing.T) {
+	f := newFleet("a")
+	f.step()
+	f.answer("a", operations.NodeInProgress)
+	f.now = f.now.Add(5*time.Minute + 3*25*time.Second) // its time limit and three cuts
+	f.step()
+	f.want(t, "InProgress a:InProgress")
+}
+
+// Reports wait in the stream while no cloudcore runs: a replica that has just started fails nobody.
+func TestDecide_CloudcoreWasAway(t *testing.T) {
+	f := newFleet("a")
+	f.step()
+	f.answer("a", operations.NodeInProgress)
+	f.now = f.now.Add(10 * time.Hour)
+	f.started = f.now
+	f.step()
+	f.want(t, "InProgress a:InProgress")
 }
 
 func TestDecide_TooManyFailuresStop(t *testing.T) {
@@ -235,13 +301,25 @@ func TestDecide_MaintenanceWindow(t *testing.T) {
 	f.closed["a"] = true
 	d := f.step()
 	f.want(t, "InProgress a:Pending/MaintenanceWindowClosed b:InProgress")
-	if d.Next.After(f.now.Add(time.Hour)) {
-		t.Errorf("next look at %s", d.Next)
+	if want := f.now.Add(time.Minute); !d.Next.Equal(want) { // a window may be removed or opened meanwhile
+		t.Errorf("next look at %s, want %s", d.Next, want)
 	}
 	f.closed["a"] = false
 	f.job.Concurrency = 2
 	f.step()
 	f.want(t, "InProgress a:InProgress b:InProgress")
+}
+
+// A job that KubeEdge finished before its status had phases stays as it is, and one that it has not finished begins.
+func TestDecide_JobsOfOlderKubeEdge(t *testing.T) {
+	for state, finished := range map[string]bool{"successful": true, "failed": true, "Successful": true, "Failed": true, "prepulling": false, "Checking": false} {
+		f := newFleet("a")
+		f.status.State = state
+		d := f.step()
+		if kept := f.status.Phase == "" && f.status.State == state && len(d.Create) == 0 && d.Next.IsZero(); kept != finished {
+			t.Errorf("%s: finished %v, status %+v", state, kept, f.status)
+		}
+	}
 }
 
 // A replica that crashed after it had stored the status leaves a node without its task.

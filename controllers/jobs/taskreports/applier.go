@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"go.uber.org/zap"
 	"golang.org/x/time/rate"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -31,10 +32,15 @@ const (
 	maxText, maxActions = 200, 4
 	// writesPerSecond bounds the writes of one cloudcore for tasks, readsPerSecond the reads that reports of unknown tasks cause.
 	writesPerSecond, readsPerSecond, burst = 50, 10, 50
+	// stampPeriod is how exact the time of the last report is where nothing else changes.
+	stampPeriod = time.Minute
 )
 
-// errBusy says that too many unknown tasks are reported of.
-var errBusy = errors.New("too many reports of unknown tasks")
+// errBusy says that too many unknown tasks are reported of, errManyWrites that more has to be written than may be.
+var (
+	errBusy       = errors.New("too many reports of unknown tasks")
+	errManyWrites = errors.New("too many reports of tasks at a time")
+)
 
 // LatestCheck asks the stream's leader whether a report is still the newest of its object.
 type LatestCheck func(ctx context.Context, m wire.Message) (bool, error)
@@ -63,7 +69,7 @@ func New(tasks Tasks, isLatest LatestCheck, metrics prometheus.Registerer, log *
 		tasks: tasks, isLatest: isLatest, writes: rate.NewLimiter(writesPerSecond, burst), reads: rate.NewLimiter(readsPerSecond, burst), log: log,
 		dropped: promauto.With(metrics).NewCounterVec(prometheus.CounterOpts{
 			Name: "frond_jobs_reports_dropped_total",
-			Help: "Reports of tasks that were rightly not applied, by reason: foreign (a task of another node), gone (the task was deleted), final (the outcome is known), replaced (a newer report is in the stream).",
+			Help: "Reports of tasks that were rightly not applied, by reason: foreign (a task of another node), gone (the task was deleted), final (the outcome is known), replaced (a newer report is in the stream), busy (progress, while too many reports come).",
 		}, []string{"reason"}),
 	}
 }
@@ -100,10 +106,17 @@ func (a *Applier) Handle(ctx context.Context, m wire.Message) error {
 	} else if !last {
 		return a.drop(m, "replaced")
 	}
-	if err := a.writes.Wait(ctx); err != nil {
-		return fmt.Errorf("status of task %s: %w", task.Name, err)
+	next := sanitize(task, reported)
+	if next.Reported = metav1.Now(); unchanged(task.Status, next) {
+		return nil
 	}
-	switch err := a.tasks.SetStatus(ctx, task, sanitize(task, reported)); {
+	if !a.writes.Allow() { // the worker serves the reports of pods and nodes too: it does not wait
+		if next.Phase == task.Status.Phase {
+			return a.drop(m, "busy")
+		}
+		return fmt.Errorf("status of task %s: %w", task.Name, errManyWrites)
+	}
+	switch err := a.tasks.SetStatus(ctx, task, next); {
 	case apierrors.IsNotFound(err):
 		return a.drop(m, "gone")
 	case apierrors.IsInvalid(err) || apierrors.IsBadRequest(err):
@@ -114,6 +127,13 @@ func (a *Applier) Handle(ctx context.Context, m wire.Message) error {
 		return fmt.Errorf("status of task %s from %s: %w", task.Name, m.Node, err) // a conflict: the cache is behind
 	}
 	return nil
+}
+
+// unchanged reports whether a report says what another one has said just before.
+func unchanged(last, next jobs.NodeTaskStatus) bool {
+	recent := next.Reported.Sub(last.Reported.Time) < stampPeriod
+	last.Reported = next.Reported
+	return recent && apiequality.Semantic.DeepEqual(last, next)
 }
 
 // find returns a task from memory, or from the apiserver if it is not there.
@@ -148,7 +168,7 @@ func decode(m wire.Message) (jobs.NodeTaskStatus, error) {
 	switch {
 	case reported.Name != m.Key.Name:
 		return reported.Status, fmt.Errorf("%w: object is %.80q", wire.ErrPermanent, reported.Name)
-	case !slices.Contains([]operations.NodePhase{operations.NodeInProgress, operations.NodeSuccessful, operations.NodeFailure}, reported.Status.Phase):
+	case !slices.Contains([]operations.NodePhase{operations.NodePending, operations.NodeInProgress, operations.NodeSuccessful, operations.NodeFailure}, reported.Status.Phase):
 		return reported.Status, fmt.Errorf("%w: phase %.20q", wire.ErrPermanent, reported.Status.Phase)
 	}
 	return reported.Status, nil
