@@ -122,8 +122,7 @@ func post(ctx context.Context, targets *target.Client, url string, m delivery.Me
 type feedsOfHub struct{ *rulefeed.Feeds }
 
 // Run implements rules.Feeds.
-func (f feedsOfHub) Run(ctx context.Context, s rules.Source, send func(context.Context, delivery.Message) error) {
-	f.Feeds.Run(ctx, rulefeed.Source(s), func(ctx context.Context, m rulefeed.Message) error {
-		return send(ctx, delivery.Message(m))
-	})
+func (f feedsOfHub) Run(ctx context.Context, s rules.Source, r rules.Reader) {
+	handle := func(ctx context.Context, m rulefeed.Message) error { return r.Send(ctx, delivery.Message(m)) }
+	f.Feeds.Run(ctx, rulefeed.Source(s), rulefeed.Reader{Handle: handle, Made: r.Made})
 }

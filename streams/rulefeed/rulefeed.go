@@ -69,6 +69,14 @@ type Message struct {
 // because of its ctx returns an error.
 type Handle func(ctx context.Context, m Message) error
 
+// Reader is what the feed of a rule calls, one function at a time.
+type Reader struct {
+	Handle Handle
+	// Made is called with nil when the hub has the consumer of the rule, and with the hub's error when it refuses to make it: then no message comes. It is
+	// not called while the hub does not answer.
+	Made func(err error)
+}
+
 // Feeds are the feeds of all rules of a cloudcore.
 type Feeds struct {
 	js          jetstream.JetStream
@@ -99,12 +107,12 @@ func consumerConfig(s Source) jetstream.ConsumerConfig {
 	}
 }
 
-// Run hands the messages of a rule to handle, one after the other, until ctx ends. Errors of the hub are logged, and it tries again.
-func (f *Feeds) Run(ctx context.Context, s Source, handle Handle) {
+// Run hands the messages of a rule to r, one after the other, until ctx ends. Errors of the hub are logged, and it tries again.
+func (f *Feeds) Run(ctx context.Context, s Source, r Reader) {
 	retry := flow.NewRetryBackoff()
 	for ctx.Err() == nil {
 		began := time.Now()
-		err := f.runSession(ctx, s, handle)
+		err := f.runSession(ctx, s, r)
 		if ctx.Err() != nil {
 			return
 		}
@@ -121,15 +129,20 @@ func (f *Feeds) Run(ctx context.Context, s Source, handle Handle) {
 }
 
 // runSession reads until an error.
-func (f *Feeds) runSession(ctx context.Context, s Source, handle Handle) error {
+func (f *Feeds) runSession(ctx context.Context, s Source, r Reader) error {
 	var consumer jetstream.Consumer
 	err := topology.RetryUnanswered(ctx, func(ctx context.Context) (err error) {
 		consumer, err = f.js.CreateOrUpdateConsumer(ctx, subject.MessagesStream, consumerConfig(s))
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("consumer of rule %s: %w", s.Rule, err)
+		err = fmt.Errorf("consumer of rule %s: %w", s.Rule, err)
+		if _, refused := errors.AsType[jetstream.JetStreamError](err); refused && ctx.Err() == nil {
+			r.Made(err)
+		}
+		return err
 	}
+	r.Made(nil)
 	for {
 		// One pull for each message: a message that waits in this process would be kept from the next owner of the rule.
 		batch, err := consumer.Fetch(1, jetstream.FetchContext(ctx), jetstream.FetchHeartbeat(topology.PullHeartbeat))
@@ -137,7 +150,7 @@ func (f *Feeds) runSession(ctx context.Context, s Source, handle Handle) error {
 			return fmt.Errorf("next message of rule %s: %w", s.Rule, err)
 		}
 		for msg := range batch.Messages() {
-			if err := f.handleMessage(ctx, s, msg, handle); err != nil {
+			if err := f.handleMessage(ctx, s, msg, r); err != nil {
 				return err
 			}
 		}
@@ -148,10 +161,10 @@ func (f *Feeds) runSession(ctx context.Context, s Source, handle Handle) error {
 }
 
 // handleMessage handles one message and tells the hub. An error ends the session.
-func (f *Feeds) handleMessage(ctx context.Context, s Source, msg jetstream.Msg, handle Handle) error {
+func (f *Feeds) handleMessage(ctx context.Context, s Source, msg jetstream.Msg, r Reader) error {
 	m, err := decode(msg)
 	if err == nil {
-		err = handleWithProgress(ctx, msg, m, handle)
+		err = handleWithProgress(ctx, msg, m, r.Handle)
 	}
 	if errors.Is(err, wire.ErrPermanent) {
 		err = f.deadLetters.Put(ctx, planeRule, msg.Subject(), deadHeader(s, msg), msg.Data(), err)

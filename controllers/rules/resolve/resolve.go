@@ -20,6 +20,7 @@ const (
 	ReasonInvalidSource    = "InvalidSource"
 	ReasonInvalidTarget    = "InvalidTarget"
 	ReasonTopicNotSent     = "TopicNotSent"
+	ReasonTooManyRules     = "TooManyRules"
 )
 
 // maxTopic is that of messages of apps (streams/telemetry.MaxTopic).
