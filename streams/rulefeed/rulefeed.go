@@ -2,7 +2,8 @@
 // order of the stream, until it was handled.
 //
 // Each rule has a durable consumer of its own, so that no rule waits for another. It gives out one message at a time, to one cloudcore however many read it:
-// while a cloudcore handles a message, it says so; when it is killed, another one gets the message after ackWait. What nobody has handled is lost when the
+// while a cloudcore handles a message, the hub confirms that it still has it; when it is killed, another one gets the message after ackWait. One that is cut
+// from the hub stops before. What nobody has handled is lost when the
 // stream drops it, after a day or beyond its size. What can never be handled becomes a dead letter.
 package rulefeed
 
@@ -16,7 +17,6 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/streams/call"
@@ -31,8 +31,6 @@ import (
 const (
 	// ackWait is how long the message of a dead cloudcore waits for another one.
 	ackWait = 30 * time.Second
-	// progressPeriod is a third of it, so that two lost progress acks do no harm.
-	progressPeriod = ackWait / 3
 	// inactiveThreshold is twice the age of the stream's messages: a consumer that nobody has read for so long has nothing that another one would repeat.
 	inactiveThreshold = 48 * time.Hour
 	// ackTimeout bounds the ack of a message; without an answer the message comes again.
@@ -79,7 +77,9 @@ type Reader struct {
 
 // Feeds are the feeds of all rules of a cloudcore.
 type Feeds struct {
+	nc          *nats.Conn
 	js          jetstream.JetStream
+	hold        holdTimes
 	deadLetters *envelope.DeadLetterStore
 	log         *zap.Logger
 }
@@ -91,7 +91,7 @@ func New(nc *nats.Conn, common *metrics.Metrics, log *zap.Logger) (*Feeds, error
 		return nil, fmt.Errorf("rules: %w", err)
 	}
 	return &Feeds{
-		js: js, log: log,
+		nc: nc, js: js, hold: defaultHoldTimes(), log: log,
 		deadLetters: &envelope.DeadLetterStore{Js: js, Sender: call.CloudSender, Metrics: common, Log: log},
 	}, nil
 }
@@ -164,10 +164,13 @@ func (f *Feeds) runSession(ctx context.Context, s Source, r Reader) error {
 func (f *Feeds) handleMessage(ctx context.Context, s Source, msg jetstream.Msg, r Reader) error {
 	m, err := decode(msg)
 	if err == nil {
-		err = handleWithProgress(ctx, msg, m, r.Handle)
+		err = f.hold.handle(ctx, f.confirm(msg), m, r.Handle)
 	}
 	if errors.Is(err, wire.ErrPermanent) {
 		err = f.deadLetters.Put(ctx, planeRule, msg.Subject(), deadHeader(s, msg), msg.Data(), err)
+	}
+	if errors.Is(err, errNotConfirmed) {
+		return fmt.Errorf("message %s of rule %s: %w", m.ID, s.Rule, err) // a nak that arrives late would be about another cloudcore's attempt
 	}
 	if err != nil {
 		// Told again, the next attempt need not wait for ackWait; a lost nak costs that.
@@ -194,25 +197,12 @@ func deadHeader(s Source, msg jetstream.Msg) nats.Header {
 	return header
 }
 
-// handleWithProgress calls handle, and keeps the hub from giving the message to another cloudcore meanwhile.
-func handleWithProgress(ctx context.Context, msg jetstream.Msg, m Message, handle Handle) error {
-	var g errgroup.Group
-	done := make(chan struct{})
-	g.Go(func() error {
-		ticker := time.NewTicker(progressPeriod)
-		defer ticker.Stop()
-		for {
-			select {
-			case <-ticker.C:
-				_ = msg.InProgress() // the next one comes soon
-			case <-done:
-				return nil
-			}
-		}
-	})
-	err := handle(ctx, m)
-	close(done)
-	return errors.Join(err, g.Wait())
+// confirm returns a request to the hub that keeps it from giving a message to another cloudcore for ackWait.
+func (f *Feeds) confirm(msg jetstream.Msg) func(ctx context.Context) error {
+	return func(ctx context.Context) error {
+		_, err := f.nc.RequestWithContext(ctx, msg.Reply(), []byte(ackProgress))
+		return err
+	}
 }
 
 // decode reads a message. Whatever is in the stream has an id, also what somebody else has published there.

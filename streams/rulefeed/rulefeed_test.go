@@ -302,6 +302,37 @@ func TestFeeds_RefusedConsumerIsTold(t *testing.T) {
 	streamstest.Eventually(t, "the message of the time before", got.is("gw-1/run/1 line3/user/a x"))
 }
 
+// The hub answers requests to keep a message; without it a handler ends.
+func TestFeeds_HandlerEndsWithoutHub(t *testing.T) {
+	hub := streamstest.Hub(t)
+	publish(t, hub, "gw-1", "line3/user/a", 1, "x")
+	nc := streamstest.Connect(t, hub)
+	feeds, err := rulefeed.New(nc, metrics.New(prometheus.NewRegistry()), zaptest.NewLogger(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	feeds.Hurry()
+	begun, ended := make(chan struct{}), make(chan struct{})
+	run(t, feeds, source("line3/user/a"), func(ctx context.Context, _ rulefeed.Message) error {
+		close(begun)
+		<-ctx.Done()
+		close(ended)
+		return ctx.Err()
+	})
+	<-begun
+	before := nc.Stats().InMsgs
+	streamstest.Eventually(t, "answers that the message is kept", func() bool { return nc.Stats().InMsgs > before+2 })
+	hub.Shutdown()
+	streamstest.Eventually(t, "the end of the handler", func() bool {
+		select {
+		case <-ended:
+			return true
+		default:
+			return false
+		}
+	})
+}
+
 func mustJetStream(t *testing.T, hub *server.Server) jetstream.JetStream {
 	t.Helper()
 	js, err := jetstream.New(streamstest.Connect(t, hub))
