@@ -3,6 +3,7 @@ package rules
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/nats-io/nats.go"
@@ -110,6 +111,8 @@ func post(ctx context.Context, targets *target.Client, url string, m delivery.Me
 	header := map[string]string{headerNode: m.Node, headerID: m.ID, headerTopic: m.Topic, headerGatewayTime: m.GatewayTime}
 	answer, err := targets.Post(ctx, target.Request{URL: url, Header: header, Body: m.Payload})
 	switch {
+	case errors.Is(err, target.ErrUnusable):
+		return fmt.Errorf("%w: %w", delivery.ErrRefused, err)
 	case err != nil:
 		return err
 	case answer.Code < 200 || answer.Code > 299:
@@ -122,8 +125,7 @@ func post(ctx context.Context, targets *target.Client, url string, m delivery.Me
 type feedsOfHub struct{ *rulefeed.Feeds }
 
 // Run implements rules.Feeds.
-func (f feedsOfHub) Run(ctx context.Context, s rules.Source, send func(context.Context, delivery.Message) error) {
-	f.Feeds.Run(ctx, rulefeed.Source(s), func(ctx context.Context, m rulefeed.Message) error {
-		return send(ctx, delivery.Message(m))
-	})
+func (f feedsOfHub) Run(ctx context.Context, s rules.Source, r rules.Reader) {
+	handle := func(ctx context.Context, m rulefeed.Message) error { return r.Send(ctx, delivery.Message(m)) }
+	f.Feeds.Run(ctx, rulefeed.Source(s), rulefeed.Reader{Handle: handle, Made: r.Made})
 }

@@ -3,6 +3,7 @@ package rules
 import (
 	"context"
 	"errors"
+	"iter"
 	"sync"
 	"time"
 
@@ -34,8 +35,11 @@ const (
 	unreadRetry = 200 * time.Millisecond
 )
 
-// reasonPassing is the reason of the condition Ready, beside those of package resolve.
-const reasonPassing = "Passing"
+// The reasons of the condition Ready, beside those of package resolve.
+const (
+	reasonPassing     = "Passing"
+	reasonFeedNotMade = "FeedNotMade"
+)
 
 // Source says which messages a rule gets.
 type Source struct {
@@ -48,13 +52,20 @@ type Source struct {
 
 // Feeds give the messages of the hub. The methods may be called concurrently, for different rules.
 type Feeds interface {
-	// Run hands the messages of a rule to send, one after the other, until ctx ends. What send returns nil for, or an error that wraps wire.ErrPermanent, does
-	// not come again.
-	Run(ctx context.Context, s Source, send func(ctx context.Context, m delivery.Message) error)
+	// Run hands the messages of a rule to r, one after the other, until ctx ends.
+	Run(ctx context.Context, s Source, r Reader)
 	// Waiting returns the number of messages that were not sent.
 	Waiting(ctx context.Context, uid string) (int64, error)
 	// Remove forgets a rule.
 	Remove(ctx context.Context, uid string) error
+}
+
+// Reader is what Feeds call for a rule, one function at a time.
+type Reader struct {
+	// Send sends a message. What it returns nil for, or an error that wraps wire.ErrPermanent, does not come again.
+	Send func(ctx context.Context, m delivery.Message) error
+	// Made is called with nil when the hub gives the rule's messages from now on, and with the hub's error when it does not want to.
+	Made func(err error)
 }
 
 // Post sends a message to a URL, as delivery.Post.
@@ -141,13 +152,8 @@ func (c *Controller) onDeleted(o *rules.Rule) {
 
 // onEndpoint enqueues the rules that name an endpoint.
 func (c *Controller) onEndpoint(o *rules.RuleEndpoint) {
-	list, err := c.rules.GetIndexer().ByIndex(toolscache.NamespaceIndex, o.Namespace)
-	if err != nil {
-		c.log.Error("rules of a namespace not found", zap.Error(err)) // the index exists
-		return
-	}
-	for _, found := range list {
-		if rule, ok := found.(*rules.Rule); ok && (rule.Spec.Source == o.Name || rule.Spec.Target == o.Name) {
+	for rule := range c.namespaceRules(o.Namespace) {
+		if rule.Spec.Source == o.Name || rule.Spec.Target == o.Name {
 			c.enqueue(rule)
 		}
 	}
@@ -196,6 +202,9 @@ func (c *Controller) reconcile(ctx context.Context, key types.NamespacedName) er
 		return nil
 	}
 	resolved, problem := resolve.Resolve(rule, c.endpointsOf(rule.Namespace))
+	if resolved.Feed != (resolve.Feed{}) && resolve.BeyondLimit(rule, c.namespaceRules(rule.Namespace)) {
+		resolved.Feed, problem = resolve.Feed{}, resolve.TooManyRules()
+	}
 	one := c.adjustRun(ctx, rule, resolved.Feed)
 	if err := c.updateStatus(ctx, rule, one, resolved, problem); err != nil {
 		c.log.Warn("status of a rule not written, trying again", zap.Stringer("rule", key), zap.Error(err))
@@ -234,6 +243,21 @@ func (c *Controller) removeDeleted(ctx context.Context, key types.NamespacedName
 	return errors.Join(failed...)
 }
 
+// namespaceRules yields the rules of a namespace.
+func (c *Controller) namespaceRules(namespace string) iter.Seq[*rules.Rule] {
+	return func(yield func(*rules.Rule) bool) {
+		list, err := c.rules.GetIndexer().ByIndex(toolscache.NamespaceIndex, namespace)
+		if err != nil {
+			c.log.Error("rules of a namespace not found", zap.Error(err)) // the index exists
+		}
+		for _, found := range list {
+			if rule, ok := found.(*rules.Rule); ok && !yield(rule) {
+				return
+			}
+		}
+	}
+}
+
 func (c *Controller) endpointsOf(namespace string) func(name string) *rules.RuleEndpoint {
 	return func(name string) *rules.RuleEndpoint {
 		found, _, err := c.endpoints.GetStore().GetByKey(namespace + "/" + name)
@@ -247,13 +271,11 @@ func (c *Controller) endpointsOf(namespace string) func(name string) *rules.Rule
 
 // Routes returns what callers of the REST entry can reach in a namespace, by whichever replica. synced is false while the rules are not all read.
 func (c *Controller) Routes(namespace string) (all []resolve.Route, synced bool) {
-	list, err := c.rules.GetIndexer().ByIndex(toolscache.NamespaceIndex, namespace)
-	if err != nil || !c.rules.HasSynced() || !c.endpoints.HasSynced() {
+	if !c.rules.HasSynced() || !c.endpoints.HasSynced() {
 		return nil, false
 	}
-	for _, found := range list {
-		rule, ok := found.(*rules.Rule)
-		if !ok || rule.DeletionTimestamp != nil {
+	for rule := range c.namespaceRules(namespace) {
+		if rule.DeletionTimestamp != nil {
 			continue
 		}
 		if resolved, problem := resolve.Resolve(rule, c.endpointsOf(namespace)); problem == nil && resolved.Call != (resolve.Call{}) {
@@ -275,9 +297,25 @@ func (c *Controller) adjustRun(ctx context.Context, rule *rules.Rule, feed resol
 	}
 	sender := delivery.New(func(ctx context.Context, m delivery.Message) error { return c.post(ctx, feed.URL, m) }, one.progress)
 	source := Source{UID: string(rule.UID), Rule: key.String(), Node: feed.Node, Topic: feed.Topic, Since: rule.CreationTimestamp.UTC()}
-	c.runs.replace(ctx, one, feed, func(ctx context.Context) { c.feeds.Run(ctx, source, sender.Send) })
+	one.progress.feedBegins(feed != (resolve.Feed{}))
+	reader := Reader{Send: sender.Send, Made: one.progress.feedMade}
+	c.runs.replace(ctx, one, feed, func(ctx context.Context) { c.feeds.Run(ctx, source, reader) })
 	c.log.Info("rule changed", zap.Stringer("rule", key), zap.String("node", feed.Node), zap.String("topic", feed.Topic))
 	return one
+}
+
+// feedProblem returns why the hub gives no messages, nil if it does, and for how long its answer is still worth waiting for.
+func feedProblem(s feedState) (problem *resolve.Problem, wait time.Duration) {
+	switch {
+	case !s.begun.IsZero():
+		if wait = requestTimeout - time.Since(s.begun); wait > 0 {
+			return nil, wait
+		}
+		return &resolve.Problem{Reason: reasonFeedNotMade, Message: "The hub has not answered: no messages come until it does."}, 0
+	case s.err != nil:
+		return &resolve.Problem{Reason: reasonFeedNotMade, Message: truncate("The hub gives no messages: " + s.err.Error())}, 0
+	}
+	return nil, 0
 }
 
 // readyOf returns the condition Ready.
@@ -299,6 +337,13 @@ func (c *Controller) updateStatus(ctx context.Context, rule *rules.Rule, one *ru
 	if since < StatusPeriod {
 		c.queue.AddAfter(key, StatusPeriod-since)
 		return nil
+	}
+	if problem == nil {
+		var wait time.Duration
+		if problem, wait = feedProblem(one.progress.feedState()); wait > 0 {
+			c.queue.AddAfter(key, wait)
+			return nil
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()

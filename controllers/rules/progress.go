@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"strings"
 	"sync"
 	"time"
 
@@ -20,6 +21,14 @@ type counts struct {
 	errors            []string
 }
 
+// feedState says whether the hub gives a rule's messages: the zero value if it does, or if the rule asks for none.
+type feedState struct {
+	// begun is when the feed was begun, while the hub has not answered.
+	begun time.Time
+	// err is why the hub does not give messages.
+	err error
+}
+
 // progress collects what happens to the messages of one rule. It implements delivery.Observer.
 type progress struct {
 	metrics ruleMetrics
@@ -30,6 +39,8 @@ type progress struct {
 	unwritten counts
 	// current is when the hub stored the message that is being sent, the zero time without one; guarded by mu.
 	current time.Time
+	// feed is what is known about the feed; guarded by mu.
+	feed feedState
 	// dirty says that changed was called since the last snapshot; guarded by mu.
 	dirty bool
 }
@@ -52,8 +63,7 @@ func (p *progress) Began(m delivery.Message) { p.update(func() { p.current = m.S
 // Failed implements delivery.Observer.
 func (p *progress) Failed(at time.Time, err error) {
 	p.metrics.retried.Inc()
-	text := err.Error()
-	text = at.UTC().Format(time.RFC3339) + " " + text[:min(len(text), maxErrorText)]
+	text := at.UTC().Format(time.RFC3339) + " " + truncate(err.Error())
 	p.update(func() { p.unwritten.errors = lastErrors(append(p.unwritten.errors, text)) })
 }
 
@@ -73,6 +83,38 @@ func (p *progress) GaveUp() {
 		p.unwritten.gaveUp++
 		p.current = time.Time{}
 	})
+}
+
+// feedBegins says that the hub was not asked for messages yet, or that none are wanted.
+func (p *progress) feedBegins(wanted bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.feed = feedState{}
+	if wanted {
+		p.feed.begun = time.Now()
+	}
+}
+
+// feedMade is a Reader's Made.
+func (p *progress) feedMade(err error) {
+	p.mu.Lock()
+	same := p.feed.begun.IsZero() && (p.feed.err == nil) == (err == nil)
+	p.feed = feedState{err: err}
+	p.mu.Unlock()
+	if !same {
+		p.changed()
+	}
+}
+
+func (p *progress) feedState() feedState {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.feed
+}
+
+// truncate returns the beginning of an error's text.
+func truncate(text string) string {
+	return strings.ToValidUTF8(text[:min(len(text), maxErrorText)], "")
 }
 
 func lastErrors(all []string) []string { return all[max(0, len(all)-rules.MaxErrors):] }

@@ -81,7 +81,9 @@ type hub struct {
 	sources map[string]controller.Source  // by UID, guarded by mu
 	readers map[string]int                // by UID, guarded by mu
 	removed []string                      // guarded by mu
-	changed chan struct{}                 // guarded by mu
+	// refused is why no feed can be made; guarded by mu.
+	refused error
+	changed chan struct{} // guarded by mu
 }
 
 func newHub() *hub {
@@ -107,16 +109,20 @@ func (h *hub) next(topic string) (m delivery.Message, found bool, changed <-chan
 	return m, false, h.changed
 }
 
-func (h *hub) Run(ctx context.Context, s controller.Source, send func(context.Context, delivery.Message) error) {
+func (h *hub) Run(ctx context.Context, s controller.Source, r controller.Reader) {
 	h.mu.Lock()
 	h.sources[s.UID] = s
 	h.readers[s.UID]++
+	refused := h.refused
 	h.mu.Unlock()
 	defer func() {
 		h.mu.Lock()
 		h.readers[s.UID]--
 		h.mu.Unlock()
 	}()
+	if r.Made(refused); refused != nil {
+		<-ctx.Done()
+	}
 	for ctx.Err() == nil {
 		m, found, changed := h.next(s.Topic)
 		if !found {
@@ -126,7 +132,7 @@ func (h *hub) Run(ctx context.Context, s controller.Source, send func(context.Co
 			}
 			continue
 		}
-		if err := send(ctx, m); err == nil || errors.Is(err, wire.ErrPermanent) {
+		if err := r.Send(ctx, m); err == nil || errors.Is(err, wire.ErrPermanent) {
 			h.mu.Lock()
 			h.queues[s.Topic] = h.queues[s.Topic][1:]
 			h.mu.Unlock()
@@ -375,6 +381,41 @@ func TestController_DeadTargetDelaysNoOtherRule(t *testing.T) {
 	e.hub.publish(e.namespace+"/user/good", "3")
 	e.awaitAccepted("http://good 3")
 	e.awaitStatus("good", "Passing", 1, 0)
+}
+
+// A rule that the hub makes no feed for is not Ready, and says why.
+func TestController_RefusedFeedIsNotReady(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.hub.refused = errors.New("maximum consumers limit reached")
+	e.createEndpoint("bus", rules.TypeEventBus)
+	e.createEndpoint("rest", rules.TypeREST)
+	e.createRule("alarms", "user/a", "http://one")
+	e.start(newOwnership(e.namespace, true))
+	status := e.awaitStatus("alarms", "FeedNotMade", 0, 0)
+	ready := meta.FindStatusCondition(status.Conditions, rules.ConditionReady)
+	if ready.Status != metav1.ConditionFalse || !strings.Contains(ready.Message, "maximum consumers limit reached") {
+		t.Errorf("%+v", ready)
+	}
+}
+
+// Rules beyond the limit of their namespace are not Ready and have no feed; when an older one is deleted, the next one has.
+func TestController_TooManyRules(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.createEndpoint("bus", rules.TypeEventBus)
+	e.createEndpoint("rest", rules.TypeREST)
+	for i := range resolve.MaxRules {
+		e.createRule(fmt.Sprintf("alarms-%03d", i), "user/a", "http://one")
+	}
+	uid := e.createRule("beyond", "user/b", "http://two")
+	e.start(newOwnership(e.namespace, true))
+	e.awaitStatus("beyond", "TooManyRules", 0, 0)
+	if n := e.hub.reading(uid); n != 0 {
+		t.Errorf("%d readers", n)
+	}
+	kit.Must(t, e.resource(rules.RulesResource).Delete(t.Context(), "alarms-007", metav1.DeleteOptions{}))
+	e.awaitStatus("beyond", "Passing", 0, 0)
 }
 
 // A rule is read by the replica that owns it. Its numbers go on at another one.

@@ -2,7 +2,8 @@
 // order of the stream, until it was handled.
 //
 // Each rule has a durable consumer of its own, so that no rule waits for another. It gives out one message at a time, to one cloudcore however many read it:
-// while a cloudcore handles a message, it says so; when it is killed, another one gets the message after ackWait. What nobody has handled is lost when the
+// while a cloudcore handles a message, the hub confirms that it still has it; when it is killed, another one gets the message after ackWait. One that is cut
+// from the hub stops before. What nobody has handled is lost when the
 // stream drops it, after a day or beyond its size. What can never be handled becomes a dead letter.
 package rulefeed
 
@@ -16,7 +17,6 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/streams/call"
@@ -31,8 +31,6 @@ import (
 const (
 	// ackWait is how long the message of a dead cloudcore waits for another one.
 	ackWait = 30 * time.Second
-	// progressPeriod is a third of it, so that two lost progress acks do no harm.
-	progressPeriod = ackWait / 3
 	// inactiveThreshold is twice the age of the stream's messages: a consumer that nobody has read for so long has nothing that another one would repeat.
 	inactiveThreshold = 48 * time.Hour
 	// ackTimeout bounds the ack of a message; without an answer the message comes again.
@@ -69,9 +67,19 @@ type Message struct {
 // because of its ctx returns an error.
 type Handle func(ctx context.Context, m Message) error
 
+// Reader is what the feed of a rule calls, one function at a time.
+type Reader struct {
+	Handle Handle
+	// Made is called with nil when the hub has the consumer of the rule, and with the hub's error when it refuses to make it: then no message comes. It is
+	// not called while the hub does not answer.
+	Made func(err error)
+}
+
 // Feeds are the feeds of all rules of a cloudcore.
 type Feeds struct {
+	nc          *nats.Conn
 	js          jetstream.JetStream
+	hold        holdTimes
 	deadLetters *envelope.DeadLetterStore
 	log         *zap.Logger
 }
@@ -83,7 +91,7 @@ func New(nc *nats.Conn, common *metrics.Metrics, log *zap.Logger) (*Feeds, error
 		return nil, fmt.Errorf("rules: %w", err)
 	}
 	return &Feeds{
-		js: js, log: log,
+		nc: nc, js: js, hold: defaultHoldTimes(), log: log,
 		deadLetters: &envelope.DeadLetterStore{Js: js, Sender: call.CloudSender, Metrics: common, Log: log},
 	}, nil
 }
@@ -99,12 +107,12 @@ func consumerConfig(s Source) jetstream.ConsumerConfig {
 	}
 }
 
-// Run hands the messages of a rule to handle, one after the other, until ctx ends. Errors of the hub are logged, and it tries again.
-func (f *Feeds) Run(ctx context.Context, s Source, handle Handle) {
+// Run hands the messages of a rule to r, one after the other, until ctx ends. Errors of the hub are logged, and it tries again.
+func (f *Feeds) Run(ctx context.Context, s Source, r Reader) {
 	retry := flow.NewRetryBackoff()
 	for ctx.Err() == nil {
 		began := time.Now()
-		err := f.runSession(ctx, s, handle)
+		err := f.runSession(ctx, s, r)
 		if ctx.Err() != nil {
 			return
 		}
@@ -121,15 +129,20 @@ func (f *Feeds) Run(ctx context.Context, s Source, handle Handle) {
 }
 
 // runSession reads until an error.
-func (f *Feeds) runSession(ctx context.Context, s Source, handle Handle) error {
+func (f *Feeds) runSession(ctx context.Context, s Source, r Reader) error {
 	var consumer jetstream.Consumer
 	err := topology.RetryUnanswered(ctx, func(ctx context.Context) (err error) {
 		consumer, err = f.js.CreateOrUpdateConsumer(ctx, subject.MessagesStream, consumerConfig(s))
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("consumer of rule %s: %w", s.Rule, err)
+		err = fmt.Errorf("consumer of rule %s: %w", s.Rule, err)
+		if _, refused := errors.AsType[jetstream.JetStreamError](err); refused && ctx.Err() == nil {
+			r.Made(err)
+		}
+		return err
 	}
+	r.Made(nil)
 	for {
 		// One pull for each message: a message that waits in this process would be kept from the next owner of the rule.
 		batch, err := consumer.Fetch(1, jetstream.FetchContext(ctx), jetstream.FetchHeartbeat(topology.PullHeartbeat))
@@ -137,7 +150,7 @@ func (f *Feeds) runSession(ctx context.Context, s Source, handle Handle) error {
 			return fmt.Errorf("next message of rule %s: %w", s.Rule, err)
 		}
 		for msg := range batch.Messages() {
-			if err := f.handleMessage(ctx, s, msg, handle); err != nil {
+			if err := f.handleMessage(ctx, s, msg, r); err != nil {
 				return err
 			}
 		}
@@ -148,13 +161,16 @@ func (f *Feeds) runSession(ctx context.Context, s Source, handle Handle) error {
 }
 
 // handleMessage handles one message and tells the hub. An error ends the session.
-func (f *Feeds) handleMessage(ctx context.Context, s Source, msg jetstream.Msg, handle Handle) error {
+func (f *Feeds) handleMessage(ctx context.Context, s Source, msg jetstream.Msg, r Reader) error {
 	m, err := decode(msg)
 	if err == nil {
-		err = handleWithProgress(ctx, msg, m, handle)
+		err = f.hold.handle(ctx, f.confirm(msg), m, r.Handle)
 	}
 	if errors.Is(err, wire.ErrPermanent) {
 		err = f.deadLetters.Put(ctx, planeRule, msg.Subject(), deadHeader(s, msg), msg.Data(), err)
+	}
+	if errors.Is(err, errNotConfirmed) {
+		return fmt.Errorf("message %s of rule %s: %w", m.ID, s.Rule, err) // a nak that arrives late would be about another cloudcore's attempt
 	}
 	if err != nil {
 		// Told again, the next attempt need not wait for ackWait; a lost nak costs that.
@@ -181,25 +197,12 @@ func deadHeader(s Source, msg jetstream.Msg) nats.Header {
 	return header
 }
 
-// handleWithProgress calls handle, and keeps the hub from giving the message to another cloudcore meanwhile.
-func handleWithProgress(ctx context.Context, msg jetstream.Msg, m Message, handle Handle) error {
-	var g errgroup.Group
-	done := make(chan struct{})
-	g.Go(func() error {
-		ticker := time.NewTicker(progressPeriod)
-		defer ticker.Stop()
-		for {
-			select {
-			case <-ticker.C:
-				_ = msg.InProgress() // the next one comes soon
-			case <-done:
-				return nil
-			}
-		}
-	})
-	err := handle(ctx, m)
-	close(done)
-	return errors.Join(err, g.Wait())
+// confirm returns a request to the hub that keeps it from giving a message to another cloudcore for ackWait.
+func (f *Feeds) confirm(msg jetstream.Msg) func(ctx context.Context) error {
+	return func(ctx context.Context) error {
+		_, err := f.nc.RequestWithContext(ctx, msg.Reply(), []byte(ackProgress))
+		return err
+	}
 }
 
 // decode reads a message. Whatever is in the stream has an id, also what somebody else has published there.

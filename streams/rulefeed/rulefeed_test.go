@@ -56,9 +56,14 @@ func newFeeds(t *testing.T, hub *server.Server) (*rulefeed.Feeds, *prometheus.Re
 // run runs a feed until the test ends or stop is called.
 func run(t *testing.T, feeds *rulefeed.Feeds, s rulefeed.Source, handle rulefeed.Handle) (stop func()) {
 	t.Helper()
+	return runReader(t, feeds, s, rulefeed.Reader{Handle: handle, Made: func(error) {}})
+}
+
+func runReader(t *testing.T, feeds *rulefeed.Feeds, s rulefeed.Source, r rulefeed.Reader) (stop func()) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	running.Go(func() { feeds.Run(ctx, s, handle) })
+	running.Go(func() { feeds.Run(ctx, s, r) })
 	stop = func() {
 		cancel()
 		running.Wait()
@@ -258,6 +263,74 @@ func TestFeeds_ChangeAndRemove(t *testing.T) {
 		t.Errorf("%d consumers are left", n)
 	}
 	awaitWaiting(t, feeds, 0)
+}
+
+// A consumer that the hub refuses is told, and so is one that it makes later.
+func TestFeeds_RefusedConsumerIsTold(t *testing.T) {
+	options := streamstest.Options(t, "hub")
+	options.JetStream, options.StoreDir, options.JetStreamLimits.DefaultMaxConsumers = true, t.TempDir(), 1
+	hub := streamstest.Run(t, options)
+	js := mustJetStream(t, hub)
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: subject.MessagesStream, Subjects: []string{"messages.>"}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.CreateConsumer(t.Context(), subject.MessagesStream, jetstream.ConsumerConfig{Durable: "other"}); err != nil {
+		t.Fatal(err)
+	}
+	publish(t, hub, "gw-1", "line3/user/a", 1, "x")
+	feeds, _ := newFeeds(t, hub)
+	var got received
+	told := make(chan error, 1_000)
+	runReader(t, feeds, source("line3/user/a"), rulefeed.Reader{
+		Made: func(err error) { told <- err },
+		Handle: func(_ context.Context, m rulefeed.Message) error {
+			got.add(m)
+			return nil
+		},
+	})
+	if err := <-told; !errors.Is(err, jetstream.ErrMaximumConsumersLimit) {
+		t.Fatalf("the hub has no room: told %v", err)
+	}
+	if err := js.DeleteConsumer(t.Context(), subject.MessagesStream, "other"); err != nil {
+		t.Fatal(err)
+	}
+	for err := range told {
+		if err == nil {
+			break
+		}
+	}
+	streamstest.Eventually(t, "the message of the time before", got.is("gw-1/run/1 line3/user/a x"))
+}
+
+// The hub answers requests to keep a message; without it a handler ends.
+func TestFeeds_HandlerEndsWithoutHub(t *testing.T) {
+	hub := streamstest.Hub(t)
+	publish(t, hub, "gw-1", "line3/user/a", 1, "x")
+	nc := streamstest.Connect(t, hub)
+	feeds, err := rulefeed.New(nc, metrics.New(prometheus.NewRegistry()), zaptest.NewLogger(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	feeds.Hurry()
+	begun, ended := make(chan struct{}), make(chan struct{})
+	run(t, feeds, source("line3/user/a"), func(ctx context.Context, _ rulefeed.Message) error {
+		close(begun)
+		<-ctx.Done()
+		close(ended)
+		return ctx.Err()
+	})
+	<-begun
+	before := nc.Stats().InMsgs
+	streamstest.Eventually(t, "answers that the message is kept", func() bool { return nc.Stats().InMsgs > before+2 })
+	hub.Shutdown()
+	streamstest.Eventually(t, "the end of the handler", func() bool {
+		select {
+		case <-ended:
+			return true
+		default:
+			return false
+		}
+	})
 }
 
 func mustJetStream(t *testing.T, hub *server.Server) jetstream.JetStream {

@@ -18,6 +18,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"golang.org/x/net/http/httpguts"
 )
 
 const (
@@ -35,6 +37,9 @@ const (
 
 // ErrDenied says that a target's address is not allowed.
 var ErrDenied = errors.New("the address is not allowed as a target: add its network to rules.allowedTargets of cloudcore")
+
+// ErrUnusable says that no request can be made of a URL or a header.
+var ErrUnusable = errors.New("no request can be made")
 
 // Request is a POST.
 type Request struct {
@@ -73,9 +78,12 @@ func (c *Client) Close() { c.http.CloseIdleConnections() }
 func (c *Client) Post(ctx context.Context, r Request) (Answer, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, r.URL, bytes.NewReader(r.Body))
 	if err != nil {
-		return Answer{}, errors.New("the URL of the target cannot be used")
+		return Answer{}, fmt.Errorf("%w: the URL of the target cannot be used", ErrUnusable)
 	}
 	for name, value := range r.Header {
+		if !httpguts.ValidHeaderFieldValue(value) {
+			return Answer{}, fmt.Errorf("%w: the header %s has a control character", ErrUnusable, name)
+		}
 		request.Header.Set(name, value)
 	}
 	answer, err := c.http.Do(request)
@@ -120,7 +128,9 @@ func denied() []netip.Prefix {
 		netip.MustParsePrefix("168.63.129.16/32"), // Azure's host
 		netip.MustParsePrefix("198.18.0.0/15"),
 		netip.MustParsePrefix("240.0.0.0/4"),
-		netip.MustParsePrefix("64:ff9b::/96"), // these three contain addresses of IPv4
+		netip.MustParsePrefix("64:ff9b::/96"), // these five contain addresses of IPv4
+		netip.MustParsePrefix("::/96"),
+		netip.MustParsePrefix("2001::/32"), // Teredo
 		netip.MustParsePrefix("64:ff9b:1::/48"),
 		netip.MustParsePrefix("2002::/16"),
 		netip.MustParsePrefix("fec0::/10"),

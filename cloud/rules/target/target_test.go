@@ -32,13 +32,13 @@ func TestCheck(t *testing.T) {
 	for _, address := range []string{
 		"127.0.0.1", "127.9.9.9", "[::1]", "[::ffff:127.0.0.1]", "0.0.0.0", "[::]", "10.0.0.1", "172.16.0.1", "192.168.1.1", "[::ffff:10.0.0.1]", "[fd00::1]",
 		"169.254.169.254", "[fe80::1]", "[fe80::1%eth0]", "[fd00:ec2::254]", "100.100.100.200", "192.0.0.192", "168.63.129.16", "224.0.0.1", "[ff02::1]",
-		"255.255.255.255", "[64:ff9b::a9fe:a9fe]", "[2002:7f00:1::]", "no address",
+		"255.255.255.255", "[64:ff9b::a9fe:a9fe]", "[2002:7f00:1::]", "[2001:0:7f00:1::1]", "[::10.0.0.1]", "[::a9fe:a9fe]", "no address",
 	} {
 		if err := target.Check(address+":80", nil); !errors.Is(err, target.ErrDenied) {
 			t.Errorf("%s: %v", address, err)
 		}
 	}
-	for _, address := range []string{"1.1.1.1", "[2606:4700::1111]", "172.32.0.1", "100.128.0.1"} {
+	for _, address := range []string{"1.1.1.1", "[2606:4700::1111]", "[2001:4860:4860::8888]", "172.32.0.1", "100.128.0.1"} {
 		if err := target.Check(address+":443", nil); err != nil {
 			t.Errorf("%s: %v", address, err)
 		}
@@ -129,6 +129,11 @@ func TestClient_Errors(t *testing.T) {
 	_, err := newClient(t, loopback()).Post(ctx, target.Request{URL: strings.Replace(server.URL, "http://", "http://user:secret@", 1)})
 	if !errors.Is(err, context.Canceled) || strings.Contains(err.Error(), "secret") {
 		t.Errorf("canceled: %v", err)
+	}
+	for _, r := range []target.Request{{URL: "http://[::1"}, {URL: server.URL, Header: map[string]string{"Frond-Message-Id": "gw-1/\x01/1"}}} {
+		if _, err := newClient(t, loopback()).Post(t.Context(), r); !errors.Is(err, target.ErrUnusable) {
+			t.Errorf("%+v: %v", r, err)
+		}
 	}
 	for _, url := range []string{"http://user:secret@127.0.0.1:1/", "http://user:secret@[::1", "http://user:secret@127.0.0.1:http/"} {
 		if _, err := newClient(t, loopback()).Post(t.Context(), target.Request{URL: url}); err == nil || strings.Contains(err.Error(), "secret") {

@@ -1,7 +1,7 @@
 // Package delivery sends one message of a rule to its target until the target accepts it, and decides when to give it up.
 //
-// A target that is away (no connection, no answer, or an answer that says "later") is tried for as long as the message exists. A target that refuses a
-// message is tried MaxRefusals times, then the message is given up, so that it does not hold all later ones for ever. Attempts are counted in memory: after
+// A target that is away (no connection, no answer, or an answer that says "later") is tried until the message is MaxAge old, then it is given up, too. A target that refuses a
+// message, or one that no request can be made of, is tried MaxRefusals times, then the message is given up, so that it does not hold all later ones for ever. Attempts are counted in memory: after
 // a restart of cloudcore a refused message is tried as often again.
 package delivery
 
@@ -22,7 +22,12 @@ const (
 	maxDelay   = time.Minute
 	// MaxRefusals is after how many refusals a message is given up; it has been tried for about four minutes then.
 	MaxRefusals = 10
+	// MaxAge is how old a message can be: the hub drops it from the stream then.
+	MaxAge = 24 * time.Hour
 )
+
+// ErrRefused is wrapped by errors of Post that no later attempt can cure: they count as refusals.
+var ErrRefused = errors.New("the request cannot be made")
 
 // Message is what is sent.
 type Message struct {
@@ -59,8 +64,8 @@ func (e *StatusError) refused() bool {
 	return true
 }
 
-// Post sends a message once. It returns nil if the target has accepted it, a *StatusError if it answered something else. Any other error is a target that
-// is away.
+// Post sends a message once. It returns nil if the target has accepted it, a *StatusError if it answered something else, an error that wraps ErrRefused if it
+// can never be sent. Any other error is a target that is away.
 type Post func(ctx context.Context, m Message) error
 
 // Observer sees the attempts at one rule's messages. Its methods must not block.
@@ -102,9 +107,14 @@ func (s *Sender) Send(ctx context.Context, m Message) error {
 			return fmt.Errorf("message %s: %w", m.ID, context.Cause(ctx))
 		}
 		s.observe.Failed(s.now(), err)
-		if s.countRefusal(m.ID, err) >= MaxRefusals {
+		refusals := s.countRefusal(m.ID, err)
+		switch {
+		case refusals >= MaxRefusals:
 			s.observe.GaveUp()
 			return fmt.Errorf("%w: refused %d times: %w", wire.ErrPermanent, MaxRefusals, err)
+		case !m.Stored.IsZero() && s.now().Sub(m.Stored) >= MaxAge:
+			s.observe.GaveUp()
+			return fmt.Errorf("%w: not delivered within %s: %w", wire.ErrPermanent, MaxAge, err)
 		}
 		timer := time.NewTimer(Delay(attempt, rand.Float64()))
 		select {
@@ -121,7 +131,7 @@ func (s *Sender) countRefusal(id string, err error) int {
 	if s.last != id {
 		s.last, s.refusals = id, 0
 	}
-	if status, ok := errors.AsType[*StatusError](err); ok && status.refused() {
+	if status, ok := errors.AsType[*StatusError](err); ok && status.refused() || errors.Is(err, ErrRefused) {
 		s.refusals++
 	}
 	return s.refusals

@@ -57,6 +57,7 @@ func TestSender(t *testing.T) {
 		"a busy target is no refusal":       {times(500, later), 501, nil, "delivered"},
 		"a redirection is a refusal":        {times(100, &delivery.StatusError{Code: 302}), delivery.MaxRefusals, wire.ErrPermanent, "gave up"},
 		"refusals add up between absences":  {append(append(times(9, refused), times(20, away)...), refused), 30, wire.ErrPermanent, "gave up"},
+		"what cannot be sent is refused":    {times(100, fmt.Errorf("%w: bad header", delivery.ErrRefused)), delivery.MaxRefusals, wire.ErrPermanent, "gave up"},
 		"an error of the server is counted": {times(100, &delivery.StatusError{Code: 500}), delivery.MaxRefusals, wire.ErrPermanent, "gave up"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -90,6 +91,22 @@ func TestSender_InterruptedMessage(t *testing.T) {
 			if err := s.Send(t.Context(), delivery.Message{ID: id}); !errors.Is(err, wire.ErrPermanent) || *attempts != (i+1)*delivery.MaxRefusals {
 				t.Errorf("message %s: %d attempts in all, %v", id, *attempts, err)
 			}
+		}
+	})
+}
+
+// A target that stays away holds a message for as long as the hub has it, not for ever.
+func TestSender_MessageExpires(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*delivery.MaxAge)
+		defer cancel()
+		begun := time.Now()
+		post := func(context.Context, delivery.Message) error { return errors.New("connection refused") }
+		var o observer
+		err := delivery.New(post, &o).Send(ctx, delivery.Message{ID: "1", Stored: begun.Add(-time.Hour)})
+		took := time.Since(begun)
+		if !errors.Is(err, wire.ErrPermanent) || o.seen[len(o.seen)-1] != "gave up" || took < delivery.MaxAge-time.Hour || took > delivery.MaxAge {
+			t.Errorf("after %s: %v", took, err)
 		}
 	})
 }

@@ -4,6 +4,7 @@ package resolve
 import (
 	"fmt"
 	"net/url"
+	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -20,6 +21,7 @@ const (
 	ReasonInvalidSource    = "InvalidSource"
 	ReasonInvalidTarget    = "InvalidTarget"
 	ReasonTopicNotSent     = "TopicNotSent"
+	ReasonTooManyRules     = "TooManyRules"
 )
 
 // maxTopic is that of messages of apps (streams/telemetry.MaxTopic).
@@ -129,6 +131,10 @@ func checkURL(target string) string {
 		return fmt.Sprintf("has the scheme %.20q, want http or https", u.Scheme)
 	case u.Hostname() == "":
 		return "names no host"
+	case u.Port() != "":
+		if port, err := strconv.ParseUint(u.Port(), 10, 16); err != nil || port == 0 {
+			return "has a port that is not 1 to 65535"
+		}
 	}
 	return ""
 }

@@ -52,6 +52,7 @@ func TestResolve(t *testing.T) {
 		"no node":               {newRule("bus", "rest", "user/a", "", good), resolve.Feed{}, resolve.ReasonInvalidSource},
 		"node with a wildcard":  {newRule("bus", "rest", "user/a", "*", good), resolve.Feed{}, resolve.ReasonInvalidSource},
 		"topic that stays":      {newRule("bus", "rest", "alarm", "gw-17", good), resolve.Feed{}, resolve.ReasonTopicNotSent},
+		"port too high":         {newRule("bus", "rest", "user/a", "gw-17", "http://example.com:99999"), resolve.Feed{}, resolve.ReasonInvalidTarget},
 		"no URL":                {newRule("bus", "rest", "user/a", "gw-17", "http://[::1"), resolve.Feed{}, resolve.ReasonInvalidTarget},
 		"file":                  {newRule("bus", "rest", "user/a", "gw-17", "file:///etc/passwd"), resolve.Feed{}, resolve.ReasonInvalidTarget},
 		"no host":               {newRule("bus", "rest", "user/a", "gw-17", "http:///x"), resolve.Feed{}, resolve.ReasonInvalidTarget},

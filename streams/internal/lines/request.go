@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/frond-edge/frond/api/wire"
 )
@@ -67,6 +70,9 @@ func ParseRequest(request []byte) (run string, records []byte, err error) {
 	var p preamble
 	if err := json.Unmarshal(first, &p); err != nil {
 		return "", nil, fmt.Errorf("%w: first line: %w", wire.ErrPermanent, err)
+	}
+	if strings.ContainsFunc(p.Run, func(r rune) bool { return unicode.IsControl(r) || r == utf8.RuneError }) {
+		return "", nil, fmt.Errorf("%w: name of the run %.80q has a control character", wire.ErrPermanent, p.Run)
 	}
 	if p.Run == "" || len(p.Run) > maxName {
 		return "", nil, fmt.Errorf("%w: name of the run of %d bytes, want 1 to %d", wire.ErrPermanent, len(p.Run), maxName)
