@@ -43,7 +43,7 @@ func (s *State) Removed(key wire.Key) bool {
 	if !s.heard || !complete || len(s.pending) > 0 || s.ackedSequence < snapshot.Sequence {
 		return false
 	}
-	if began, ok := s.working[key]; ok && time.Since(began) < WorkLimit {
+	if s.working.on(key) {
 		return false
 	}
 	r, ok := s.records.get(key)

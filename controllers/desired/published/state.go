@@ -2,7 +2,6 @@
 package published
 
 import (
-	"maps"
 	"sync"
 	"time"
 
@@ -12,9 +11,6 @@ import (
 	"github.com/frond-edge/frond/controllers/desired/kinds"
 	"github.com/frond-edge/frond/controllers/desired/shortkey"
 )
-
-// WorkLimit is how long work on a key takes at most: longer than a message is tried.
-const WorkLimit = 30 * time.Second
 
 // State is what the stream holds for one node, for one term of this replica's ownership. The zero State is not loaded. Its
 // methods may be called concurrently.
@@ -38,7 +34,7 @@ type State struct {
 	// pending are the keys that must be processed before the snapshot marker may be published; nil when it has been.
 	pending map[wire.Key]struct{}
 	// working are the keys that are worked on, and since when. Work that has failed stays for WorkLimit: its message may be on its way.
-	working map[wire.Key]time.Time
+	working working
 	// ackedSequence is the stream sequence up to which the node has all messages on disk.
 	ackedSequence uint64
 	// heard: the node has acked since the last load began, so that ackedSequence is of the stream that records are of.
@@ -103,21 +99,9 @@ func (s *State) BeginWork(key wire.Key) (v View, known bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if known {
-		if s.working == nil {
-			s.working = map[wire.Key]time.Time{}
-		}
-		s.working[key] = time.Now()
+		s.working.begin(key)
 	}
 	return v, known
-}
-
-// endWork ends the work on a key, and drops work that has failed. The caller holds mu.
-func (s *State) endWork(key wire.Key) {
-	delete(s.working, key)
-	maps.DeleteFunc(s.working, func(_ wire.Key, began time.Time) bool { return time.Since(began) >= WorkLimit })
-	if len(s.working) == 0 {
-		s.working = nil // an emptied map keeps its memory, and there are many nodes
-	}
 }
 
 // BeginLoad returns the revision before the stream is read, for EndLoad.
@@ -178,7 +162,7 @@ func (s *State) SetPending(keys map[wire.Key]struct{}) {
 func (s *State) FinishPending(key wire.Key) (last bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.endWork(key)
+	s.working.end(key)
 	if _, ok := s.pending[key]; !ok {
 		return false
 	}
