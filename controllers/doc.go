@@ -1,5 +1,5 @@
 // Package controllers contains cloudcore's controllers, one folder each, and what they share: ProcessQueue, PriorityQueue, Follow,
-// Ownership. Peers never import each other; package cloud assembles them. What peers decide by, and that writes nothing, is none: references,
+// AddIndexers, Ownership. Peers never import each other; package cloud assembles them. What peers decide by, and that writes nothing, is none: references,
 // podcache, groups/assignment, groups/membership, groups/window. Each resource has one writer:
 //
 //	what                                              writer

@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"github.com/frond-edge/frond/api/apps"
+	"github.com/frond-edge/frond/controllers"
 	"github.com/frond-edge/frond/controllers/applications/render"
 	"github.com/frond-edge/frond/controllers/desired/kinds"
 	"github.com/frond-edge/frond/controllers/podcache"
@@ -26,16 +27,14 @@ func podIndexer(ctx context.Context, objects cache.Cache) (toolscache.Indexer, e
 	if !ok {
 		return nil, fmt.Errorf("the informer of pods is a %T", informer)
 	}
-	if _, has := shared.GetIndexer().GetIndexers()[kinds.NodeIndex]; !has {
-		err := shared.AddIndexers(toolscache.Indexers{kinds.NodeIndex: func(o any) ([]string, error) {
-			if pod, ok := podcache.Of(o); ok {
-				return []string{pod.Node()}, nil
-			}
-			return nil, nil
-		}})
-		if _, has := shared.GetIndexer().GetIndexers()[kinds.NodeIndex]; !has && err != nil { // the engine may have been faster
-			return nil, fmt.Errorf("index pods: %w", err)
+	err = controllers.AddIndexers(shared, toolscache.Indexers{kinds.NodeIndex: func(o any) ([]string, error) {
+		if pod, ok := podcache.Of(o); ok {
+			return []string{pod.Node()}, nil
 		}
+		return nil, nil
+	}})
+	if err != nil {
+		return nil, fmt.Errorf("pods: %w", err)
 	}
 	return shared.GetIndexer(), nil
 }

@@ -116,7 +116,7 @@ func (r *reconciler) reconcileItem(ctx context.Context, p controllers.Priority, 
 	if it.Key == wire.SnapshotMarker() && !s.published.SnapshotComplete() {
 		return nil // it is enqueued again when all keys before it are processed
 	}
-	now, known := s.published.View(it.Key)
+	now, known := s.published.BeginWork(it.Key)
 	if !known {
 		return nil // released meanwhile
 	}

@@ -10,9 +10,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/frond-edge/frond/api/devices"
 	"github.com/frond-edge/frond/api/names"
+	"github.com/frond-edge/frond/controllers/devicestatus"
 )
 
 // Message says why nobody drives a Device that has moved, and what to do.
@@ -25,11 +28,37 @@ func Message(device *unstructured.Unstructured) string {
 	return text + fmt.Sprintf(". If %s is known to be off: kubectl annotate device %s -n %s %s=%s", holder, device.GetName(), device.GetNamespace(), names.AnnotationForceMove, holder)
 }
 
+// showAll writes the conditions that are due, and removes those that are there and not due. One whose claim is about to pass on stays until it has.
+func (r *Reconciler) showAll(ctx context.Context, nodes toolscache.Store, found indexes, all []decided) {
+	show := func(device, status *unstructured.Unstructured, held bool) {
+		// Without the right the claims go on.
+		_ = r.attempts.try(fmt.Sprint("condition/", device.GetUID()), func() error { return r.show(ctx, device, status, held) })
+	}
+	for _, d := range all {
+		if d.do == wait && d.away {
+			show(d.device, devicestatus.Get(found.statuses, client.ObjectKeyFromObject(d.device).String()), true)
+		}
+	}
+	marked, err := valuesOf(found.statuses, heldIndex)
+	if err != nil {
+		r.attempts.failed = err
+	}
+	for _, status := range marked {
+		device := devicestatus.Get(found.devices, client.ObjectKeyFromObject(status).String())
+		if device == nil {
+			continue // it goes with its Device
+		}
+		if d, owned := r.decisionOf(device, nodes); owned && d.do != release && (d.do != wait || !d.away) {
+			show(device, status, false)
+		}
+	}
+}
+
 // show makes the DeviceStatus say that another gateway holds the device, or say it no more. A status that is nil, or of an earlier Device of the name, is
 // made by the gateway's first report.
 func (r *Reconciler) show(ctx context.Context, device, status *unstructured.Unstructured, held bool) error {
 	if status == nil {
-		return r.create(ctx, device, held)
+		return r.create(ctx, device)
 	}
 	if owners := status.GetOwnerReferences(); len(owners) == 0 || owners[0].UID != device.GetUID() {
 		return nil
@@ -43,8 +72,8 @@ func (r *Reconciler) show(ctx context.Context, device, status *unstructured.Unst
 	if !changed {
 		return nil
 	}
-	if err := r.limiter.Wait(ctx); err != nil {
-		return fmt.Errorf("condition of a device: %w", err)
+	if !r.limiter.Allow() {
+		return nil // with the next scan
 	}
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": status.GetUID(), "resourceVersion": status.GetResourceVersion()},
@@ -61,12 +90,9 @@ func (r *Reconciler) show(ctx context.Context, device, status *unstructured.Unst
 }
 
 // create makes the DeviceStatus of a held device that has never reported.
-func (r *Reconciler) create(ctx context.Context, device *unstructured.Unstructured, held bool) error {
-	if !held {
-		return nil
-	}
-	if err := r.limiter.Wait(ctx); err != nil {
-		return fmt.Errorf("condition of a device: %w", err)
+func (r *Reconciler) create(ctx context.Context, device *unstructured.Unstructured) error {
+	if !r.limiter.Allow() {
+		return nil // with the next scan
 	}
 	object := &unstructured.Unstructured{Object: map[string]any{
 		"metadata": map[string]any{"namespace": device.GetNamespace(), "name": device.GetName()},

@@ -55,14 +55,15 @@ type input struct {
 	removed bool
 }
 
-// action is what is to be done with a claim.
+// action is what is to be done with a claim, the most urgent last.
 type action int
 
 const (
 	keep    action = iota // it is right
+	wait                  // the holder may drive the device
+	disarm                // it is right, and an order to force a move, which would force a later one, goes
 	claim                 // the node of a Device that nobody has claimed claims it
 	release               // the claim passes to the node that the Device names now, or ends if it names none
-	wait                  // the holder may drive the device
 )
 
 // The causes of a release, values of a metric.
@@ -78,7 +79,9 @@ const (
 // decide returns what is to be done with the claim of a device, and the cause of a release.
 func decide(in input) (do action, cause string) {
 	switch {
-	case in.claimed == "" && in.node == "", in.claimed != "" && in.claimed == in.node:
+	case in.claimed == in.node && in.forced != "":
+		return disarm, ""
+	case in.claimed == in.node:
 		return keep, ""
 	case in.claimed == "":
 		return claim, ""

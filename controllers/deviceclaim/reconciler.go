@@ -1,9 +1,12 @@
 package deviceclaim
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -26,15 +29,14 @@ import (
 	"github.com/frond-edge/frond/api/names"
 	"github.com/frond-edge/frond/api/wire"
 	"github.com/frond-edge/frond/controllers"
-	"github.com/frond-edge/frond/controllers/devicestatus"
 )
 
 const (
-	// scanInterval is how often all Devices are looked at, in memory: what a move waits for beside the heartbeat of its old gateway.
+	// scanInterval is how often the Devices are looked at whose claim is not settled, in memory: what a move waits for beside the heartbeat of its old gateway.
 	scanInterval = time.Second
 	// unservedInterval is how often a cluster is asked again that has no devices.
 	unservedInterval = time.Minute
-	// writesPerSecond and writesBurst bound the writes of one replica. After an update to the first version with claims each Device is claimed.
+	// writesPerSecond and writesBurst bound the moves of one replica, and its other writes. After an update to the first version with claims each Device is claimed.
 	writesPerSecond, writesBurst = 50, 100
 )
 
@@ -59,10 +61,12 @@ type Reconciler struct {
 	reports           dynamic.NamespaceableResourceInterface
 	deliveries        Deliveries
 	owner             controllers.Ownership
-	limiter           *rate.Limiter
-	moves             *prometheus.CounterVec
-	waiting           prometheus.Gauge
-	log               *zap.Logger
+	// limiter is of all writes but those of moves, which wait behind no other.
+	limiter, moveLimiter *rate.Limiter
+	attempts             *attempts
+	moves                *prometheus.CounterVec
+	waiting              prometheus.Gauge
+	log                  *zap.Logger
 	// scanEvery holds the constant, or another value in tests.
 	scanEvery time.Duration
 }
@@ -72,7 +76,8 @@ func New(objects, statuses cache.Cache, kube dynamic.Interface, deliveries Deliv
 	r := &Reconciler{
 		objects: objects, statuses: statuses, devices: kube.Resource(devices.GroupVersion().WithResource(devices.DevicesResource)),
 		reports:    kube.Resource(devices.GroupVersion().WithResource(devices.DeviceStatusesResource)),
-		deliveries: deliveries, owner: owner, limiter: rate.NewLimiter(writesPerSecond, writesBurst), log: log, scanEvery: scanInterval,
+		deliveries: deliveries, owner: owner, limiter: rate.NewLimiter(writesPerSecond, writesBurst),
+		moveLimiter: rate.NewLimiter(writesPerSecond, writesBurst), attempts: newAttempts(retryFirst, retryMost), log: log, scanEvery: scanInterval,
 		moves: promauto.With(metrics).NewCounterVec(prometheus.CounterOpts{
 			Namespace: "frond", Subsystem: "deviceclaim", Name: "moves_total",
 			Help: "Devices that have left a gateway for another, by why that was safe: removed (the old gateway has confirmed it), forced (an operator's annotation), node_missing, node_revoked, out_of_service, no_gateway.",
@@ -99,8 +104,10 @@ func (r *Reconciler) Start(ctx context.Context) error {
 		switch err := r.scan(ctx, nodes); {
 		case meta.IsNoMatchError(err):
 			pause = unservedInterval // this cluster has no devices
-		case apierrors.IsForbidden(err):
+		case errors.Is(err, errNoRight):
 			pause = unservedInterval
+			fallthrough
+		case apierrors.IsForbidden(err):
 			r.log.Warn("devices not claimed: two gateways may drive a device that moves (deploy/rbac/cloudcore.yaml grants the right)", zap.Error(err))
 		case err != nil && ctx.Err() == nil:
 			r.log.Warn("claims of devices not moved, trying again", zap.Error(err))
@@ -113,46 +120,59 @@ func (r *Reconciler) Start(ctx context.Context) error {
 	}
 }
 
-// scan decides about all Devices whose holder is owned. Each failure leaves the other Devices alone; the last one is returned.
-func (r *Reconciler) scan(ctx context.Context, nodes toolscache.Store) (failed error) {
-	all, err := devicestatus.List(ctx, r.objects, devices.DeviceKind)
+// decided is a Device with what is to be done with its claim.
+type decided struct {
+	device *unstructured.Unstructured
+	do     action
+	cause  string
+	// away: the holder's gateway is, so that it does not report that it holds the device.
+	away bool
+}
+
+// scan decides about the Devices whose claim is not settled and whose holder is owned: first those that move, then the others, then the conditions. What
+// fails leaves the rest alone; the last failure is returned.
+func (r *Reconciler) scan(ctx context.Context, nodes toolscache.Store) error {
+	found, err := indexesOf(ctx, r.objects, r.statuses)
 	if err != nil {
 		return err
 	}
-	statuses, err := devicestatus.ByName(ctx, r.statuses, devices.DeviceStatusKind)
+	unsettled, err := valuesOf(found.devices, unsettledIndex)
 	if err != nil {
 		return err
 	}
-	waiting := 0
-	for i := range all {
-		device := &all[i]
-		holder := devices.HolderOf(device)
-		if holder == "" || !r.owner.Owns(holder) {
-			continue
-		}
-		in := r.inputOf(device, nodes)
-		do, cause := decide(in)
-		switch do {
-		case claim, release:
-			err = r.write(ctx, device, do, cause)
-		case wait:
-			waiting++
-			err = nil
-		case keep:
-			err = nil
-		}
-		if err == nil {
-			err = r.show(ctx, device, statuses[client.ObjectKeyFromObject(device)], do == wait && in.gateway == away)
-		}
-		if apierrors.IsForbidden(err) {
-			return err // as would be all others
-		}
-		if err != nil {
-			failed = err
+	r.attempts.begin()
+	waiting, all := 0, make([]decided, 0, len(unsettled))
+	for _, device := range unsettled {
+		if d, owned := r.decisionOf(device, nodes); owned {
+			all = append(all, d)
+			if d.do == wait {
+				waiting++
+			}
 		}
 	}
 	r.waiting.Set(float64(waiting))
-	return failed
+	slices.SortStableFunc(all, func(a, b decided) int { return cmp.Compare(b.do, a.do) }) // the greatest action first
+	for _, d := range all {
+		if d.do != release && d.do != claim && d.do != disarm {
+			continue
+		}
+		key := fmt.Sprint("claim/", d.device.GetUID(), "/", d.do, "/", devices.AssignedNode(d.device))
+		if err := r.attempts.try(key, func() error { return r.write(ctx, d) }); err != nil {
+			return err
+		}
+	}
+	r.showAll(ctx, nodes, found, all)
+	return r.attempts.failed
+}
+
+// decisionOf decides about a Device; owned: this replica owns its holder. One that nobody holds is everyone's.
+func (r *Reconciler) decisionOf(device *unstructured.Unstructured, nodes toolscache.Store) (d decided, owned bool) {
+	if holder := devices.HolderOf(device); holder != "" && !r.owner.Owns(holder) {
+		return d, false
+	}
+	in := r.inputOf(device, nodes)
+	do, cause := decide(in)
+	return decided{device, do, cause, in.gateway == away}, true
 }
 
 // inputOf returns what the decision about a Device needs.
@@ -179,26 +199,25 @@ func nodeOf(nodes toolscache.Store, name string) *corev1.Node {
 	return node
 }
 
-// write makes the node that a Device names its holder, in the version of the Device that this was decided for.
-func (r *Reconciler) write(ctx context.Context, device *unstructured.Unstructured, do action, cause string) error {
-	if do == claim && !r.limiter.Allow() {
-		return nil // with the next scan; moves go first
+// write does what was decided, in the version of the Device that it was decided for: it makes the node that a Device names its holder, unless only an order
+// is to be removed. What exceeds the rate comes with the next scan.
+func (r *Reconciler) write(ctx context.Context, d decided) error {
+	limiter, device := r.limiter, d.device
+	if d.do == release {
+		limiter = r.moveLimiter
 	}
-	if do == release {
-		if err := r.limiter.Wait(ctx); err != nil {
-			return fmt.Errorf("claim of a device: %w", err)
+	if !limiter.Allow() || !r.owner.LeaseValid() { // else another replica may own the node
+		return nil
+	}
+	annotations := map[string]any{names.AnnotationForceMove: nil} // null removes an annotation
+	if d.do != disarm {
+		annotations[names.AnnotationDeviceHolder] = nil
+		if node := devices.AssignedNode(device); node != "" {
+			annotations[names.AnnotationDeviceHolder] = node
 		}
 	}
-	if !r.owner.LeaseValid() {
-		return nil // another replica may own the node
-	}
-	var holder any // null removes the annotation
-	if node := devices.AssignedNode(device); node != "" {
-		holder = node
-	}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"uid": device.GetUID(), "resourceVersion": device.GetResourceVersion(),
-		"annotations": map[string]any{names.AnnotationDeviceHolder: holder, names.AnnotationForceMove: nil},
+		"uid": device.GetUID(), "resourceVersion": device.GetResourceVersion(), "annotations": annotations,
 	}})
 	if err != nil {
 		return fmt.Errorf("encode the claim of a device: %w", err)
@@ -210,9 +229,9 @@ func (r *Reconciler) write(ctx context.Context, device *unstructured.Unstructure
 		return nil // the cache is behind: the next scan sees what is there
 	case err != nil:
 		return fmt.Errorf("claim of device %s: %w", id, err)
-	case do == release:
-		r.moves.WithLabelValues(cause).Inc()
-		r.log.Info("device moved", zap.Stringer("device", id), zap.String("from", was), zap.String("node", devices.AssignedNode(device)), zap.String("reason", cause))
+	case d.do == release:
+		r.moves.WithLabelValues(d.cause).Inc()
+		r.log.Info("device moved", zap.Stringer("device", id), zap.String("from", was), zap.String("node", devices.AssignedNode(device)), zap.String("reason", d.cause))
 	}
 	return nil
 }

@@ -3,9 +3,13 @@ package deviceclaim_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/yaml"
 
@@ -80,6 +85,12 @@ type env struct {
 // newEnv starts a Reconciler with the rights that cloudcore has for it, which owns all nodes but one.
 func newEnv(t *testing.T, notOwned func(e *env) string) *env {
 	t.Helper()
+	return newEnvRefusing(t, notOwned, func(*http.Request) bool { return false })
+}
+
+// newEnvRefusing is newEnv, with an apiserver that forbids some of the Reconciler's writes.
+func newEnvRefusing(t *testing.T, notOwned func(e *env) string, refused func(*http.Request) bool) *env {
+	t.Helper()
 	e := &env{T: t, cluster: shared.Cluster(t), confirmations: confirmations{removed: map[string]bool{}}}
 	e.ns = e.cluster.Namespace(t)
 	e.old, e.new = "old-"+e.ns, "new-"+e.ns
@@ -101,7 +112,9 @@ func newEnv(t *testing.T, notOwned func(e *env) string) *env {
 	})
 	streamstest.StartPart(e.T, objects.Start)
 	streamstest.StartPart(e.T, statuses.Start)
-	kube, err := dynamic.NewForConfig(user)
+	writer := rest.CopyConfig(user)
+	writer.Wrap(func(next http.RoundTripper) http.RoundTripper { return refuser{next, refused} })
+	kube, err := dynamic.NewForConfig(writer)
 	kit.Must(t, err)
 	r := deviceclaim.New(objects, statuses, kube, &e.confirmations, owner{notOwned(e)}, prometheus.NewRegistry(), zaptest.NewLogger(t))
 	r.SetScanEvery(20 * time.Millisecond)
@@ -109,6 +122,22 @@ func newEnv(t *testing.T, notOwned func(e *env) string) *env {
 	e.createNode(e.old)
 	e.createNode(e.new)
 	return e
+}
+
+// refuser answers some requests as an admission webhook does that forbids them.
+type refuser struct {
+	next    http.RoundTripper
+	refused func(*http.Request) bool
+}
+
+func (r refuser) RoundTrip(request *http.Request) (*http.Response, error) {
+	if !r.refused(request) {
+		return r.next.RoundTrip(request)
+	}
+	body := `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403,"message":"a webhook forbids it"}`
+	return &http.Response{
+		StatusCode: http.StatusForbidden, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(body)), Request: request,
+	}, nil
 }
 
 func ownsAll(*env) string { return "" }
@@ -165,6 +194,28 @@ func (e *env) createDevice(name string) {
 	e.awaitHolder(name, e.old)
 }
 
+// createDeviceHeld creates a Device that a node has claimed.
+func (e *env) createDeviceHeld(name, node string) {
+	e.Helper()
+	_, err := e.resource(devices.DevicesResource).Create(e.Context(), &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": devices.GroupVersion().String(), "kind": "Device", "spec": map[string]any{"nodeName": node},
+		"metadata": map[string]any{"name": name, "annotations": map[string]any{names.AnnotationDeviceHolder: node}},
+	}}, metav1.CreateOptions{})
+	kit.Must(e, err)
+}
+
+// createStatus creates the DeviceStatus of a Device.
+func (e *env) createStatus(name string, conditions ...any) {
+	e.Helper()
+	status := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": devices.GroupVersion().String(), "kind": "DeviceStatus", "metadata": map[string]any{"name": name},
+		"status": map[string]any{"state": "ok", "extensions": map[string]any{"frond": map[string]any{"conditions": conditions}}},
+	}}
+	status.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: devices.GroupVersion().String(), Kind: "Device", Name: name, UID: e.device(name).GetUID()}})
+	_, err := e.resource(devices.DeviceStatusesResource).Create(e.Context(), status, metav1.CreateOptions{})
+	kit.Must(e, err)
+}
+
 func (e *env) patch(name, patch string) {
 	e.Helper()
 	_, err := e.resource(devices.DevicesResource).Patch(e.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
@@ -186,7 +237,12 @@ func (e *env) device(name string) *unstructured.Unstructured {
 // awaitHolder waits until a node has claimed a device; "" is none.
 func (e *env) awaitHolder(name, want string) {
 	e.Helper()
-	kubetest.Eventually(e, time.Minute, func() error {
+	e.awaitHolderFor(name, want, time.Minute)
+}
+
+func (e *env) awaitHolderFor(name, want string, within time.Duration) {
+	e.Helper()
+	kubetest.Eventually(e, within, func() error {
 		if got := e.device(name).GetAnnotations()[names.AnnotationDeviceHolder]; got != want {
 			return fmt.Errorf("device %s is held by %q, want %q", name, got, want)
 		}
@@ -241,15 +297,7 @@ func TestReconciler_KeepsOtherConditions(t *testing.T) {
 	e := newEnv(t, ownsAll)
 	e.createDevice("d")
 	e.setConnected(e.old, corev1.ConditionFalse, names.ReasonNoHeartbeat)
-	status := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": devices.GroupVersion().String(), "kind": "DeviceStatus", "metadata": map[string]any{"name": "d"},
-		"status": map[string]any{"state": "ok", "extensions": map[string]any{"frond": map[string]any{"conditions": []any{
-			map[string]any{"type": "Applied", "status": "True"}, map[string]any{"type": "Delivered", "status": "True", "reason": "Delivered"}, "garbage",
-		}}}},
-	}}
-	status.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: devices.GroupVersion().String(), Kind: "Device", Name: "d", UID: e.device("d").GetUID()}})
-	_, err := e.resource(devices.DeviceStatusesResource).Create(t.Context(), status, metav1.CreateOptions{})
-	kit.Must(t, err)
+	e.createStatus("d", map[string]any{"type": "Applied", "status": "True"}, map[string]any{"type": "Delivered", "status": "True", "reason": "Delivered"}, "garbage")
 	e.move("d", e.new)
 	if text := e.awaitCondition("d", true); !strings.Contains(text, `"Applied"`) || !strings.Contains(text, `"state":"ok"`) || strings.Count(text, `"Delivered"`) != 1 {
 		t.Errorf("status %s", text)
@@ -258,6 +306,63 @@ func TestReconciler_KeepsOtherConditions(t *testing.T) {
 	if text := e.awaitCondition("d", false); !strings.Contains(text, `"Applied"`) {
 		t.Errorf("status %s", text)
 	}
+}
+
+// A condition that is not due is removed, also from a device that nobody holds: cloudcore may have ended between the two writes.
+func TestReconciler_RemovesALeftOverCondition(t *testing.T) {
+	e := newEnv(t, ownsAll)
+	e.createDevice("d")
+	e.confirmations.confirm(e.old, "d")
+	e.move("d", "")
+	e.awaitHolder("d", "")
+	e.createStatus("d", map[string]any{"type": "Delivered", "status": "False", "reason": devices.ReasonHeldByOtherGateway}, map[string]any{"type": "Applied"})
+	if text := e.awaitCondition("d", false); !strings.Contains(text, `"Applied"`) {
+		t.Errorf("status %s", text)
+	}
+}
+
+// One Device whose writes are forbidden holds up no other.
+func TestReconciler_OneForbiddenDeviceHoldsUpNoOther(t *testing.T) {
+	var denials atomic.Int64
+	e := newEnvRefusing(t, ownsAll, func(request *http.Request) bool {
+		refused := strings.HasSuffix(request.URL.Path, "/bad")
+		if refused {
+			denials.Add(1)
+		}
+		return refused
+	})
+	for _, name := range []string{"bad", "good"} {
+		e.createDeviceHeld(name, e.old)
+	}
+	e.confirmations.confirm(e.old, "bad")
+	e.confirmations.confirm(e.old, "good")
+	e.move("bad", e.new)
+	kubetest.Eventually(t, 30*time.Second, func() error {
+		if denials.Load() == 0 {
+			return errors.New("nothing was forbidden yet")
+		}
+		return nil
+	})
+	e.move("good", e.new)
+	e.awaitHolderFor("good", e.new, 30*time.Second)
+	e.awaitHolder("bad", e.old)
+}
+
+// An order to force a move that is set while none is under way is removed: it would force a later one.
+func TestReconciler_RemovesAnEarlyOrder(t *testing.T) {
+	e := newEnv(t, ownsAll)
+	e.createDevice("d")
+	e.setConnected(e.old, corev1.ConditionFalse, names.ReasonNoHeartbeat)
+	e.patch("d", fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, names.AnnotationForceMove, e.old))
+	kubetest.Eventually(t, time.Minute, func() error {
+		if order, set := e.device("d").GetAnnotations()[names.AnnotationForceMove]; set {
+			return fmt.Errorf("the order %q is still there", order)
+		}
+		return nil
+	})
+	e.move("d", e.new)
+	e.awaitCondition("d", true)
+	e.awaitHolder("d", e.old)
 }
 
 // A device leaves a gateway that is known to be off, and one that no gateway shall drive is claimed by none.

@@ -9,6 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"github.com/frond-edge/frond/api/devices"
+	"github.com/frond-edge/frond/controllers"
 )
 
 // The indexes of the informers, so that a scan reads no more than the devices of gateways that are away and the statuses that are marked.
@@ -70,22 +71,10 @@ func Follow(ctx context.Context, objects cache.Cache, kind string, with toolscac
 	if !ok {
 		return nil, fmt.Errorf("informer of %s is a %T: the cache must not be split by namespaces", kind, informer)
 	}
-	for name, by := range with {
-		if hasIndex(shared.GetIndexer(), name) {
-			continue
-		}
-		err := shared.AddIndexers(toolscache.Indexers{name: by})
-		if err != nil && !hasIndex(shared.GetIndexer(), name) { // another caller may have been first
-			return nil, fmt.Errorf("index %s objects: %w", kind, err)
-		}
+	if err := controllers.AddIndexers(shared, with); err != nil {
+		return nil, fmt.Errorf("%s objects: %w", kind, err)
 	}
 	return shared, nil
-}
-
-// hasIndex may be called while another goroutine adds an index, as GetIndexers may not.
-func hasIndex(objects toolscache.Indexer, name string) bool {
-	_, err := objects.IndexKeys(name, "")
-	return err == nil
 }
 
 // Get returns an object of an index, or nil.

@@ -1,11 +1,10 @@
 package kinds
 
 import (
-	"fmt"
-
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/frond-edge/frond/controllers"
 	"github.com/frond-edge/frond/controllers/podcache"
 )
 
@@ -20,14 +19,7 @@ const (
 
 // AddIndexes adds the missing indexes of the kind to its informer.
 func (k *Spec) AddIndexes(informer toolscache.SharedIndexInformer) error {
-	indexers := k.Indexers()
-	for name := range informer.GetIndexer().GetIndexers() {
-		delete(indexers, name) // another engine of this process has added it
-	}
-	if err := informer.AddIndexers(indexers); err != nil {
-		return fmt.Errorf("index: %w", err)
-	}
-	return nil
+	return controllers.AddIndexers(informer, k.Indexers()) // another engine of this process may have added them
 }
 
 // Indexers returns the indexes that the cache of the kind needs.

@@ -34,12 +34,16 @@ func (s *State) Holds(key wire.Key) bool {
 }
 
 // Removed reports whether the node is known to have an object no more: it has confirmed, since this replica has read the stream, that its disk has
-// all that the stream holds for it up to the end of the first publication and to the object's tombstone.
+// all that the stream holds for it up to the end of the first publication and to the object's tombstone. While a message about the object may be on
+// its way, it is not.
 func (s *State) Removed(key wire.Key) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	snapshot, complete := s.records.get(wire.SnapshotMarker())
 	if !s.heard || !complete || len(s.pending) > 0 || s.ackedSequence < snapshot.Sequence {
+		return false
+	}
+	if s.working.on(key) {
 		return false
 	}
 	r, ok := s.records.get(key)

@@ -33,6 +33,8 @@ type State struct {
 	revisions map[wire.Key]uint64
 	// pending are the keys that must be processed before the snapshot marker may be published; nil when it has been.
 	pending map[wire.Key]struct{}
+	// working are the keys that are worked on, and since when. Work that has failed stays for WorkLimit: its message may be on its way.
+	working working
 	// ackedSequence is the stream sequence up to which the node has all messages on disk.
 	ackedSequence uint64
 	// heard: the node has acked since the last load began, so that ackedSequence is of the stream that records are of.
@@ -91,6 +93,17 @@ func (s *State) View(key wire.Key) (v View, known bool) {
 	return View{Record: r, AckedSequence: s.ackedSequence, TopSequence: s.topSequence}, s.records != nil
 }
 
+// BeginWork is View, for who works on the key until FinishPending: meanwhile a message about it may be on its way.
+func (s *State) BeginWork(key wire.Key) (v View, known bool) {
+	v, known = s.View(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if known {
+		s.working.begin(key)
+	}
+	return v, known
+}
+
 // BeginLoad returns the revision before the stream is read, for EndLoad.
 func (s *State) BeginLoad() uint64 {
 	s.mu.Lock()
@@ -145,10 +158,11 @@ func (s *State) SetPending(keys map[wire.Key]struct{}) {
 	s.pending = keys
 }
 
-// FinishPending removes a processed key from pending and reports whether it was the last one before the snapshot marker.
+// FinishPending ends the work on a key, removes it from pending, and reports whether it was the last one before the snapshot marker.
 func (s *State) FinishPending(key wire.Key) (last bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.working.end(key)
 	if _, ok := s.pending[key]; !ok {
 		return false
 	}

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -170,5 +171,45 @@ func TestState_IndexesAgreeWithWalk(t *testing.T) {
 		if want := there && !marker.Deleted; s.HasMarker(podKey("x")) != want {
 			t.Errorf("the marker is there: %t, want %t", !want, want)
 		}
+	})
+}
+
+// While a key is worked on, a message about it may be on its way: an object that the stream does not hold yet does not count as removed. It ends with the
+// work, and for work that has failed after the time for which a message is tried.
+func TestState_NotRemovedWhileWorkedOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s published.State
+		key := podKey("a")
+		if _, known := s.BeginWork(key); known {
+			t.Error("begun before the stream was read")
+		}
+		load(&s, map[wire.Key]wire.Message{wire.SnapshotMarker(): message(wire.Apply, "1", 5)})
+		s.SetPending(nil)
+		s.Acked(9, time.Time{})
+		expect := func(when string, want bool) {
+			t.Helper()
+			if got := s.Removed(key); got != want {
+				t.Errorf("%s: removed is %t, want %t", when, got, want)
+			}
+		}
+		expect("never published", true)
+		if view, known := s.BeginWork(key); !known || view.AckedSequence != 9 {
+			t.Errorf("view %+v, known %t", view, known)
+		}
+		expect("on its way", false)
+		s.FinishPending(podKey("b"))
+		expect("another is done", false)
+		s.FinishPending(key)
+		expect("nothing was sent", true)
+
+		s.BeginWork(key)
+		s.Store(key, published.RecordOf(message(wire.Apply, "2", 10), "one"), 9)
+		s.FinishPending(key)
+		expect("it has arrived", false)
+		s.Store(key, published.Record{}, 0)
+
+		s.BeginWork(key)
+		<-time.After(published.WorkLimit)
+		expect("failed, and sent no more", true)
 	})
 }
