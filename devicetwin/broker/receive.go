@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -17,23 +18,23 @@ import (
 // received is one message, or the report of a mapper, with what the broker has to do after it is handled.
 type received struct {
 	message Message
-	// ack is nil for QoS 0 and for reports.
-	ack func() error
+	// ack and expire are nil for QoS 0 and for reports, expire for a peer's messages.
+	ack    func() error
+	expire func() bool
 	// report is nil for messages.
 	report *report
 }
 
 // receiveStored passes on the messages of QoS 1 and 2 in their order.
-func receiveStored(ctx context.Context, in <-chan inbound.Message, out chan<- received) error {
+func receiveStored(ctx context.Context, in *inbound.Queue, out chan<- received) error {
 	for {
+		m, err := in.Next(ctx)
+		if err != nil {
+			return err
+		}
+		r := received{message: Message{Topic: m.Topic, Payload: m.Payload, Received: devicetwin.Reception{Time: m.Received}}, ack: m.Ack, expire: m.Expire}
 		select {
-		case m := <-in:
-			r := received{message: Message{Topic: m.Topic, Payload: m.Payload, Received: devicetwin.Reception{Time: m.Received}}, ack: m.Ack}
-			select {
-			case out <- r:
-			case <-ctx.Done():
-				return ctx.Err()
-			}
+		case out <- r:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -84,7 +85,7 @@ func (s *Server) handle(ctx context.Context, in <-chan received) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		batch = s.fill(batch, in)
+		batch = slices.DeleteFunc(s.fill(batch, in), func(r received) bool { return r.expire != nil && r.expire() })
 		if err := s.bridge.handleBatch(ctx, batch); err != nil {
 			return err
 		}

@@ -194,7 +194,7 @@ func (s *Server) serve(ctx context.Context, ns *server.Server, opts *server.Opti
 	if err := s.prepare(ctx, js); err != nil {
 		return err
 	}
-	queue, err := inbound.New(nc, inbound.Config{StorePrefix: stored, LocalPrefix: intake.LocalPrefix, Refused: s.metrics.refused.WithLabelValues("busy")})
+	queue, err := inbound.New(nc, inbound.Config{StorePrefix: stored, LocalPrefix: intake.LocalPrefix, Timeout: storeTimeout, Refused: s.metrics.refused.WithLabelValues("busy")})
 	if err != nil {
 		return err
 	}
@@ -224,7 +224,7 @@ func (s *Server) serve(ctx context.Context, ns *server.Server, opts *server.Opti
 			return nil
 		}
 	})
-	g.Go(func() error { return receiveStored(gctx, queue.Messages(), in) })
+	g.Go(func() error { return receiveStored(gctx, queue, in) })
 	g.Go(func() error { return receiveUnstored(gctx, unstored, in) })
 	g.Go(func() error { return s.handle(gctx, in) })
 	if custom != nil {

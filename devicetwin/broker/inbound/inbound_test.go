@@ -1,6 +1,7 @@
 package inbound_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -74,7 +75,7 @@ func TestQueue_AnswersWhatIsHandled(t *testing.T) {
 	}
 	var waiting []inbound.Message
 	for i := range answers {
-		m := kit.Receive(t, "a message", q.Messages())
+		m := next(t, q)
 		if string(m.Payload) != fmt.Sprint(i) || m.Received.IsZero() || !strings.HasPrefix(m.Topic, "$hw/events/") {
 			t.Fatalf("message %d is %+v", i, m)
 		}
@@ -95,50 +96,172 @@ func TestQueue_AnswersWhatIsHandled(t *testing.T) {
 	}
 }
 
-// Beyond its bounds a message is refused and counted, and so is what follows it, until its client has noticed.
-func TestQueue_RefusesBeyondItsBounds(t *testing.T) {
-	for name, cfg := range map[string]inbound.Config{"messages": {MaxWaiting: 2}, "bytes": {MaxBytes: 3000}} {
-		t.Run(name, func(t *testing.T) {
-			nc := connect(t)
-			cfg.StorePrefix, cfg.LocalPrefix, cfg.Refused = prefix, local, prometheus.NewCounter(prometheus.CounterOpts{Name: "c"})
-			q, err := inbound.New(nc, cfg)
-			kit.Must(t, err)
-			payload := strings.Repeat("x", 1000)
-			taken := []*nats.Subscription{publish(t, nc, update, payload), publish(t, nc, update, payload)}
-			if got := answer(t, publish(t, nc, update, payload)); !strings.Contains(got, `"error"`) {
-				t.Errorf("answer beyond the bound: %s", got)
-			}
-			if got := testutil.ToFloat64(cfg.Refused); got != 1 {
-				t.Errorf("%v messages are counted", got)
-			}
-			for _, answers := range taken {
-				kit.Must(t, kit.Receive(t, "a message", q.Messages()).Ack())
-				if got := answer(t, answers); strings.Contains(got, "error") {
-					t.Error(got)
-				}
-			}
-			kit.Succeeds(t, 30*time.Second, func() error { // after the pause
-				if got := answerOrHandle(t, q, publish(t, nc, update, "1")); strings.Contains(got, "error") {
-					return fmt.Errorf("%s", got)
-				}
-				return nil
-			})
-		})
+func next(t *testing.T, q *inbound.Queue) inbound.Message {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	m, err := q.Next(ctx)
+	kit.Must(t, err)
+	return m
+}
+
+func newQueue(t *testing.T, nc *nats.Conn, change func(*inbound.Config)) (*inbound.Queue, prometheus.Counter) {
+	t.Helper()
+	refused := prometheus.NewCounter(prometheus.CounterOpts{Name: "c"})
+	cfg := inbound.Config{StorePrefix: prefix, LocalPrefix: local, Refused: refused}
+	change(&cfg)
+	q, err := inbound.New(nc, cfg)
+	kit.Must(t, err)
+	return q, refused
+}
+
+func updateOf(device int) string {
+	return fmt.Sprintf("$hw.events.device.default.t%d.twin.update", device)
+}
+
+// What 64 clients may send ahead of its answer waits, all of it, and is handled once, in the order of each client.
+func TestQueue_TakesWhatClientsSendAhead(t *testing.T) {
+	const clients, ahead = 64, 1026 // nats-server: 1,024 that wait, the one that is waited for, and the one that finds no place
+	nc := connect(t)
+	q, refused := newQueue(t, nc, func(*inbound.Config) {})
+	payload := strings.Repeat("x", 100)
+	for i := range ahead {
+		for c := range clients {
+			kit.Must(t, nc.Publish(prefix+updateOf(c), fmt.Appendf(nil, "%d %s", i, payload)))
+		}
+	}
+	seen := map[string]int{}
+	for range clients * ahead {
+		m := next(t, q)
+		if want := fmt.Sprintf("%d %s", seen[m.Topic], payload); string(m.Payload) != want {
+			t.Fatalf("%s: %s, want %s", m.Topic, m.Payload, want)
+		}
+		seen[m.Topic]++
+		kit.Must(t, m.Ack())
+	}
+	if got := testutil.ToFloat64(refused); got != 0 {
+		t.Errorf("%v messages are refused", got)
 	}
 }
 
-// answerOrHandle handles a message, if it is not refused, and returns its answer.
-func answerOrHandle(t *testing.T, q *inbound.Queue, answers *nats.Subscription) string {
-	t.Helper()
-	for {
-		select {
-		case m := <-q.Messages():
+// A topic that has more than its share is refused with all that waits of it and what follows, until its client has noticed; others are not.
+func TestQueue_RefusesTheTopicAboveItsShare(t *testing.T) {
+	nc := connect(t)
+	q, refused := newQueue(t, nc, func(c *inbound.Config) { c.MaxBytes = 12_000 })
+	large := strings.Repeat("x", 1000)
+	first := publish(t, nc, updateOf(1), large)
+	handled := next(t, q)
+	waits := []*nats.Subscription{publish(t, nc, updateOf(1), large), publish(t, nc, updateOf(1), large), publish(t, nc, updateOf(1), "behind")}
+	other := publish(t, nc, updateOf(2), "other")
+	for i, answers := range waits {
+		if got := answer(t, answers); !strings.Contains(got, `"error"`) {
+			t.Errorf("answer %d of the topic above its share: %s", i, got)
+		}
+	}
+	if got := testutil.ToFloat64(refused); got != 3 {
+		t.Errorf("%v messages are counted", got)
+	}
+	kit.Must(t, handled.Ack())
+	if m := next(t, q); string(m.Payload) != "other" {
+		t.Errorf("%s is handled", m.Payload)
+	} else {
+		kit.Must(t, m.Ack())
+	}
+	for _, answers := range []*nats.Subscription{first, other} {
+		if got := answer(t, answers); strings.Contains(got, "error") {
+			t.Error(got)
+		}
+	}
+	kit.Succeeds(t, 30*time.Second, func() error { // after the pause
+		answers := publish(t, nc, updateOf(1), "again")
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		m, err := q.Next(ctx)
+		if err == nil {
 			kit.Must(t, m.Ack())
-		default:
+			answer(t, answers)
 		}
-		if m, err := answers.NextMsg(10 * time.Millisecond); err == nil {
-			return string(m.Data)
+		return err
+	})
+}
+
+// When all is full, the topic that has most is refused, and not the one whose message comes.
+func TestQueue_RefusesTheTopicThatHasMost(t *testing.T) {
+	nc := connect(t)
+	q, refused := newQueue(t, nc, func(c *inbound.Config) { c.MaxBytes = 12_000 })
+	payload := strings.Repeat("x", 500)
+	var most []*nats.Subscription
+	for i := range 3 {
+		most = append(most, publish(t, nc, updateOf(0), fmt.Sprint(i, payload)))
+	}
+	for i := range 13 { // the last finds no place
+		publish(t, nc, updateOf(i+1), payload)
+	}
+	for _, answers := range most {
+		if got := answer(t, answers); !strings.Contains(got, `"error"`) {
+			t.Error(got)
 		}
+	}
+	for range 13 {
+		if m := next(t, q); m.Topic == "$hw/events/device/default/t0/twin/update" {
+			t.Error("a message that is refused is handled")
+		}
+	}
+	if got := testutil.ToFloat64(refused); got != 3 {
+		t.Errorf("%v messages are counted", got)
+	}
+}
+
+// Messages for which the broker does not wait any more are not handled, with what their client has sent behind them; it sends them again.
+func TestQueue_ExpiresWhatComesAgain(t *testing.T) {
+	nc := connect(t)
+	q, _ := newQueue(t, nc, func(c *inbound.Config) { c.Timeout = 7 * time.Second })
+	answers := []*nats.Subscription{publish(t, nc, updateOf(1), "1")}
+	first := next(t, q)
+	if first.Expire() {
+		t.Error("a message that has just come is expired")
+	}
+	kit.Within(t, 30*time.Second, "the message before is late", func() bool { return time.Since(first.Received) > 200*time.Millisecond })
+	answers = append(answers, publish(t, nc, updateOf(1), "2"))
+	behind := next(t, q)
+	kit.Within(t, 30*time.Second, "the first message expires", first.Expire)
+	if !behind.Expire() {
+		t.Error("what its client sent behind it is handled")
+	}
+	for _, a := range answers {
+		if got := answer(t, a); !strings.Contains(got, `"error"`) {
+			t.Error(got)
+		}
+	}
+	var again inbound.Message
+	kit.Succeeds(t, 30*time.Second, func() (err error) { // when the pause is over
+		publish(t, nc, updateOf(1), "1")
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		again, err = q.Next(ctx)
+		return err
+	})
+	if again.Expire() {
+		t.Error("the message that came again is expired")
+	}
+}
+
+// So are those behind a message that was answered too late.
+func TestQueue_ExpiresWhatIsBehindALateAnswer(t *testing.T) {
+	nc := connect(t)
+	q, _ := newQueue(t, nc, func(c *inbound.Config) { c.Timeout = 3 * time.Second })
+	publish(t, nc, updateOf(1), "1")
+	publish(t, nc, updateOf(1), "2")
+	first, behind := next(t, q), next(t, q)
+	kit.Within(t, 30*time.Second, "the broker has given up", func() bool { return time.Since(behind.Received) > 3*time.Second })
+	publish(t, nc, updateOf(1), "1 again")
+	again := next(t, q)
+	kit.Must(t, first.Ack())
+	if !behind.Expire() {
+		t.Error("what was sent before the connection closed is handled, and comes again")
+	}
+	if again.Expire() {
+		t.Error("what came again is not handled")
 	}
 }
 

@@ -112,7 +112,7 @@ func (s *Store) Save(ctx context.Context, records map[string][]byte) error {
 	return errors.Join(append(errs, s.publish(ctx, messages))...)
 }
 
-// publish stores records one by one.
+// publish stores records one by one. It waits until ctx ends, however long the disk stands still.
 func (s *Store) publish(ctx context.Context, messages []*nats.Msg) error {
 	var errs []error
 	futures := make([]jetstream.PubAckFuture, 0, len(messages))
@@ -148,8 +148,7 @@ func (s *Store) publishBatch(ctx context.Context, messages []*nats.Msg) error {
 		}
 	}
 	messages[last].Header[headerBatchCommit] = []string{"1"}
-	_, err := s.js.PublishMsg(ctx, messages[last])
-	return err
+	return s.publish(ctx, messages[last:]) // PublishMsg has a timeout of its own, which a disk that stands still exceeds
 }
 
 // Load returns all records.
