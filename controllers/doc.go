@@ -17,7 +17,7 @@
 //	Node: label and zone of its NodeGroup             groups, of the node's owner
 //	NodeGroup: finalizer, status; its Events          groups, of the replica that the group's name hashes to
 //	pods that their NodeGroup left: eviction          groups, of the replica that the group's name hashes to
-//	ImagePrePullJob: status; its NodeTasks            jobs, of the replica that the job's name hashes to
+//	ImagePrePullJob: status, finalizer; its NodeTasks jobs, of the replica that the job's name hashes to
 //	NodeTask: status                                  jobs/taskreports, of any replica
 //	Rule: status; its Events                          rules, of the replica that the rule's name hashes to
 //	consumers of rules in MESSAGES-0                  rules, of the replica that the rule's name hashes to

@@ -48,7 +48,7 @@ const (
 // Rules returns the RBAC rules that cloudcore needs for this package and those below.
 func Rules() []rbacv1.PolicyRule {
 	return append(taskstore.Rules(),
-		rbacv1.PolicyRule{APIGroups: []string{operations.Group}, Resources: []string{operations.ImagePrePullJobsResource}, Verbs: []string{"get", "list", "watch"}},
+		rbacv1.PolicyRule{APIGroups: []string{operations.Group}, Resources: []string{operations.ImagePrePullJobsResource}, Verbs: []string{"get", "list", "watch", "patch"}},
 		rbacv1.PolicyRule{APIGroups: []string{operations.Group}, Resources: []string{operations.ImagePrePullJobsResource + "/status"}, Verbs: []string{"update"}},
 		rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"list", "watch"}},
 	)
@@ -223,7 +223,10 @@ func (c *Controller) reconcile(ctx context.Context, name string) error {
 	}
 	job := c.cached(name)
 	if job == nil || job.DeletionTimestamp != nil {
-		return c.removeOrphans(ctx, name, tasks)
+		if err := c.removeOrphans(ctx, name, tasks); err != nil || job == nil {
+			return err
+		}
+		return c.removeFinalizer(ctx, job)
 	}
 	own, orphans := map[string]*jobs.NodeTask{}, []*jobs.NodeTask(nil)
 	for _, task := range tasks {

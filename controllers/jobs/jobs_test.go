@@ -337,6 +337,27 @@ func TestController_DeletedJobTakesItsTasksAway(t *testing.T) {
 	kit.Must(t, r.applier.Handle(t.Context(), reportOf(e.node("a"), task, successful))) // too late, and no error
 }
 
+// A job that came from KubeEdge has the finalizer of its controller, which is gone.
+func TestController_FinalizerOfKubeEdge(t *testing.T) {
+	e := newEnv(t)
+	e.startReplica()
+	kit.Must(t, e.createJob("j", e.selected("")))
+	e.awaitPhases("j", "Failure")
+	const others = "example.com/other"
+	_, err := e.jobs().Patch(t.Context(), e.prefix+"-j", types.MergePatchType,
+		[]byte(`{"metadata":{"finalizers":["kubeedge.io/imageprepulljob-controller","`+others+`"]}}`), metav1.PatchOptions{})
+	kit.Must(t, err)
+	kit.Must(t, e.jobs().Delete(t.Context(), e.prefix+"-j", metav1.DeleteOptions{}))
+	kubetest.Eventually(t, time.Minute, func() error {
+		if left := e.job("j").Finalizers; len(left) != 1 || left[0] != others {
+			return fmt.Errorf("finalizers %v", left)
+		}
+		return nil
+	})
+	_, err = e.jobs().Patch(t.Context(), e.prefix+"-j", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+	kit.Must(t, err)
+}
+
 func TestController_FailuresStopAndResume(t *testing.T) {
 	e := newEnv(t)
 	for _, name := range []string{"a", "b"} {

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -120,6 +121,25 @@ type gateway struct {
 	link   *streamstest.SwitchableLink
 	sink   *sink
 	dir    string
+	// downs is how often a part of the step found that there is no link.
+	downs atomic.Int32
+}
+
+// observedLink counts the calls that find no link.
+type observedLink struct{ *gateway }
+
+func (l observedLink) State() (up bool, changed <-chan struct{}) {
+	up, changed = l.link.State()
+	if !up {
+		l.downs.Add(1)
+	}
+	return up, changed
+}
+
+// awaitWaiting waits until both the clock of a step and its pull wait for the link.
+func (g *gateway) awaitWaiting() {
+	g.Helper()
+	streamstest.WaitWithin(g.T, time.Minute, "the step waits for the link", func() bool { return g.downs.Load() >= 2 })
 }
 
 func newGateway(t *testing.T) *gateway {
@@ -137,7 +157,7 @@ func newGateway(t *testing.T) *gateway {
 
 func (g *gateway) start() (stop func()) {
 	g.Helper()
-	executor := jobs.New(jobs.Config{Node: "edge-1", Dir: g.dir, RetryBase: time.Millisecond}, g.store, g.images, g.host, g.link, g.sink, zaptest.NewLogger(g))
+	executor := jobs.New(jobs.Config{Node: "edge-1", Dir: g.dir, RetryBase: time.Millisecond}, g.store, g.images, g.host, observedLink{g}, g.sink, zaptest.NewLogger(g))
 	return streamstest.StartPart(g.T, executor.Start)
 }
 
@@ -341,10 +361,37 @@ func TestExecutor_WithoutALink(t *testing.T) {
 	g.images.onPull = func(string) { pulled <- struct{}{} }
 	g.link.SetUp(false)
 	g.start()
-	g.give("t", apijobs.ImagePrePull{Images: []string{"a"}, TimeoutSeconds: 20})
+	g.give("t", apijobs.ImagePrePull{Images: []string{"a"}, TimeoutSeconds: 300})
 	<-pulled
+	g.awaitWaiting()
 	g.link.SetUp(true)
 	g.await("t", operations.NodeSuccessful)
+}
+
+// The time limit says that it has passed, and what the step waited for.
+func TestExecutor_TimeLimitWithoutItsSecret(t *testing.T) {
+	g := newGateway(t)
+	g.start()
+	g.give("t", apijobs.ImagePrePull{Images: []string{"a"}, TimeoutSeconds: 1, Secret: &apijobs.SecretReference{Namespace: "shop", Name: "pull"}})
+	s := g.await("t", operations.NodeFailure)
+	if r := s.ImageStatus[0].Reason; !strings.Contains(r, "timeoutSeconds") || !strings.Contains(r, "pull secret shop/pull has not arrived") || !strings.Contains(s.Reason, r) {
+		t.Errorf("status %+v", s)
+	}
+}
+
+// The registry's error is not lost when the time limit passes before the next attempt.
+func TestExecutor_TimeLimitAfterAnError(t *testing.T) {
+	g := newGateway(t)
+	g.images.failures["a"] = 1000000
+	g.link.SetUp(false) // the time begins after the first error
+	g.start()
+	g.give("t", apijobs.ImagePrePull{Images: []string{"a"}, TimeoutSeconds: 1, Retries: 1000000})
+	g.awaitWaiting()
+	g.link.SetUp(true)
+	s := g.await("t", operations.NodeFailure)
+	if r := s.ImageStatus[0].Reason; !strings.Contains(r, "timeoutSeconds") || !strings.Contains(r, "registry says no") {
+		t.Errorf("status %+v", s)
+	}
 }
 
 func TestExecutor_TimeLimit(t *testing.T) {

@@ -27,6 +27,9 @@ const (
 	maxReason = 200
 )
 
+// errInterrupted says that the first attempt to pull an image was ended.
+var errInterrupted = errors.New("interrupted")
+
 // prePull is a step of an ImagePrePullJob that is being done.
 type prePull struct {
 	*Executor
@@ -48,8 +51,8 @@ func (p *prePull) run(ctx context.Context) jobs.NodeTaskStatus {
 	var failed error
 	for i, image := range p.spec.Images {
 		err := p.pull(timed, image)
-		if timed.Err() != nil && err != nil {
-			err = context.Cause(timed)
+		if err != nil {
+			err = withCause(timed, err)
 		}
 		outcome := operations.ImageStatus{Image: image, Status: metav1.ConditionTrue}
 		if err != nil {
@@ -87,6 +90,7 @@ func (p *prePull) check(ctx context.Context) error {
 
 // pull pulls one image, again after errors as often as the job says. An attempt without a link does not count.
 func (p *prePull) pull(ctx context.Context, image string) error {
+	last := errInterrupted
 	for attempt, backoff := int32(0), p.cfg.RetryBase; ; {
 		secret, err := p.secret(ctx)
 		if err != nil {
@@ -95,9 +99,13 @@ func (p *prePull) pull(ctx context.Context, image string) error {
 		if p.images.Has(ctx, image) {
 			return nil
 		}
-		if err = p.images.Pull(ctx, image, secret); err == nil || ctx.Err() != nil {
-			return err
+		if err = p.images.Pull(ctx, image, secret); err == nil {
+			return nil
 		}
+		if ctx.Err() != nil {
+			return last
+		}
+		last = err
 		if up, changed := p.link.State(); !up {
 			p.log.Debug("image not pulled without a link, waiting for it", zap.String("image", image), zap.Error(err))
 			if !waitFor(ctx, changed) {
@@ -115,6 +123,18 @@ func (p *prePull) pull(ctx context.Context, image string) error {
 		case <-time.After(backoff):
 		}
 		backoff = min(2*backoff, maxBackoff)
+	}
+}
+
+// withCause returns why an image was not pulled: the time limit, if it has passed, with what was waited for, unless that was the pull itself.
+func withCause(ctx context.Context, err error) error {
+	switch cause := context.Cause(ctx); {
+	case cause == nil:
+		return err
+	case errors.Is(err, errInterrupted):
+		return cause
+	default:
+		return fmt.Errorf("%w: %w", cause, err)
 	}
 }
 

@@ -27,7 +27,7 @@ spec:
     images: [registry.example/shop/till:3, registry.example/shop/scale:1]
     nodeNames: [edge-1, edge-2]
     imageSecrets: default/prepull
-    checkItems: [disk]
+    checkItems: [mem]
     failureTolerate: 50%
     retryTimes: 1
     timeoutSeconds: 120

@@ -2,6 +2,7 @@ package plan_test
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -32,6 +33,8 @@ type fleet struct {
 	nodes   map[string]plan.Node
 	closed  map[string]bool
 	tasks   map[string]*jobs.NodeTask
+	// view are the tasks as a cache has them.
+	view map[string]*jobs.NodeTask
 }
 
 func newFleet(nodes ...string) *fleet {
@@ -44,9 +47,12 @@ func newFleet(nodes ...string) *fleet {
 	return f
 }
 
-func (f *fleet) decide() plan.Decision {
+func (f *fleet) decide() plan.Decision { return f.decideOn(f.tasks) }
+
+// decideOn decides with what a cache has of the tasks.
+func (f *fleet) decideOn(tasks map[string]*jobs.NodeTask) plan.Decision {
 	return plan.Decide(plan.Input{
-		Now: f.now, Started: f.started, Job: f.job, Status: f.status, Tasks: f.tasks,
+		Now: f.now, Started: f.started, Job: f.job, Status: f.status, Tasks: tasks,
 		Nodes: func(labels.Selector) (all []string) {
 			for name := range f.nodes {
 				all = append(all, name)
@@ -80,7 +86,9 @@ func (f *fleet) create(node string) {
 }
 
 func (f *fleet) answer(node string, phase operations.NodePhase) {
-	f.tasks[node].Status = jobs.NodeTaskStatus{Phase: phase, Reason: "said " + string(phase), Reported: metav1.NewTime(f.now)}
+	task := f.tasks[node].DeepCopy() // a view keeps the version that it has
+	f.tasks[node] = task
+	task.Status = jobs.NodeTaskStatus{Phase: phase, Reason: "said " + string(phase), Reported: metav1.NewTime(f.now)}
 }
 
 func (f *fleet) connect(node string, up bool) {
@@ -363,8 +371,8 @@ func TestDecide_JobsThatCannotBegin(t *testing.T) {
 	}
 }
 
-// TestDecide_RandomFleets: with links that come and go, replicas that crash between any two writes, and stale tasks, no node begins a second time after its
-// outcome is stored, not more nodes work than may, and every job ends.
+// TestDecide_RandomFleets: with links and windows that come and go, a clock that moves, replicas that crash between any two writes, and caches that are
+// behind, no node begins a second time after its outcome is stored, not more nodes work than may, and every job ends.
 func TestDecide_RandomFleets(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a test
@@ -395,15 +403,21 @@ func TestDecide_RandomFleets(t *testing.T) {
 func (f *fleet) randomStep(t *testing.T, r *rand.Rand, nodes []string, begun map[string]int) {
 	t.Helper()
 	node := nodes[r.IntN(len(nodes))]
-	switch r.IntN(4) {
+	switch r.IntN(6) {
 	case 0:
 		f.connect(node, r.IntN(3) > 0)
 	case 1:
 		if f.tasks[node] != nil && !f.tasks[node].Status.Phase.IsFinal() {
-			f.answer(node, []operations.NodePhase{operations.NodeInProgress, operations.NodeSuccessful, operations.NodeFailure}[r.IntN(3)])
+			f.answer(node, []operations.NodePhase{operations.NodePending, operations.NodeInProgress, operations.NodeSuccessful, operations.NodeFailure}[r.IntN(4)])
 		}
+	case 2:
+		f.now = f.now.Add(time.Duration(r.IntN(20)) * time.Minute)
+		f.closed[node] = r.IntN(4) == 0
 	default:
-		d := f.decide()
+		if r.IntN(3) > 0 {
+			f.view = maps.Clone(f.tasks) // else the cache of tasks is behind
+		}
+		d := f.decideOn(f.view)
 		if working, given := f.working(d.Status), len(d.Create); given > 0 && f.gaveMore(d.Status) && working > f.job.Concurrency {
 			t.Fatalf("%d nodes work, of %d: %+v", working, f.job.Concurrency, d.Status.NodeStatus)
 		}
@@ -427,10 +441,10 @@ func (f *fleet) randomStep(t *testing.T, r *rand.Rand, nodes []string, begun map
 	}
 }
 
-// working counts the nodes with a link that have their step, in a status.
+// working counts the nodes with a link that have their step and answer, in a status.
 func (f *fleet) working(s operations.ImagePrePullJobStatus) (n int32) {
 	for _, e := range s.NodeStatus {
-		if e.Phase == operations.NodeInProgress && f.nodes[e.NodeName].Connected {
+		if e.Phase == operations.NodeInProgress && f.nodes[e.NodeName].Connected && e.Reason != plan.ReasonNoAnswer {
 			n++
 		}
 	}

@@ -28,9 +28,9 @@ func failedTask(images int, text string) jobs.NodeTaskStatus {
 
 // The status of every job fits into an object of the API, with the spec that it belongs to.
 func TestDecide_StatusFitsIntoAnObject(t *testing.T) {
-	for _, text := range []string{"x", "<", "\"", "é", "\u2028"} { // < and U+2028 are encoded as six bytes
+	for _, text := range []string{"x", "<", "é"} { // < is encoded as six bytes
 		for _, images := range []int{1, 64} {
-			for _, count := range []int{1, 31, 500, plan.MaxNodes} {
+			for _, count := range []int{1, 31, plan.MaxNodes} {
 				var nodes []string
 				for i := range count {
 					nodes = append(nodes, fmt.Sprintf("%0253d", i))
