@@ -66,6 +66,8 @@ type Reader struct {
 	Send func(ctx context.Context, m delivery.Message) error
 	// Made is called with nil when the hub gives the rule's messages from now on, and with the hub's error when it does not want to.
 	Made func(err error)
+	// GaveUp is called when a message that Send gave up is stored as a dead letter.
+	GaveUp func()
 }
 
 // Post sends a message to a URL, as delivery.Post.
@@ -298,7 +300,7 @@ func (c *Controller) adjustRun(ctx context.Context, rule *rules.Rule, feed resol
 	sender := delivery.New(func(ctx context.Context, m delivery.Message) error { return c.post(ctx, feed.URL, m) }, one.progress)
 	source := Source{UID: string(rule.UID), Rule: key.String(), Node: feed.Node, Topic: feed.Topic, Since: rule.CreationTimestamp.UTC()}
 	one.progress.feedBegins(feed != (resolve.Feed{}))
-	reader := Reader{Send: sender.Send, Made: one.progress.feedMade}
+	reader := Reader{Send: sender.Send, Made: one.progress.feedMade, GaveUp: one.progress.gaveUp}
 	c.runs.replace(ctx, one, feed, func(ctx context.Context) { c.feeds.Run(ctx, source, reader) })
 	c.log.Info("rule changed", zap.Stringer("rule", key), zap.String("node", feed.Node), zap.String("topic", feed.Topic))
 	return one
