@@ -127,5 +127,5 @@ type feedsOfHub struct{ *rulefeed.Feeds }
 // Run implements rules.Feeds.
 func (f feedsOfHub) Run(ctx context.Context, s rules.Source, r rules.Reader) {
 	handle := func(ctx context.Context, m rulefeed.Message) error { return r.Send(ctx, delivery.Message(m)) }
-	f.Feeds.Run(ctx, rulefeed.Source(s), rulefeed.Reader{Handle: handle, Made: r.Made})
+	f.Feeds.Run(ctx, rulefeed.Source(s), rulefeed.Reader{Handle: handle, Made: r.Made, GaveUp: r.GaveUp})
 }

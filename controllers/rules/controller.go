@@ -11,9 +11,6 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
@@ -29,8 +26,12 @@ const (
 	workers             = 4
 	retryBase, retryMax = 100 * time.Millisecond, 30 * time.Second
 	requestTimeout      = 10 * time.Second
-	// StatusPeriod is the least time between two writes of a rule's status.
-	StatusPeriod = 10 * time.Second
+	// waitingTimeout bounds a question that a worker can do without an answer to.
+	waitingTimeout = 2 * time.Second
+	// StatusPeriod is the least time between two writes of a rule's status. It is longer where a replica owns so many rules that it would write more than
+	// statusesPerSecond.
+	StatusPeriod      = 10 * time.Second
+	statusesPerSecond = 20
 	// unreadRetry is the delay where the cache does not have what was written, or an endpoint, yet.
 	unreadRetry = 200 * time.Millisecond
 )
@@ -66,6 +67,8 @@ type Reader struct {
 	Send func(ctx context.Context, m delivery.Message) error
 	// Made is called with nil when the hub gives the rule's messages from now on, and with the hub's error when it does not want to.
 	Made func(err error)
+	// GaveUp is called when a message that Send gave up is stored as a dead letter.
+	GaveUp func()
 }
 
 // Post sends a message to a URL, as delivery.Post.
@@ -144,10 +147,15 @@ func keyOf(o metav1.Object) types.NamespacedName {
 func (c *Controller) enqueue(o *rules.Rule) { c.queue.Add(keyOf(o)) }
 
 func (c *Controller) onDeleted(o *rules.Rule) {
-	c.mu.Lock()
-	c.deleted[keyOf(o)] = append(c.deleted[keyOf(o)], o.UID)
-	c.mu.Unlock()
+	c.removeLater(keyOf(o), o.UID)
 	c.enqueue(o)
+}
+
+// removeLater lets the next removeDeleted remove a feed.
+func (c *Controller) removeLater(key types.NamespacedName, uid types.UID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.deleted[key] = append(c.deleted[key], uid)
 }
 
 // onEndpoint enqueues the rules that name an endpoint.
@@ -187,8 +195,11 @@ func (c *Controller) reconcile(ctx context.Context, key types.NamespacedName) er
 	}
 	rule, exists := found.(*rules.Rule)
 	owns := c.owner.Owns(OwnerKey(key))
-	if one := c.runs.get(key); one != nil && (!exists || !owns || one.uid != rule.UID) {
+	if one := c.runs.get(key); one != nil && (!exists || !owns || one.uid != rule.UID || rule.DeletionTimestamp != nil) {
 		c.stop(key)
+		if exists && rule.DeletionTimestamp != nil { // a finalizer may keep it
+			c.removeLater(key, rule.UID)
+		}
 	}
 	if err := c.removeDeleted(ctx, key, owns); err != nil {
 		c.log.Warn("feed of a deleted rule not removed, trying again", zap.Stringer("rule", key), zap.Error(err))
@@ -204,6 +215,7 @@ func (c *Controller) reconcile(ctx context.Context, key types.NamespacedName) er
 	resolved, problem := resolve.Resolve(rule, c.endpointsOf(rule.Namespace))
 	if resolved.Feed != (resolve.Feed{}) && resolve.BeyondLimit(rule, c.namespaceRules(rule.Namespace)) {
 		resolved.Feed, problem = resolve.Feed{}, resolve.TooManyRules()
+		c.queue.AddAfter(key, statusPeriod(c.runs.count())) // an older one may be gone then
 	}
 	one := c.adjustRun(ctx, rule, resolved.Feed)
 	if err := c.updateStatus(ctx, rule, one, resolved, problem); err != nil {
@@ -235,9 +247,7 @@ func (c *Controller) removeDeleted(ctx context.Context, key types.NamespacedName
 	for _, uid := range uids {
 		if err := c.feeds.Remove(ctx, string(uid)); err != nil {
 			failed = append(failed, err)
-			c.mu.Lock()
-			c.deleted[key] = append(c.deleted[key], uid)
-			c.mu.Unlock()
+			c.removeLater(key, uid)
 		}
 	}
 	return errors.Join(failed...)
@@ -298,104 +308,8 @@ func (c *Controller) adjustRun(ctx context.Context, rule *rules.Rule, feed resol
 	sender := delivery.New(func(ctx context.Context, m delivery.Message) error { return c.post(ctx, feed.URL, m) }, one.progress)
 	source := Source{UID: string(rule.UID), Rule: key.String(), Node: feed.Node, Topic: feed.Topic, Since: rule.CreationTimestamp.UTC()}
 	one.progress.feedBegins(feed != (resolve.Feed{}))
-	reader := Reader{Send: sender.Send, Made: one.progress.feedMade}
+	reader := Reader{Send: sender.Send, Made: one.progress.feedMade, GaveUp: one.progress.gaveUp}
 	c.runs.replace(ctx, one, feed, func(ctx context.Context) { c.feeds.Run(ctx, source, reader) })
 	c.log.Info("rule changed", zap.Stringer("rule", key), zap.String("node", feed.Node), zap.String("topic", feed.Topic))
 	return one
-}
-
-// feedProblem returns why the hub gives no messages, nil if it does, and for how long its answer is still worth waiting for.
-func feedProblem(s feedState) (problem *resolve.Problem, wait time.Duration) {
-	switch {
-	case !s.begun.IsZero():
-		if wait = requestTimeout - time.Since(s.begun); wait > 0 {
-			return nil, wait
-		}
-		return &resolve.Problem{Reason: reasonFeedNotMade, Message: "The hub has not answered: no messages come until it does."}, 0
-	case s.err != nil:
-		return &resolve.Problem{Reason: reasonFeedNotMade, Message: truncate("The hub gives no messages: " + s.err.Error())}, 0
-	}
-	return nil, 0
-}
-
-// readyOf returns the condition Ready.
-func readyOf(generation int64, problem *resolve.Problem) metav1.Condition {
-	if problem != nil {
-		return metav1.Condition{Type: rules.ConditionReady, Status: metav1.ConditionFalse, Reason: problem.Reason, Message: problem.Message, ObservedGeneration: generation}
-	}
-	return metav1.Condition{
-		Type: rules.ConditionReady, Status: metav1.ConditionTrue, Reason: reasonPassing, Message: "Messages are passed on.", ObservedGeneration: generation,
-	}
-}
-
-// updateStatus writes the status if it changed and the last write is long enough ago, and comes back while messages wait.
-func (c *Controller) updateStatus(ctx context.Context, rule *rules.Rule, one *run, resolved resolve.Resolution, problem *resolve.Problem) error {
-	key := keyOf(rule)
-	c.mu.Lock()
-	since := time.Since(c.written[key])
-	c.mu.Unlock()
-	if since < StatusPeriod {
-		c.queue.AddAfter(key, StatusPeriod-since)
-		return nil
-	}
-	if problem == nil {
-		var wait time.Duration
-		if problem, wait = feedProblem(one.progress.feedState()); wait > 0 {
-			c.queue.AddAfter(key, wait)
-			return nil
-		}
-	}
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	waiting := int64(0)
-	if resolved.Call == (resolve.Call{}) {
-		n, err := c.feeds.Waiting(ctx, string(rule.UID))
-		if err != nil {
-			return err
-		}
-		waiting = n
-	}
-	c.metrics.waiting.WithLabelValues(key.Namespace, key.Name).Set(float64(waiting))
-	if waiting > 0 {
-		c.queue.AddAfter(key, StatusPeriod)
-	}
-	unwritten, current := one.progress.snapshot()
-	next := nextStatus(rule, unwritten, current, waiting, readyOf(rule.Generation, problem))
-	if apiequality.Semantic.DeepEqual(rule.Status, next) {
-		return nil
-	}
-	updated := rule.DeepCopy()
-	updated.Status = next
-	err := putStatus(ctx, c.client, updated)
-	switch {
-	case apierrors.IsConflict(err):
-		c.queue.AddAfter(key, unreadRetry) // the cache has the other write by then
-		return nil
-	case apierrors.IsNotFound(err):
-		// The rule is gone, or its definition is KubeEdge's, which has no status of its own: the messages are passed on all the same.
-		c.log.Warn("status of a rule not written: if the rule exists, apply deploy/crd", zap.Stringer("rule", key), zap.Error(err))
-	case err != nil:
-		return err
-	default:
-		one.progress.markWritten(unwritten)
-		c.warnOf(rule, next)
-	}
-	c.mu.Lock()
-	c.written[key] = time.Now()
-	c.mu.Unlock()
-	return nil
-}
-
-// warnOf raises an Event where a rule stops passing messages on, and where messages were given up.
-func (c *Controller) warnOf(rule *rules.Rule, next rules.RuleStatus) {
-	about := corev1.ObjectReference{
-		APIVersion: rules.GroupVersion().String(), Kind: rules.RuleKind, Namespace: rule.Namespace, Name: rule.Name, UID: rule.UID,
-	}
-	is, was := meta.FindStatusCondition(next.Conditions, rules.ConditionReady), meta.FindStatusCondition(rule.Status.Conditions, rules.ConditionReady)
-	if is.Status == metav1.ConditionFalse && (was == nil || was.Reason != is.Reason) {
-		c.warn(about, is.Reason, is.Message)
-	}
-	if next.FailMessages > rule.Status.FailMessages && len(next.Errors) > 0 {
-		c.warn(about, "MessagesGivenUp", "Messages were given up and are in the stream DEAD; the last error: "+next.Errors[len(next.Errors)-1])
-	}
 }

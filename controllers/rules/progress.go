@@ -76,8 +76,8 @@ func (p *progress) Delivered() {
 	})
 }
 
-// GaveUp implements delivery.Observer.
-func (p *progress) GaveUp() {
+// gaveUp is a Reader's GaveUp.
+func (p *progress) gaveUp() {
 	p.metrics.gaveUp.Inc()
 	p.update(func() {
 		p.unwritten.gaveUp++

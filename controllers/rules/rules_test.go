@@ -83,6 +83,8 @@ type hub struct {
 	removed []string                      // guarded by mu
 	// refused is why no feed can be made; guarded by mu.
 	refused error
+	// away says that the hub answers no questions; guarded by mu.
+	away    bool
 	changed chan struct{} // guarded by mu
 }
 
@@ -143,6 +145,9 @@ func (h *hub) Run(ctx context.Context, s controller.Source, r controller.Reader)
 func (h *hub) Waiting(_ context.Context, uid string) (int64, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if h.away {
+		return 0, errors.New("no answer")
+	}
 	return int64(len(h.queues[h.sources[uid].Topic])), nil
 }
 
@@ -399,6 +404,59 @@ func TestController_RefusedFeedIsNotReady(t *testing.T) {
 	}
 }
 
+// A rule that is being deleted, and that a finalizer keeps, sends no more messages and leaves nothing in the hub.
+func TestController_FinalizerStopsRule(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.createEndpoint("bus", rules.TypeEventBus)
+	e.createEndpoint("rest", rules.TypeREST)
+	uid := e.createRule("alarms", "user/a", "http://one")
+	finalize := func(list ...string) {
+		rule, err := e.resource(rules.RulesResource).Get(t.Context(), "alarms", metav1.GetOptions{})
+		kit.Must(t, err)
+		rule.SetFinalizers(list)
+		_, err = e.resource(rules.RulesResource).Update(t.Context(), rule, metav1.UpdateOptions{})
+		kit.Must(t, err)
+	}
+	finalize("example.com/kept")
+	e.start(newOwnership(e.namespace, true))
+	e.awaitStatus("alarms", "Passing", 0, 0)
+	kit.Must(t, e.resource(rules.RulesResource).Delete(t.Context(), "alarms", metav1.DeleteOptions{}))
+	kit.Succeeds(t, changeTimeout, func() error {
+		e.hub.mu.Lock()
+		defer e.hub.mu.Unlock()
+		if !slices.Equal(e.hub.removed, []string{uid}) || e.hub.readers[uid] != 0 {
+			return fmt.Errorf("removed %q, %d readers", e.hub.removed, e.hub.readers[uid])
+		}
+		return nil
+	})
+	finalize()
+}
+
+// While the hub is away, conditions and counts are written all the same.
+func TestController_StatusWithoutHub(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.hub.away = true
+	e.createEndpoint("bus", rules.TypeEventBus)
+	e.createEndpoint("rest", rules.TypeREST)
+	e.createRule("alarms", "user/a", "http://one")
+	e.createRule("unsent", "other", "http://one")
+	e.hub.publish(e.namespace+"/user/a", "1")
+	e.start(newOwnership(e.namespace, true))
+	e.awaitStatus("unsent", "TopicNotSent", 0, 0)
+	e.awaitStatus("alarms", "Passing", 1, 0)
+}
+
+// A replica writes no more statuses in a second, however many rules it owns.
+func TestStatusPeriod(t *testing.T) {
+	for owned, want := range map[int]time.Duration{0: 10 * time.Second, 200: 10 * time.Second, 1_000: 50 * time.Second} {
+		if period := controller.StatusPeriodOf(owned); period != want {
+			t.Errorf("%d rules: %s, want %s", owned, period, want)
+		}
+	}
+}
+
 // Rules beyond the limit of their namespace are not Ready and have no feed; when an older one is deleted, the next one has.
 func TestController_TooManyRules(t *testing.T) {
 	t.Parallel()
@@ -464,15 +522,16 @@ func TestController_WritesAreBoundedByTime(t *testing.T) {
 	}
 	e.awaitStatus("alarms", "Passing", 200, 0)
 	periods := int(time.Since(begun)/controller.StatusPeriod) + 1
+	last, err := e.resource(rules.RulesResource).Get(t.Context(), "alarms", metav1.GetOptions{})
+	kit.Must(t, err)
 	written := map[string]bool{}
-	for done := false; !done; {
-		select {
-		case event := <-watch.ResultChan():
-			if o, ok := event.Object.(*unstructured.Unstructured); ok {
-				written[o.GetResourceVersion()] = true
-			}
-		default:
-			done = true
+	for event := range watch.ResultChan() {
+		o, ok := event.Object.(*unstructured.Unstructured)
+		if !ok {
+			t.Fatalf("watch: %+v", event.Object)
+		}
+		if written[o.GetResourceVersion()] = true; o.GetResourceVersion() == last.GetResourceVersion() {
+			break
 		}
 	}
 	if n := len(written); n > periods+1 { // the watch begins with the present version

@@ -36,6 +36,12 @@ func (r *runs) get(key types.NamespacedName) *run {
 	return r.all[key]
 }
 
+func (r *runs) count() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.all)
+}
+
 // add adds a run that passes nothing on.
 func (r *runs) add(key types.NamespacedName, uid types.UID, progress *progress) *run {
 	one := &run{uid: uid, progress: progress, stop: func() {}}

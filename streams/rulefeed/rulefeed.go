@@ -11,7 +11,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -73,6 +75,8 @@ type Reader struct {
 	// Made is called with nil when the hub has the consumer of the rule, and with the hub's error when it refuses to make it: then no message comes. It is
 	// not called while the hub does not answer.
 	Made func(err error)
+	// GaveUp is called when a message has become a dead letter.
+	GaveUp func()
 }
 
 // Feeds are the feeds of all rules of a cloudcore.
@@ -162,12 +166,17 @@ func (f *Feeds) runSession(ctx context.Context, s Source, r Reader) error {
 
 // handleMessage handles one message and tells the hub. An error ends the session.
 func (f *Feeds) handleMessage(ctx context.Context, s Source, msg jetstream.Msg, r Reader) error {
+	if !fits(msg.Subject(), subject.MessageFilters(s.Node, s.Topic)) { // it was in flight when the rule changed
+		return f.ack(ctx, s, msg)
+	}
 	m, err := decode(msg)
 	if err == nil {
 		err = f.hold.handle(ctx, f.confirm(msg), m, r.Handle)
 	}
 	if errors.Is(err, wire.ErrPermanent) {
-		err = f.deadLetters.Put(ctx, planeRule, msg.Subject(), deadHeader(s, msg), msg.Data(), err)
+		if err = f.deadLetters.PutOf(ctx, s.Rule+" "+m.ID, planeRule, msg.Subject(), deadHeader(s, msg), msg.Data(), err); err == nil {
+			r.GaveUp()
+		}
 	}
 	if errors.Is(err, errNotConfirmed) {
 		return fmt.Errorf("message %s of rule %s: %w", m.ID, s.Rule, err) // a nak that arrives late would be about another cloudcore's attempt
@@ -179,11 +188,32 @@ func (f *Feeds) handleMessage(ctx context.Context, s Source, msg jetstream.Msg, 
 		}
 		return fmt.Errorf("message %s of rule %s: %w", m.ID, s.Rule, err)
 	}
+	return f.ack(ctx, s, msg)
+}
+
+// fits reports whether a subject matches one of the filters.
+func fits(subj string, filters []string) bool {
+	return slices.ContainsFunc(filters, func(filter string) bool {
+		got, want := strings.Split(subj, "."), strings.Split(filter, ".")
+		for i, token := range want {
+			switch {
+			case token == ">":
+				return len(got) > i
+			case i >= len(got) || token != "*" && token != got[i]:
+				return false
+			}
+		}
+		return len(got) == len(want)
+	})
+}
+
+// ack tells the hub that a message was handled.
+func (*Feeds) ack(ctx context.Context, s Source, msg jetstream.Msg) error {
 	// An ack must not be lost because the rule was changed meanwhile.
 	ackCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ackTimeout)
 	defer cancel()
 	if err := msg.DoubleAck(ackCtx); err != nil {
-		return fmt.Errorf("ack message %s of rule %s: %w", m.ID, s.Rule, err)
+		return fmt.Errorf("ack a message of rule %s: %w", s.Rule, err)
 	}
 	return nil
 }

@@ -56,7 +56,7 @@ func newFeeds(t *testing.T, hub *server.Server) (*rulefeed.Feeds, *prometheus.Re
 // run runs a feed until the test ends or stop is called.
 func run(t *testing.T, feeds *rulefeed.Feeds, s rulefeed.Source, handle rulefeed.Handle) (stop func()) {
 	t.Helper()
-	return runReader(t, feeds, s, rulefeed.Reader{Handle: handle, Made: func(error) {}})
+	return runReader(t, feeds, s, rulefeed.Reader{Handle: handle, Made: func(error) {}, GaveUp: func() {}})
 }
 
 func runReader(t *testing.T, feeds *rulefeed.Feeds, s rulefeed.Source, r rulefeed.Reader) (stop func()) {
@@ -164,7 +164,9 @@ func TestFeeds_TwoReadersShareOneMessage(t *testing.T) {
 		overlap bool
 		got     received
 	)
+	var made sync.WaitGroup
 	handle := func(_ context.Context, m rulefeed.Message) error {
+		made.Wait() // the other one runs, too, and asks for messages while this one is held
 		mu.Lock()
 		now++
 		overlap = overlap || now > 1
@@ -175,13 +177,18 @@ func TestFeeds_TwoReadersShareOneMessage(t *testing.T) {
 		mu.Unlock()
 		return nil
 	}
+	made.Add(2)
+	publish(t, hub, "gw-1", "line3/user/a", 0, "x") // one reader has it before the other runs
 	for range 2 {
 		feeds, _ := newFeeds(t, hub)
-		run(t, feeds, source("line3/user/a"), handle)
+		once := sync.OnceFunc(made.Done)
+		runReader(t, feeds, source("line3/user/a"), rulefeed.Reader{Handle: handle, Made: func(error) { once() }, GaveUp: func() {}})
 	}
 	var want []string
 	for i := range 50 {
-		publish(t, hub, "gw-1", "line3/user/a", i, "x")
+		if i > 0 {
+			publish(t, hub, "gw-1", "line3/user/a", i, "x")
+		}
 		want = append(want, fmt.Sprintf("gw-1/run/%d line3/user/a x", i))
 	}
 	streamstest.Eventually(t, "all messages once and in order", got.is(want...))
@@ -265,6 +272,78 @@ func TestFeeds_ChangeAndRemove(t *testing.T) {
 	awaitWaiting(t, feeds, 0)
 }
 
+// A message that was in flight when the topic or the node changed is not sent to the new target.
+func TestFeeds_ChangeWhileInFlight(t *testing.T) {
+	for name, change := range map[string]func(s *rulefeed.Source){
+		"topic": func(s *rulefeed.Source) { s.Topic = "line3/user/b/#" },
+		"node":  func(s *rulefeed.Source) { s.Node, s.Topic = "gw-2", "line3/user/+" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			hub := streamstest.Hub(t)
+			feeds, _ := newFeeds(t, hub)
+			s := source("line3/user/a")
+			publish(t, hub, "gw-1", "line3/user/a", 1, "one")
+			held := make(chan struct{})
+			stop := run(t, feeds, s, func(ctx context.Context, _ rulefeed.Message) error {
+				close(held)
+				<-ctx.Done()
+				return ctx.Err()
+			})
+			<-held
+			stop()
+			change(&s)
+			publish(t, hub, "gw-1", "line3/user/b", 2, "two")
+			publish(t, hub, "gw-2", "line3/user/c", 2, "two")
+			var got received
+			run(t, feeds, s, func(_ context.Context, m rulefeed.Message) error {
+				got.add(m)
+				return nil
+			})
+			want := map[string]string{"topic": "gw-1/run/2 line3/user/b two", "node": "gw-2/run/2 line3/user/c two"}[name]
+			streamstest.Eventually(t, "the message of the new source alone", got.is(want))
+			awaitWaiting(t, feeds, 0)
+		})
+	}
+}
+
+// Equal messages that are given up, also by two rules, are dead letters each. They are counted when they are stored.
+func TestFeeds_EqualDeadLetters(t *testing.T) {
+	hub := streamstest.Hub(t)
+	js := mustJetStream(t, hub)
+	for i := range 2 {
+		publish(t, hub, "gw-1", "line3/user/a", i+1, "bad")
+	}
+	feeds, _ := newFeeds(t, hub)
+	storedAtCount := make(chan uint64, 10)
+	for _, name := range []string{"one", "two"} {
+		s := source("line3/user/a")
+		s.UID, s.Rule = name, "line3/"+name
+		runReader(t, feeds, s, rulefeed.Reader{
+			Made:   func(error) {},
+			Handle: func(context.Context, rulefeed.Message) error { return fmt.Errorf("%w: status 400", wire.ErrPermanent) },
+			GaveUp: func() {
+				dead, err := js.Stream(context.WithoutCancel(t.Context()), subject.DeadLetterStream)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				storedAtCount <- dead.CachedInfo().State.Msgs
+			},
+		})
+	}
+	var stored uint64
+	for i := range 4 {
+		stored = <-storedAtCount
+		if stored == 0 {
+			t.Errorf("count %d: nothing is stored", i)
+		}
+	}
+	streamstest.Eventually(t, "four dead letters", func() bool {
+		dead, err := js.Stream(t.Context(), subject.DeadLetterStream)
+		return err == nil && dead.CachedInfo().State.Msgs == 4
+	})
+}
+
 // A consumer that the hub refuses is told, and so is one that it makes later.
 func TestFeeds_RefusedConsumerIsTold(t *testing.T) {
 	options := streamstest.Options(t, "hub")
@@ -282,7 +361,8 @@ func TestFeeds_RefusedConsumerIsTold(t *testing.T) {
 	var got received
 	told := make(chan error, 1_000)
 	runReader(t, feeds, source("line3/user/a"), rulefeed.Reader{
-		Made: func(err error) { told <- err },
+		Made:   func(err error) { told <- err },
+		GaveUp: func() {},
 		Handle: func(_ context.Context, m rulefeed.Message) error {
 			got.add(m)
 			return nil

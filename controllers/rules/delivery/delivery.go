@@ -74,9 +74,8 @@ type Observer interface {
 	Began(m Message)
 	// Failed is called after each attempt that failed.
 	Failed(at time.Time, err error)
-	// Delivered and GaveUp end a message.
+	// Delivered is called when the target has accepted a message. One that is given up is counted where it is stored as a dead letter.
 	Delivered()
-	GaveUp()
 }
 
 // Sender sends the messages of one rule. Send must not be called concurrently.
@@ -110,10 +109,8 @@ func (s *Sender) Send(ctx context.Context, m Message) error {
 		refusals := s.countRefusal(m.ID, err)
 		switch {
 		case refusals >= MaxRefusals:
-			s.observe.GaveUp()
 			return fmt.Errorf("%w: refused %d times: %w", wire.ErrPermanent, MaxRefusals, err)
 		case !m.Stored.IsZero() && s.now().Sub(m.Stored) >= MaxAge:
-			s.observe.GaveUp()
 			return fmt.Errorf("%w: not delivered within %s: %w", wire.ErrPermanent, MaxAge, err)
 		}
 		timer := time.NewTimer(Delay(attempt, rand.Float64()))

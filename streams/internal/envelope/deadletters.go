@@ -30,6 +30,12 @@ type DeadLetterStore struct {
 // Put stores a copy of the message with the reason and counts it. If it returns an error, nothing was stored and the caller must keep the
 // message.
 func (d *DeadLetterStore) Put(ctx context.Context, plane subject.Plane, subj string, header nats.Header, data []byte, reason error) error {
+	return d.PutOf(ctx, "", plane, subj, header, data, reason)
+}
+
+// PutOf is Put for a message with an identity of its own: within two minutes, messages with the same subject and payload are one dead letter only if they have
+// the same identity.
+func (d *DeadLetterStore) PutOf(ctx context.Context, identity string, plane subject.Plane, subj string, header nats.Header, data []byte, reason error) error {
 	ctx, cancel := context.WithTimeout(ctx, deadLetterTimeout)
 	defer cancel()
 	msg := &nats.Msg{Subject: subject.DeadLetterSubject(d.Sender, plane), Header: nats.Header{}, Data: data}
@@ -47,7 +53,7 @@ func (d *DeadLetterStore) Put(ctx context.Context, plane subject.Plane, subj str
 	msg.Header[headerReason] = []string{SanitizeText(reason.Error())}
 	msg.Header[headerSubject] = []string{SanitizeText(subj)}
 	h := fnv.New64a()
-	_, _ = h.Write([]byte(subj)) // a hash never fails
+	_, _ = h.Write([]byte(identity + subj)) // a hash never fails
 	_, _ = h.Write(msg.Data)
 	id := string(plane) + "/" + strconv.FormatUint(h.Sum64(), 16)
 	if _, err := d.Js.PublishMsg(ctx, msg, jetstream.WithMsgID(id)); err != nil {
