@@ -161,45 +161,6 @@ func TestBridge_SlowStoreLosesNothing(t *testing.T) {
 	}
 }
 
-// 64 clients that send ahead what they may while the store stands still are refused nothing, and each sample is stored once.
-func TestBridge_SlowStoreTakesManyClients(t *testing.T) {
-	const clients, each = 64, 600 // more than 32,768 in all
-	kept := &slow{recorder: &recorder{}, release: make(chan struct{})}
-	b := launchWith(t, newTwinStore(), func(c *broker.Config) { c.Recorder = kept }, func(s *broker.Server) { s.LimitDevices(rate.Inf, 1) })
-	for c := range clients {
-		b.setDevice(t, fmt.Sprintf("t%d", c), "", 1)
-	}
-	b.load(t)
-	tokens := make([][]paho.Token, clients)
-	for c := range clients {
-		app := b.newApp(t)
-		for i := range each {
-			tokens[c] = append(tokens[c], app.Publish(fmt.Sprintf("%st%d/twin/update", device, c), 1, false, fmt.Sprintf(`{"event_id":"e","twin":{"temp":{"actual":{"value":"%d"}}}}`, i)))
-		}
-	}
-	close(kept.release)
-	for _, of := range tokens {
-		for _, token := range of {
-			if !token.WaitTimeout(time.Minute) {
-				t.Fatal("no PUBACK")
-			}
-			kit.Must(t, token.Error())
-		}
-	}
-	next := map[string]int{}
-	for _, s := range kept.all() {
-		if s.Value != fmt.Sprint(next[s.Device.Name]) {
-			t.Fatalf("sample %d of %s has the value %s", next[s.Device.Name], s.Device.Name, s.Value)
-		}
-		next[s.Device.Name]++
-	}
-	for c := range clients {
-		if n := next[fmt.Sprintf("t%d", c)]; n != each {
-			t.Errorf("%d of %d samples of t%d are stored", n, each, c)
-		}
-	}
-}
-
 // slow stores nothing before release.
 type slow struct {
 	*recorder
