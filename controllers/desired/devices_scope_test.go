@@ -3,6 +3,7 @@ package desired_test
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -60,6 +61,8 @@ func TestEngine_HeldDeviceIsNotGivenByScope(t *testing.T) {
 		w.eventuallyMessage(n, key, "the tombstone", func(m wire.Message) bool { return m.Op == wire.Delete })
 	}
 	nodeNameAt(reader, other)
+	// Kubernetes tells the second of a creation: a witness of the marker's second would count as older than it, and as lost.
+	eventuallyMatches(w.engineEnv, func() (any, bool) { now := time.Now(); return now, now.Truncate(time.Second).After(marker.Time) }, "a later second")
 	engine.Resync(other)
 	w.createDevice("witness", other, "lamp")
 	w.eventuallyMessage(other, w.key(devices.DevicesResource, "witness"), "the witness", isApplied)

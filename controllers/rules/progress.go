@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -137,8 +138,8 @@ func (p *progress) markWritten(written counts) {
 	p.unwritten.gaveUp -= written.gaveUp
 	// Errors are only appended; the oldest may be gone already.
 	if n := len(written.errors); n > 0 {
-		for i := len(p.unwritten.errors) - 1; i >= 0; i-- {
-			if p.unwritten.errors[i] == written.errors[n-1] {
+		for i, e := range slices.Backward(p.unwritten.errors) {
+			if e == written.errors[n-1] {
 				p.unwritten.errors = p.unwritten.errors[i+1:]
 				break
 			}

@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -221,9 +222,7 @@ func (*Feeds) ack(ctx context.Context, s Source, msg jetstream.Msg) error {
 // deadHeader is the header of a dead letter: the message's, and which rule gave it up.
 func deadHeader(s Source, msg jetstream.Msg) nats.Header {
 	header := nats.Header{"Frond-Rule": {s.Rule}}
-	for name, values := range msg.Headers() {
-		header[name] = values
-	}
+	maps.Copy(header, msg.Headers())
 	return header
 }
 

@@ -148,7 +148,7 @@ func (q *Queue) receive(msg *nats.Msg) {
 	it := &item{Message: Message{Topic: access.TopicOf(subject), Payload: msg.Data, Received: time.Now()}, msg: msg, size: len(msg.Data) + overhead}
 	it.Ack, it.Expire = func() error { return q.ack(it) }, func() bool { return q.expire(it) }
 	refused := q.add(it)
-	if len(refused) == 0 {
+	if !slices.Contains(refused, it) {
 		// Apps that subscribe with QoS 1 get it before the answers to it. A closed connection ends the broker, and the client sends the message again.
 		_ = q.nc.PublishMsg(&nats.Msg{Subject: q.cfg.LocalPrefix + subject, Header: msg.Header, Data: msg.Data})
 	}
