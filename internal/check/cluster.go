@@ -90,12 +90,12 @@ func (c *Cluster) workloads(ctx context.Context) (hub *appsv1.StatefulSet, cloud
 	if err != nil {
 		return nil, nil, fmt.Errorf("read StatefulSet %s: %w", hubName, err)
 	}
-	cloudcore, err = c.client.AppsV1().Deployments(names.Namespace).Get(ctx, install.CloudcoreName, metav1.GetOptions{})
+	cloudcore, err = c.client.AppsV1().Deployments(names.Namespace).Get(ctx, cloudcoreName, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		cloudcore, err = nil, nil
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("read Deployment %s: %w", install.CloudcoreName, err)
+		return nil, nil, fmt.Errorf("read Deployment %s: %w", cloudcoreName, err)
 	}
 	return hub, cloudcore, nil
 }

@@ -25,3 +25,18 @@ func TestChecks_AreDocumented(t *testing.T) {
 		}
 	}
 }
+
+// The names are those of the manifests.
+func TestWorkloads_AreThoseOfTheManifests(t *testing.T) {
+	for file, want := range map[string]string{
+		"hub.yaml": "kind: StatefulSet\nmetadata:\n  name: " + hubName + "\n", "cloudcore.yaml": "kind: Deployment\nmetadata:\n  name: " + cloudcoreName + "\n",
+	} {
+		manifest, err := os.ReadFile("../../deploy/cloud/" + file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(manifest), want) {
+			t.Errorf("deploy/cloud/%s does not contain %q", file, want)
+		}
+	}
+}

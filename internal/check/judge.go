@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// hubName is the StatefulSet of deploy/cloud.
-	hubName = "frond-hub"
+	// hubName is the StatefulSet of deploy/cloud, cloudcoreName the Deployment.
+	hubName, cloudcoreName = "frond-hub", "cloudcore"
 	// defaultClass marks the StorageClass of claims that name none.
 	defaultClass = "storageclass.kubernetes.io/is-default-class"
 	// settleTime is how long a pod of a DaemonSet may take to run before it is reported: an image is pulled over a slow link.
@@ -91,7 +91,7 @@ func judgeHub(hub *appsv1.StatefulSet, servers int) Result {
 
 func judgeCloudcore(cloudcore *appsv1.Deployment) Result {
 	if cloudcore == nil {
-		return skipped("no Deployment %s/%s: cloudcore runs elsewhere, or deploy/cloud was not applied", names.Namespace, install.CloudcoreName)
+		return skipped("no Deployment %s/%s: cloudcore runs elsewhere, or deploy/cloud was not applied", names.Namespace, cloudcoreName)
 	}
 	want, ready := 1, int(cloudcore.Status.ReadyReplicas)
 	if cloudcore.Spec.Replicas != nil {
@@ -99,9 +99,9 @@ func judgeCloudcore(cloudcore *appsv1.Deployment) Result {
 	}
 	switch {
 	case ready == 0:
-		return Result{Status: Fail, Message: fmt.Sprintf("none of %d replicas of cloudcore is ready", want), Fix: podFix(install.CloudcoreName)}
+		return Result{Status: Fail, Message: fmt.Sprintf("none of %d replicas of cloudcore is ready", want), Fix: podFix(cloudcoreName)}
 	case ready < want:
-		return Result{Status: Warn, Message: fmt.Sprintf("%d of %d replicas of cloudcore are ready", ready, want), Fix: podFix(install.CloudcoreName)}
+		return Result{Status: Warn, Message: fmt.Sprintf("%d of %d replicas of cloudcore are ready", ready, want), Fix: podFix(cloudcoreName)}
 	case want == 1:
 		return Result{Status: Warn, Message: "cloudcore has one replica: while it restarts, no change reaches a gateway", Fix: "set two replicas in your kustomization or values"}
 	}
