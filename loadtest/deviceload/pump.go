@@ -57,7 +57,7 @@ func closePumps(pumps []*pump) {
 	}
 }
 
-// connectPump connects and subscribes to the device's deltas.
+// connectPump connects, as soon as the broker takes clients, and subscribes to the device's deltas.
 func connectPump(ctx context.Context, l *Load, name string) (*pump, error) {
 	p := &pump{load: l, name: name, prefix: "$hw/events/device/" + workload.Namespace + "/" + name + "/", next: 1, results: make(chan result, 16), deltas: make(chan string, 16)}
 	p.app = paho.NewClient(paho.NewClientOptions().AddBroker("tcp://" + l.cluster.MQTTAddress(l.edge)).SetClientID("load-" + name).SetAutoReconnect(false).
@@ -65,8 +65,13 @@ func connectPump(ctx context.Context, l *Load, name string) (*pump, error) {
 		SetCustomOpenConnectionFn(func(at *url.URL, _ paho.ClientOptions) (net.Conn, error) {
 			return l.cluster.DialFrom(ctx, l.edge, at.Host)
 		}))
-	if err := await(ctx, p.app.Connect()); err != nil {
-		return nil, fmt.Errorf("connect %s: %w", name, err)
+	var last error
+	err := poll.Until(ctx, "the broker takes "+name, func(ctx context.Context) (bool, error) {
+		last = await(ctx, p.app.Connect()) // an edgecore that has just started has no broker yet
+		return last == nil, nil
+	})
+	if err != nil {
+		return nil, errors.Join(err, last)
 	}
 	return p, p.subscribe(ctx, "twin/update/delta", p.takeDelta)
 }
