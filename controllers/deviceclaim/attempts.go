@@ -11,8 +11,8 @@ import (
 const (
 	// retryFirst and retryMost are how long a write waits that the apiserver has refused, at first and at most.
 	retryFirst, retryMost = time.Second, time.Minute
-	// hopeless is after how many writes of one scan, all of them forbidden, the right is taken as missing. Fewer may be one namespace, or one webhook.
-	hopeless = 20
+	// maxForbidden is after how many writes of one scan, all of them forbidden, the right is taken as missing. Fewer may be one namespace, or one webhook.
+	maxForbidden = 20
 )
 
 // errNoRight says that all writes are forbidden.
@@ -51,7 +51,7 @@ func (a *attempts) try(key string, write func() error) error {
 	if apierrors.IsForbidden(err) {
 		a.forbidden++
 	}
-	if a.forbidden == a.tried && a.tried >= hopeless {
+	if a.forbidden == a.tried && a.tried >= maxForbidden {
 		return errors.Join(errNoRight, err)
 	}
 	return nil

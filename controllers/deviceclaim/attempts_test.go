@@ -40,7 +40,7 @@ func TestAttempts_AllForbiddenEndTheScan(t *testing.T) {
 		if good {
 			_ = a.try("good", func() error { return nil })
 		}
-		for ; count < 2*hopeless; count++ {
+		for ; count < 2*maxForbidden; count++ {
 			err := a.try(fmt.Sprint(count), func() error { return apierrors.NewForbidden(schema.GroupResource{}, "", nil) })
 			if err != nil && !errors.Is(err, errNoRight) {
 				t.Fatal(err)
@@ -49,7 +49,7 @@ func TestAttempts_AllForbiddenEndTheScan(t *testing.T) {
 				break
 			}
 		}
-		if ended := count < 2*hopeless; ended == good {
+		if ended := count < 2*maxForbidden; ended == good {
 			t.Errorf("another succeeded: %t; ended: %t", good, ended)
 		}
 	}

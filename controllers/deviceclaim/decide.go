@@ -59,11 +59,11 @@ type input struct {
 type action int
 
 const (
-	keep    action = iota // it is right
-	wait                  // the holder may drive the device
-	disarm                // it is right, and an order to force a move, which would force a later one, goes
-	claim                 // the node of a Device that nobody has claimed claims it
-	release               // the claim passes to the node that the Device names now, or ends if it names none
+	keep        action = iota // it is right
+	wait                      // the holder may drive the device
+	removeOrder               // it is right, and an order to force a move, which would force a later one, goes
+	claim                     // the node of a Device that nobody has claimed claims it
+	release                   // the claim passes to the node that the Device names now, or ends if it names none
 )
 
 // The causes of a release, values of a metric.
@@ -80,7 +80,7 @@ const (
 func decide(in input) (do action, cause string) {
 	switch {
 	case in.claimed == in.node && in.forced != "":
-		return disarm, ""
+		return removeOrder, ""
 	case in.claimed == in.node:
 		return keep, ""
 	case in.claimed == "":

@@ -18,10 +18,10 @@ func TestDecide(t *testing.T) {
 		"new":                                  {input{node: "a"}, claim, ""},
 		"of no node":                           {input{}, keep, ""},
 		"at its node":                          {input{node: "a", claimed: "a", gateway: away}, keep, ""},
-		"at its node, removed":                 {input{node: "a", claimed: "a", removed: true}, keep, ""}, // moved there and back
-		"at its node, forced":                  {input{node: "a", claimed: "a", forced: "a"}, disarm, ""}, // else it would force a later move
-		"at its node, ordered for another":     {input{node: "b", claimed: "b", forced: "a"}, disarm, ""},
-		"of no node, forced":                   {input{forced: "a"}, disarm, ""},
+		"at its node, removed":                 {input{node: "a", claimed: "a", removed: true}, keep, ""},      // moved there and back
+		"at its node, forced":                  {input{node: "a", claimed: "a", forced: "a"}, removeOrder, ""}, // else it would force a later move
+		"at its node, ordered for another":     {input{node: "b", claimed: "b", forced: "a"}, removeOrder, ""},
+		"of no node, forced":                   {input{forced: "a"}, removeOrder, ""},
 		"moved":                                {input{node: "b", claimed: "a"}, wait, ""},
 		"moved, old one away":                  {input{node: "b", claimed: "a", gateway: away}, wait, ""},
 		"moved and removed":                    {input{node: "b", claimed: "a", removed: true}, release, causeRemoved},

@@ -153,7 +153,7 @@ func (r *Reconciler) scan(ctx context.Context, nodes toolscache.Store) error {
 	r.waiting.Set(float64(waiting))
 	slices.SortStableFunc(all, func(a, b decided) int { return cmp.Compare(b.do, a.do) }) // the greatest action first
 	for _, d := range all {
-		if d.do != release && d.do != claim && d.do != disarm {
+		if d.do != release && d.do != claim && d.do != removeOrder {
 			continue
 		}
 		key := fmt.Sprint("claim/", d.device.GetUID(), "/", d.do, "/", devices.AssignedNode(d.device))
@@ -210,7 +210,7 @@ func (r *Reconciler) write(ctx context.Context, d decided) error {
 		return nil
 	}
 	annotations := map[string]any{names.AnnotationForceMove: nil} // null removes an annotation
-	if d.do != disarm {
+	if d.do != removeOrder {
 		annotations[names.AnnotationDeviceHolder] = nil
 		if node := devices.AssignedNode(device); node != "" {
 			annotations[names.AnnotationDeviceHolder] = node

@@ -78,7 +78,7 @@ func Installed() []Check {
 		}},
 	}
 	for _, k := range gatewayChecks() {
-		checks = append(checks, Check{k.ID, k.Asks, func(_ context.Context, c *Cluster) Result { return ofGateways(c, k.condition.judge) }})
+		checks = append(checks, Check{k.ID, k.Asks, func(_ context.Context, c *Cluster) Result { return ofGateways(c, k.condition.countUnhealthy) }})
 	}
 	return append(checks, Check{"daemonsets", "DaemonSets run on gateways", func(ctx context.Context, c *Cluster) Result {
 		return ofGateways(c, func(gateways []corev1.Node) Result {

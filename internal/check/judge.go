@@ -160,8 +160,8 @@ type conditionCheck struct {
 	fix     string
 }
 
-// judge counts the gateways whose condition is wrong.
-func (k conditionCheck) judge(gateways []corev1.Node) Result {
+// countUnhealthy counts the gateways whose condition is wrong.
+func (k conditionCheck) countUnhealthy(gateways []corev1.Node) Result {
 	if len(gateways) == 0 {
 		return skipped("there are no gateways")
 	}

@@ -71,31 +71,31 @@ func TestJudge_Gateways(t *testing.T) {
 		checks[c.ID] = c.condition
 	}
 	links := checks["links"]
-	wantResult(t, links.judge(nil), Skip, "no gateways")
-	wantResult(t, links.judge([]corev1.Node{gateway("gw-1", condition(names.ConditionConnected, corev1.ConditionTrue, "HeartbeatsArrive"))}), Pass, "all 1")
-	wantResult(t, links.judge([]corev1.Node{
+	wantResult(t, links.countUnhealthy(nil), Skip, "no gateways")
+	wantResult(t, links.countUnhealthy([]corev1.Node{gateway("gw-1", condition(names.ConditionConnected, corev1.ConditionTrue, "HeartbeatsArrive"))}), Pass, "all 1")
+	wantResult(t, links.countUnhealthy([]corev1.Node{
 		gateway("gw-2", condition(names.ConditionConnected, corev1.ConditionFalse, "NoHeartbeat")),
 		gateway("gw-1", condition(names.ConditionConnected, corev1.ConditionTrue, "HeartbeatsArrive")),
 		gateway("gw-0", condition(names.ConditionConnected, corev1.ConditionFalse, "Revoked")),
 	}), Warn, "2 of 3", "gw-0 (Revoked)", "gw-2 (NoHeartbeat)")
-	wantResult(t, links.judge([]corev1.Node{gateway("gw-1"), gateway("gw-2", condition(names.ConditionConnected, corev1.ConditionUnknown, "NotHeard"))}),
+	wantResult(t, links.countUnhealthy([]corev1.Node{gateway("gw-1"), gateway("gw-2", condition(names.ConditionConnected, corev1.ConditionUnknown, "NotHeard"))}),
 		Warn, "2 of 2", "gw-1 (NotReported)", "gw-2 (NotHeard)")
 	linked := condition(names.ConditionConnected, corev1.ConditionTrue, "HeartbeatsArrive")
-	wantResult(t, checks["kubelets"].judge([]corev1.Node{
+	wantResult(t, checks["kubelets"].countUnhealthy([]corev1.Node{
 		gateway("gw-1", condition(corev1.NodeReady, corev1.ConditionUnknown, "NodeStatusUnknown")),
 		gateway("gw-2", linked, condition(corev1.NodeReady, corev1.ConditionUnknown, "NodeStatusUnknown")),
 		gateway("gw-3", linked),
 	}), Warn, "2 of 3", "gw-2 (NodeStatusUnknown)", "gw-3 (NotReported)")
-	wantResult(t, checks["held-deletions"].judge([]corev1.Node{gateway("gw-1", condition(names.ConditionDeletionsHeld, corev1.ConditionTrue, "MassDelete"))}),
+	wantResult(t, checks["held-deletions"].countUnhealthy([]corev1.Node{gateway("gw-1", condition(names.ConditionDeletionsHeld, corev1.ConditionTrue, "MassDelete"))}),
 		Warn, "wait for you", "gw-1 (MassDelete)")
-	wantResult(t, checks["disks"].judge([]corev1.Node{gateway("gw-1", condition(names.ConditionStorage, corev1.ConditionFalse, "DiskFull"))}),
+	wantResult(t, checks["disks"].countUnhealthy([]corev1.Node{gateway("gw-1", condition(names.ConditionStorage, corev1.ConditionFalse, "DiskFull"))}),
 		Fail, "full disk", "gw-1 (DiskFull)")
 
 	many := make([]corev1.Node, 0, 3*MaxObjects)
 	for range cap(many) {
 		many = append(many, gateway("gw", condition(names.ConditionConnected, corev1.ConditionFalse, "NoHeartbeat")))
 	}
-	if r := links.judge(many); len(r.Objects) != MaxObjects || !strings.Contains(r.Message, "30 of 30") {
+	if r := links.countUnhealthy(many); len(r.Objects) != MaxObjects || !strings.Contains(r.Message, "30 of 30") {
 		t.Errorf("%d objects, %s", len(r.Objects), r.Message)
 	}
 }

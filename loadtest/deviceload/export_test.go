@@ -12,7 +12,7 @@ func NewSample(number int64, at time.Time) Sample {
 
 // Judge judges the samples of one device, of which the numbers after one up to another were acked.
 func Judge(after, last int64, hub []Sample, timeOf func(int64) time.Time) (int, error) {
-	return judge(map[string]expectation{"pump": {after, last}}, map[string][]sample{"pump": hub}, timeOf)
+	return compareSamples(map[string]expectation{"pump": {after, last}}, map[string][]sample{"pump": hub}, timeOf)
 }
 
 // CountWrites parses the apiserver's metrics.

@@ -139,8 +139,8 @@ func (h hubStream) readSamples(ctx context.Context, after uint64) (map[string][]
 // expectation is what the hub should have of one device: the numbers after one up to another.
 type expectation struct{ after, last int64 }
 
-// judge compares samples with what was sent. lost counts numbers that are not there; the error names each kind of fault once.
-func judge(want map[string]expectation, hub map[string][]sample, timeOf func(int64) time.Time) (lost int, err error) {
+// compareSamples compares samples with what was sent. lost counts numbers that are not there; the error names each kind of fault once.
+func compareSamples(want map[string]expectation, hub map[string][]sample, timeOf func(int64) time.Time) (lost int, err error) {
 	all, faults, first := 0, 0, ""
 	fault := func(format string, args ...any) {
 		if faults++; first == "" {

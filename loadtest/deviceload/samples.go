@@ -124,7 +124,7 @@ func (s *pumps) measure(ctx context.Context, send func(context.Context) error) (
 	if err != nil {
 		return m, err
 	}
-	m.lost, m.fault = judge(want, hub, l.timeOf)
+	m.lost, m.fault = compareSamples(want, hub, l.timeOf)
 	return m, nil
 }
 

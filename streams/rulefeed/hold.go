@@ -31,7 +31,7 @@ func defaultHoldTimes() holdTimes {
 func (h holdTimes) handle(ctx context.Context, confirm func(ctx context.Context) error, m Message, handle Handle) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var keeping sync.WaitGroup
-	keeping.Go(func() { h.keep(ctx, confirm, cancel) })
+	keeping.Go(func() { h.keepConfirmed(ctx, confirm, cancel) })
 	err := handle(ctx, m)
 	if err != nil && errors.Is(context.Cause(ctx), errNotConfirmed) {
 		err = fmt.Errorf("%w: %w", errNotConfirmed, err)
@@ -41,8 +41,8 @@ func (h holdTimes) handle(ctx context.Context, confirm func(ctx context.Context)
 	return err
 }
 
-// keep has a message confirmed until ctx ends or, with errNotConfirmed as its cause, ends it.
-func (h holdTimes) keep(ctx context.Context, confirm func(ctx context.Context) error, end context.CancelCauseFunc) {
+// keepConfirmed has a message confirmed until ctx ends or, with errNotConfirmed as its cause, ends it.
+func (h holdTimes) keepConfirmed(ctx context.Context, confirm func(ctx context.Context) error, end context.CancelCauseFunc) {
 	timer := time.NewTimer(h.period)
 	defer timer.Stop()
 	for confirmed := time.Now(); ; {

@@ -115,7 +115,7 @@ func New(nc *nats.Conn, cfg Config) (*Queue, error) {
 // Next returns the next message, and waits for it.
 func (q *Queue) Next(ctx context.Context) (Message, error) {
 	for {
-		if m, ok := q.take(); ok {
+		if m, ok := q.takeWaiting(); ok {
 			return m, nil
 		}
 		select {
@@ -126,7 +126,7 @@ func (q *Queue) Next(ctx context.Context) (Message, error) {
 	}
 }
 
-func (q *Queue) take() (Message, bool) {
+func (q *Queue) takeWaiting() (Message, bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(q.waiting) == 0 {
